@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import InvalidMessageError
-from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.avro import FENCE_CONTEXT, HALF_METADATA, OP
+from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CONTEXT, HALF
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
@@ -17,6 +18,12 @@ from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 
 if TYPE_CHECKING:
     from halfbridge.bridge.message import Header, Message
+
+# Why a transaction with a fence's context cannot commit yet.
+FENCE_FIRST = (
+    "its fence row is not committed: call fence.enter() in the local transaction, and commit the"
+    " database first. A check would roll the messages back otherwise"
+)
 
 
 def half_headers(
@@ -103,6 +110,17 @@ def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> i
     if key is None:
         return int(transaction_id[-8:], 16) % partitions
     return partition_of(key, partitions)
+
+
+def is_fenced(context: bytes | None) -> bool:
+    """Tell whether a context marks a transaction as fenced (`halfbridge.sql.Fence.context`)."""
+    if context is None:
+        return False
+    try:
+        FENCE_CONTEXT.decode(context)
+    except DecodeError:
+        return False
+    return True
 
 
 def checked_context(context: object) -> bytes | None:

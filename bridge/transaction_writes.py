@@ -12,11 +12,13 @@ from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.message import Resolution
 from halfbridge.bridge.transaction import Event, IllegalTransitionError, State, step
 from halfbridge.bridge.transaction_records import (
+    FENCE_FIRST,
     checked_context,
     decision,
     half_headers,
     half_partition,
     immunity_of,
+    is_fenced,
     transaction_full,
 )
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
@@ -70,10 +72,11 @@ class TransactionWrites:
         self.shared = shared
         self._rollback_on = rollback_on
         self._context = checked_context(context)
+        # Without the fence row a check would roll back what the database has committed.
+        self.commit_held = FENCE_FIRST if is_fenced(self._context) else ""
         self._immunity_on_wire = DEFAULT_IMMUNITY if immunity_ms is None else immunity_ms
         self.id = shared.new_id()
         self.half_partition = -1
-        self.commit_held = ""
         self.refused: Exception | None = None
         self._lock = Lock()
         self._state = State.INIT
@@ -86,6 +89,11 @@ class TransactionWrites:
         self._decision: DecisionFuture | None = None  # sent, not acknowledged
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._sends: list[SendFuture] = []
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a send has failed, and no half message was acknowledged."""
+        return self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
         shared = self.shared

@@ -101,7 +101,11 @@ class Fence:
 
     @overload
     def transaction(
-        self, producer: TransactionProducer, *, immunity_ms: int | None = None
+        self,
+        producer: TransactionProducer,
+        *,
+        immunity_ms: int | None = None,
+        allow_empty: bool = False,
     ) -> AbstractContextManager[tuple[Transaction, Connection]]: ...
 
     @overload
@@ -111,6 +115,7 @@ class Fence:
         *,
         session_factory: Callable[[], Session],
         immunity_ms: int | None = None,
+        allow_empty: bool = False,
     ) -> AbstractContextManager[tuple[Transaction, Session]]: ...
 
     def transaction(
@@ -119,6 +124,7 @@ class Fence:
         *,
         session_factory: Callable[[], Session] | None = None,
         immunity_ms: int | None = None,
+        allow_empty: bool = False,
     ) -> AbstractContextManager[tuple[Transaction, Connection | Session]]:
         """Return a block that commits work in the database, and then its messages.
 
@@ -132,6 +138,8 @@ class Fence:
                 checker.
             session_factory: Returns the Session, on the fence's database, that the block yields
                 instead of a Connection; for example a sessionmaker.
+            allow_empty: Whether the block may send messages without running a statement. Otherwise
+                that is an error, because the work was probably done on another connection.
             immunity_ms: Least age of the transaction before its first check. The check rolls the
                 transaction back if its database transaction has not begun by then. None: the
                 daemon's transaction_timeout_ms.
@@ -152,16 +160,22 @@ class Fence:
         """
         self._check_producer(producer)
         if session_factory is None:
-            return fenced_connection(self, producer, immunity_ms=immunity_ms)
-        return fenced_session(self, producer, session_factory, immunity_ms=immunity_ms)
+            return fenced_connection(
+                self, producer, immunity_ms=immunity_ms, allow_empty=allow_empty
+            )
+        return fenced_session(
+            self, producer, session_factory, immunity_ms=immunity_ms, allow_empty=allow_empty
+        )
 
     def enter(self, connection: Connection | Session, tx: Transaction) -> None:
         """Write the fence row into the open database transaction, for code without `transaction`.
 
-        Call this method after all sends have returned, and before any other statement. `tx` must
-        come from `producer.begin(context=fence.context())`. Then commit the database, and then
-        `tx`: `tx.commit()` is refused until the database has committed. The database's COMMIT is
-        refused if the transaction with the fence row has already ended.
+        Call this method after all sends have returned: as the first statement, so that a check
+        which comes first stops the work early, or as the last one, if a message carries an id that
+        the database has made. `tx` must come from `producer.begin(context=fence.context())`. Then
+        commit the database, and then `tx`: `tx.commit()` is refused until a database transaction
+        with the fence row has committed. The database's COMMIT is refused if the transaction with
+        the fence row has already ended.
 
         Raises:
             FencedError: A check came first, and neither transaction may commit; roll both back.
@@ -172,6 +186,11 @@ class Fence:
         """
         if isinstance(connection, Session):
             connection = self.connection_of(connection)
+        if not isinstance(connection, Connection):
+            raise FenceUsageError(
+                f"{type(connection).__name__}: give a SQLAlchemy Connection or Session; an asyncio"
+                " one has them inside of run_sync()"
+            )
         tx.commit_held = _DATABASE_FIRST
         mark = self.write(connection, tx)
         guard_of(connection, self.database).pass_with(mark, lambda: release(tx))
@@ -184,7 +203,7 @@ class Fence:
         """
         check_outermost(connection, self.database)
         guard = guard_of(connection, self.database)
-        guard.arm(tx.id)
+        guard.arm(tx.id, connection.get_transaction())
         try:
             refuse_lost_sends(tx)
             tx.seal()

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from halfbridge.bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.bridge.transaction import IllegalTransitionError, State
+from halfbridge.sql.commit_checks import reached_driver
 from halfbridge.sql.errors import (
     CommitUnknownError,
     FenceUsageError,
@@ -35,7 +36,17 @@ _COMMIT_INSIDE = (
     " the block was committed"
 )
 _COMMIT_OF_MESSAGES = "only the block commits, after the database: remove tx.commit() from it"
-_SENDS_FIRST = "a message was sent after the first statement of the block: send all messages first"
+_SENDS_FIRST = (
+    "a message was sent after the first statement of the block: send all messages first. If a"
+    " message needs an id that the database makes: make the id in Python (a UUIDv7, say), or begin"
+    " with producer.begin(context=fence.context()) and call fence.enter() as the last statement, or"
+    " use LocalMessages.add (docs/local-transactions.md, Ids that the database makes)"
+)
+_UNUSED = (
+    "messages were sent, and no statement ran on the block's connection: is the work done on"
+    " another connection (of an ORM, say)? Then it commits without the messages. Use the"
+    " connection or session that the block yields, or say allow_empty=True; nothing was committed"
+)
 _ROLLED_BACK_INSIDE = (
     "the message transaction was rolled back inside of the block; raise an exception instead, which"
     " rolls back both"
@@ -50,12 +61,12 @@ Handle = TypeVar("Handle", Connection, Session)
 
 @contextmanager
 def fenced_connection(
-    fence: Fence, producer: TransactionProducer, *, immunity_ms: int | None
+    fence: Fence, producer: TransactionProducer, *, immunity_ms: int | None, allow_empty: bool
 ) -> Iterator[tuple[Transaction, Connection]]:
     """Yield a message transaction and a connection; see Fence.transaction."""
     tx = _begin_held(fence, producer, immunity_ms)
     connection = fence.engine.connect()
-    block = _Block(fence, tx, connection)
+    block = _Block(fence, tx, connection, allows_empty=allow_empty)
     block.watch(connection)
     with block.leaving():
         yield tx, connection
@@ -68,6 +79,7 @@ def fenced_session(
     session_factory: Callable[[], Session],
     *,
     immunity_ms: int | None,
+    allow_empty: bool,
 ) -> Iterator[tuple[Transaction, Session]]:
     """Yield a message transaction and a session; see Fence.transaction."""
     session = session_factory()
@@ -75,7 +87,7 @@ def fenced_session(
     if session.in_transaction():
         raise FenceUsageError("the session's transaction has begun already: give a new session")
     tx = _begin_held(fence, producer, immunity_ms)
-    block = _Block(fence, tx, session)
+    block = _Block(fence, tx, session, allows_empty=allow_empty)
 
     def watch(_session: object, _begun: object, connection: Connection) -> None:
         block.watch(connection)
@@ -100,7 +112,10 @@ def _begin_held(
 class _Block(Generic[Handle]):
     """The state of one block."""
 
-    def __init__(self, fence: Fence, tx: Transaction, handle: Handle) -> None:
+    def __init__(
+        self, fence: Fence, tx: Transaction, handle: Handle, *, allows_empty: bool
+    ) -> None:
+        self._allows_empty = allows_empty
         self._fence = fence
         self._tx = tx
         self._handle: Handle = handle
@@ -158,7 +173,8 @@ class _Block(Generic[Handle]):
             raise self._failure
         guard = self._armed()
         if self._has_begun:
-            if guard.is_over:
+            # A listener of "commit" may run statements after the guard: in the same transaction.
+            if guard.is_over and connection.get_transaction() is not guard.transaction:
                 raise FenceUsageError(_SECOND_TRANSACTION)
             return
         self._has_begun = True
@@ -167,7 +183,7 @@ class _Block(Generic[Handle]):
                 self._mark = self._fence.write(connection, self._tx)
             else:
                 refuse_lost_sends(self._tx)
-                guard.arm(self._tx.id)
+                guard.arm(self._tx.id, connection.get_transaction())
         except Exception as error:
             self._failure = error
             raise
@@ -190,6 +206,8 @@ class _Block(Generic[Handle]):
         if not self._tx.message_count:
             return self._has_begun
         if not self._has_begun:
+            if not self._allows_empty:
+                raise FenceUsageError(_UNUSED)
             self._begin()
         if self._mark is None:
             raise FenceUsageError(_SENDS_FIRST)
@@ -220,7 +238,8 @@ class _Block(Generic[Handle]):
         try:
             self._handle.commit()
         except BaseException as error:
-            if guard.is_commit_sent and not self._fence.database.is_rollback(error):
+            is_sent = guard.is_commit_sent and reached_driver(error)
+            if is_sent and not self._fence.database.is_rollback(error):
                 raise CommitUnknownError(transaction_id=self._tx.id) from error
             raise
         if not guard.is_commit_sent:  # a session that takes part in another transaction
@@ -239,6 +258,9 @@ class _Block(Generic[Handle]):
         if isinstance(error, TransactionEndedError):
             error.outcome = outcome
         if outcome is None:
+            return
+        if outcome is Outcome.ROLLED_BACK and self._tx.is_unanswered:
+            _LOG.info("no broker answered for %s; if it is stored, a check settles it", self._tx.id)
             return
         self._tx.commit_held = ""
         decide = self._tx.commit if outcome is Outcome.COMMITTED else self._tx.rollback

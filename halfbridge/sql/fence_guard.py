@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import TwoPhaseTransaction, event
 
+from halfbridge.sql.commit_checks import before_commit
 from halfbridge.sql.dialects.base import roll_back_below
 from halfbridge.sql.errors import FenceUsageError, TransactionEndedError
 
@@ -28,6 +29,7 @@ class Guard:
         is_commit_sent: Whether COMMIT was handed to the driver. From then on the outcome of the
             commit may be unknown.
         is_over: Whether the guarded transaction has ended.
+        transaction: SQLAlchemy's object of the guarded transaction.
         commits_row: Whether the COMMIT that goes out commits a fence row.
         refused: The error with which a commit was refused; None: no commit was refused.
     """
@@ -42,14 +44,19 @@ class Guard:
         self._then: list[Callable[[], None]] = []
         self.is_commit_sent = False
         self.is_over = True
+        self.transaction: object = None
         self.commits_row = False
         self.refused: Exception | None = None
-        event.listen(connection, "commit", self._on_commit)
+        before_commit(connection, self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self.before_statement)
 
-    def arm(self, transaction_id: str) -> None:
+    def arm(self, transaction_id: str, transaction: object = None) -> None:
         """Begin to guard the open transaction. It cannot commit until `pass_with` is called.
+
+        Args:
+            transaction_id: The message transaction; empty: none.
+            transaction: SQLAlchemy's object of the open transaction.
 
         Raises:
             SqlError: The open transaction was refused before.
@@ -57,6 +64,7 @@ class Guard:
         if self._refusal is not None and not self.is_over:
             raise self._refusal
         self._transaction_id = transaction_id
+        self.transaction = transaction
         self.is_commit_sent = self.is_over = False
         self.refuse(FenceUsageError("the fence row was not written; nothing was committed"))
 

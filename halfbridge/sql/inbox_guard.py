@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import event, select
 
+from halfbridge.sql.commit_checks import check_before_commit
 from halfbridge.sql.dialects import roll_back_below
 from halfbridge.sql.errors import InboxUsageError
 
@@ -30,7 +31,7 @@ class MarkGuard:
     def __init__(self, connection: Connection) -> None:
         self._marks: list[tuple[Table, Mark]] = []
         self._marks_at: dict[str, int] = {}  # a savepoint's name: how many marks came before it
-        event.listen(connection, "commit", self._on_commit)
+        check_before_commit(connection, self._on_commit)
         event.listen(connection, "begin", self._on_begin)
         event.listen(connection, "savepoint", self._on_savepoint)
         event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)

@@ -19,6 +19,8 @@ from halfbridge.sql import (
     CommitUnknownError,
     FencedError,
     FenceUsageError,
+    Inbox,
+    InboxUsageError,
     Outcome,
     TransactionEndedError,
 )
@@ -83,12 +85,74 @@ def test_the_fence_row_is_the_first_statement(scene: Scene) -> None:
     assert table in writes[0]
 
 
-def test_a_block_that_only_sends(scene: Scene) -> None:
-    """Its row is written all the same: a check finds that nothing failed."""
-    with scene.block() as (tx, _):
+def test_a_block_that_only_sends_is_refused(scene: Scene) -> None:
+    """Its work was probably done on another connection, which commits without the messages."""
+    with (
+        pytest.raises(FenceUsageError, match="no statement ran on the block's connection"),
+        scene.block() as (tx, _),
+    ):
         pass
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+def test_a_block_that_only_sends_and_means_it(scene: Scene) -> None:
+    """Its row is written all the same: a check finds that nothing failed."""
+    with scene.fence.transaction(scene.producer, allow_empty=True) as (tx, _):
+        tx.send(scene.message())
     assert scene.fenced(tx.id) == ("committed", 1)
     assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+def test_the_inbox_in_the_block(scene: Scene) -> None:
+    """A mark, the work and the fence row commit together; the mark is looked for before COMMIT."""
+    inbox = Inbox(scene.engine, group_id="billing")
+    inbox.create()
+    with scene.block() as (tx, connection):
+        assert inbox.once(connection, None, key="order-1")
+        work(connection, 1)
+    scene.check_committed(tx, 1)
+    with scene.block() as (again, connection):
+        assert not inbox.once(connection, None, key="order-1")
+    assert scene.decisions(again.id) == [("COMMIT", 1)]
+
+
+@on("sqlite", "postgresql", "mariadb")
+def test_a_mark_that_is_gone_refuses_the_commit_before_it_is_sent(scene: Scene) -> None:
+    """Nothing is in doubt then: both roll back, and the error is the inbox's."""
+    inbox = Inbox(scene.engine, group_id="billing")
+    inbox.create()
+    with (
+        pytest.raises(InboxUsageError, match="rolled back 1 of 1 marks"),
+        scene.block() as (tx, connection),
+    ):
+        inbox.once(connection, None, key="order-1")
+        work(connection, 1)
+        connection.execute(inbox.table.delete())
+    assert scene.worked() == []
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+def test_a_listener_of_the_application_may_work_at_the_commit(scene: Scene) -> None:
+    """Its statements are part of the block's transaction."""
+    event.listen(scene.engine, "commit", lambda each: work(each, 2))
+    with scene.block() as (tx, connection):
+        event.listen(connection, "commit", lambda each: work(each, 3))
+        work(connection, 1)
+    assert scene.worked() == [1, 2, 3]
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+def test_a_commit_that_a_listener_of_the_application_refuses(scene: Scene) -> None:
+    """COMMIT did not go out, so nothing is in doubt."""
+
+    def refuse(_: object) -> None:
+        raise BrokenError
+
+    with pytest.raises(BrokenError), scene.block() as (tx, connection):
+        work(connection, 1)
+        event.listen(connection, "commit", refuse)
+    assert scene.worked() == []
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
 
 
 def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> None:
@@ -261,8 +325,9 @@ def test_a_send_that_is_outstanding_or_has_failed(scene: Scene) -> None:
                 other.send(scene.message(), 0.0)
             work(connection, 2)
     assert scene.worked() == []
-    for each in (tx, other):
-        assert [kind for kind, _ in scene.decisions(each.id)] == ["ROLLBACK"]
+    assert [kind for kind, _ in scene.decisions(tx.id)] == ["ROLLBACK"]
+    # No broker has answered, so nobody waits for the ROLLBACK: a check settles what is stored.
+    assert scene.decisions(other.id) == []
 
 
 @pytest.mark.parametrize("is_let_out", [True, False])
@@ -387,16 +452,19 @@ def test_a_connection_lost_at_the_commit_decides_nothing(scene: Scene) -> None:
     assert scene.worked() == []
 
 
-def test_a_commit_whose_answer_is_lost_decides_nothing(scene: Scene) -> None:
+def test_a_commit_whose_answer_is_lost_decides_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The check finds that it was committed, and how many messages there are."""
 
-    def commit_and_lose_the_answer(connection: Any) -> None:
-        connection.connection.dbapi_connection.commit()
+    def do_commit(connection: Any) -> None:
+        connection.commit()
         raise ConnectionError
 
     with pytest.raises(CommitUnknownError) as caught, scene.block() as (tx, connection):
         work(connection, 1)
-        event.listen(connection, "commit", commit_and_lose_the_answer)
+        monkeypatch.setattr(scene.engine.dialect, "do_commit", do_commit)
+    monkeypatch.undo()
     assert isinstance(caught.value, OutcomeUnknownError)
     assert scene.decisions(tx.id) == []
     answer = scene.fence.check(scene.view(tx.id))
@@ -453,8 +521,8 @@ def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
 def test_the_first_check_waits_as_long_as_is_asked(scene: Scene) -> None:
     """immunity_ms is that of each message."""
     assert scene.cluster is not None
-    with scene.block(immunity_ms=60_000) as (tx, _):
-        pass
+    with scene.block(immunity_ms=60_000) as (tx, connection):
+        work(connection, 1)
     found = [parse_half(each.headers())[0] for each in scene.cluster.read(scene.cluster.names.half)]
     assert [each.immunity_ms for each in found if each.transaction_id == tx.id] == [60_000]
 

@@ -315,3 +315,31 @@ def test_messages_are_not_committed_before_the_database(scene: Scene) -> None:
                 tx.commit()
         else:
             tx.commit()
+
+
+def test_without_a_committed_fence_row_messages_cannot_commit(scene: Scene) -> None:
+    """A forgotten enter is an error: a check would roll back what the database has committed."""
+    for commit in ("commit", "commit_async"):
+        tx = sent(scene)
+        with pytest.raises(IllegalTransitionError, match="its fence row is not committed"):
+            getattr(tx, commit)()
+        tx.rollback()
+    with (
+        pytest.raises(IllegalTransitionError, match="its fence row is not committed"),
+        scene.producer.begin(context=scene.fence.context()) as forgotten,
+        scene.engine.begin() as connection,
+    ):
+        forgotten.send(scene.message())
+        work(connection, 1)
+
+
+def test_the_row_may_be_the_last_statement(scene: Scene) -> None:
+    """So a message can carry an id that the database has made."""
+    with (
+        scene.producer.begin(context=scene.fence.context()) as tx,
+        scene.engine.begin() as connection,
+    ):
+        work(connection, 1)
+        tx.send(scene.message())
+        scene.fence.enter(connection, tx)
+    scene.check_committed(tx, 1)
