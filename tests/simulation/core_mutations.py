@@ -9,7 +9,6 @@ from halfbridge.checker.core import judge as core_judge
 from halfbridge.checker.core import ops as core_ops
 from halfbridge.checker.core import rebuild as core_rebuild
 from halfbridge.checker.core.book import Book
-from halfbridge.checker.core.deferred import Deferred
 from halfbridge.checker.core.draft import Draft
 from halfbridge.checker.core.entries import Entries
 from halfbridge.checker.core.events import JunkRead, OpRead
@@ -36,15 +35,10 @@ _UNLIMITED = 1 << 60
 # --- deferred deliveries -------------------------------------------------------------------
 
 _progress = Ledger.progress
-_apply_op = Ops.apply
 
 
 def _no_deferred_op(self: Ledger, copies_end: int = 0) -> Progress:
     return replace(_progress(self, copies_end), deferred=())
-
-
-def _no_key_is_held(self: Deferred, entry: Entry) -> bool:
-    return False
 
 
 def _deferred_is_done(self: Book, entry: Entry, read: OpRead) -> None:
@@ -55,16 +49,6 @@ def _deferred_stays_listed(self: Ledger, copies_end: int = 0) -> Progress:
     progress = _progress(self, copies_end)
     before = [at for at in self._committed.deferred if progress.ops_from <= at]
     return replace(progress, deferred=tuple(sorted({*before, *progress.deferred})))
-
-
-def _deferred_is_undecided(self: Ops, read: OpRead, now_ms: int) -> None:
-    op = read.op
-    entry = self._book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
-    if entry is None or entry.deferred is None or op.kind is not OpKind.ROLLBACK:
-        _apply_op(self, read, now_ms)
-        return
-    entry.deferred = None
-    self._book.decide(entry, State.ROLLED_BACK, read.offset, now_ms)
 
 
 # --- progress ------------------------------------------------------------------------------
@@ -214,21 +198,15 @@ def _apply_past_ops(self: Ledger, read: OpRead) -> None:
 
 
 CORE = (
-    Mutation("D not committed", 300, ((Ledger, "progress", _no_deferred_op),)),
-    Mutation("D never shrinks", 300, ((Ledger, "progress", _deferred_stays_listed),)),
+    Mutation("D not committed", 100, ((Ledger, "progress", _no_deferred_op),)),
+    Mutation("D never shrinks", 100, ((Ledger, "progress", _deferred_stays_listed),), begin=70),
     Mutation(
         "a deferred delivery counts as done after a rebuild",
-        300,
+        100,
         ((Book, "defer", _deferred_is_done),),
     ),
-    Mutation(
-        "a later one of the key overtakes", 300, ((Deferred, "holds_key_of", _no_key_is_held),)
-    ),
-    Mutation(
-        "a ROLLBACK wins over a deferred COMMIT", 300, ((Ops, "apply", _deferred_is_undecided),)
-    ),
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
-    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=235),
+    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=5),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
     Mutation(
         "P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),), begin=193
@@ -256,7 +234,7 @@ CORE = (
         "discard for age without proof",
         300,
         ((core_ops, "proves_its_age", _any_age), (core_rebuild, "proves_its_age", _any_age)),
-        begin=329,
+        begin=260,
     ),
     Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),), begin=7),
     Mutation("any group decides", 300, ((Entries, "find", _any_group),)),

@@ -64,12 +64,6 @@ def _wait_without_end(
     return any(True for _ in self.lacks(messages, now_ms))
 
 
-def _give_up_at_once(
-    self: Routes, messages: Iterable[HalfRead], op_age_ms: int, now_ms: int
-) -> bool:
-    return False
-
-
 # --- collector -----------------------------------------------------------------------------
 
 _collect = Collector.collect
@@ -180,9 +174,8 @@ LOOP = (
         300,
         ((Worker, "_recover", _keep_ledgers), (Ledger, "_refuse_a_second_plan", _allow)),
     ),
-    Mutation("deferred deliveries are never retried", 300, ((Ledger, "plan", _never_retry),)),
-    Mutation("waits never end", 300, ((Routes, "must_wait", _wait_without_end),)),
-    Mutation("what waits is given up at once", 300, ((Routes, "must_wait", _give_up_at_once),)),
+    Mutation("deferred deliveries are never retried", 100, ((Ledger, "plan", _never_retry),)),
+    Mutation("waits never end", 100, ((Routes, "must_wait", _wait_without_end),)),
     Mutation("plan written again", 100, ((Worker, "_committed", _keep_what_is_written),)),
     # Of the collector.
     Mutation(

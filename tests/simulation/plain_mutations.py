@@ -76,7 +76,7 @@ PLAIN = (
         "refused record passed over",
         100,
         (PlainOutlet, "commit", _believe_the_client),
-        begin=327,
+        begin=90,
     ),
     _planted(
         "dead letters written without a kafka_txn",
