@@ -135,7 +135,7 @@ def _refused(request: Request, refusal: Refusal) -> Response:
         body = {"title": refusal.title, "status": refusal.status, "detail": refusal.detail}
         response = json_response(body, refusal.status, "application/problem+json")
     else:
-        response = error_page(refusal)
+        response = error_page(request, refusal)
     response.headers.update(refusal.headers)
     return response
 

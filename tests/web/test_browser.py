@@ -162,4 +162,9 @@ def test_every_page_and_a_change_by_keys(
             browser.open(url)
             browser.wait("document.querySelector('.spark')")
             _take(browser, "overview")
-    assert browser.complaints == []
+        assert browser.complaints == []
+        # Last, as the browser complains of the status 404.
+        unknown = delivered[:-1] + format(int(delivered[-1], 16) ^ 1, "x")
+        browser.open(f"{url}/transactions/{unknown}")
+        browser.wait("document.querySelector('main [role=alert]') !== null")
+        assert "Reading from Kafka" not in browser.text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +36,10 @@ SIGN_IN = "/sign-in"
 # A page does not wait for the log to be read: it shows the answer of before, or says that the first
 # one is being made, and asks again.
 WAIT_S = 0.2
+# A part of a page that could not be made is asked for again after this time.
+ERROR_AGAIN_S = 10
+# Ids that this server's templates give the parts of a page.
+_PART = re.compile(r"[a-z][a-z-]{0,40}")
 _HERE = Path(__file__).parent.parent
 
 
@@ -185,9 +190,22 @@ def plain_page(template: str, status: int = 200, **context: Any) -> HTMLResponse
     return HTMLResponse(TEMPLATES.get_template(template).render(**context), status)
 
 
-def error_page(refusal: Refusal) -> Response:
-    """Return what a browser shows for a refusal."""
-    return plain_page("error.html", refusal.status, refusal=refusal)
+def error_page(request: Request, refusal: Refusal) -> Response:
+    """Return what a browser shows for a refusal: a page, or the part of a page that was asked for.
+
+    A part has the id that the page looks for in the answer, and asks again by itself.
+    """
+    part = request.headers.get("hx-target", "")
+    if request.headers.get("hx-request") != "true" or not _PART.fullmatch(part):
+        return plain_page("error.html", refusal.status, refusal=refusal)
+    return plain_page(
+        "error-part.html",
+        refusal.status,
+        refusal=refusal,
+        id=part,
+        url=here_of(request),
+        again_s=ERROR_AGAIN_S,
+    )
 
 
 def query_of(request: Request, wanted: tuple[Argument, ...]) -> dict[str, Any]:

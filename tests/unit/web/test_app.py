@@ -250,6 +250,22 @@ def test_a_kafka_that_does_not_answer_is_told(
     assert "check that the brokers run" in page.text
 
 
+def test_a_part_of_a_page_shows_its_error_and_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of the part, which said "Reading from Kafka" for ever. Other ids get a page."""
+    monkeypatch.setattr(cluster, "REACH_TIMEOUT_S", 0.1)
+    browser = stage(tmp_path).browser(READ_TOKEN)
+    part = browser.get("/topics", headers={"HX-Request": "true", "HX-Target": "topics"})
+    assert part.status_code == 502
+    assert part.text.startswith('<div id="topics"')
+    assert 'hx-get="/topics"' in part.text
+    assert "check that the brokers run" in part.text
+    page = browser.get("/topics", headers={"HX-Request": "true", "HX-Target": 'x"><script>'})
+    assert page.text.startswith("<!doctype html>")
+    assert "script>" not in page.text.partition("<body")[2]
+
+
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     """As JSON under /api, as a page elsewhere."""
     web = stage(tmp_path)
