@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003  (get_type_hints reads it)
+from collections.abc import Collection, Mapping  # noqa: TC003  (get_type_hints reads them)
 from dataclasses import dataclass, fields
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
-from halfbridge.serde.settings import check, load, setting
+from halfbridge.serde.settings import check, load, nearest, setting
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 _HOUR_MS = 3_600_000
@@ -143,9 +143,7 @@ class BridgeConfig:
             ConfigError: names the variable or argument; the user corrects it.
             TypeError: an argument is no setting; the programmer corrects it.
         """
-        unknown = given.keys() - {each.name for each in fields(cls)}
-        if unknown:
-            raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+        refuse_unknown(given)
         try:
             return load(cls, flags=given, environ=environ)
         except ConfigError as error:
@@ -176,3 +174,16 @@ def _check_names(config: BridgeConfig) -> None:
 
 def _error(field: str, value: str, allowed: str) -> ConfigError:
     return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)
+
+
+def refuse_unknown(given: Collection[str]) -> None:
+    """Refuse names that are no settings of the client.
+
+    Raises:
+        TypeError: the programmer corrects the argument; the text names the nearest setting.
+    """
+    known = [each.name for each in fields(BridgeConfig)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        texts = [f"{name} ({near})" if (near := nearest(name, known)) else name for name in unknown]
+        raise TypeError(f"no such setting: {', '.join(texts)}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.check_pool import is_async
-from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.config import BridgeConfig, refuse_unknown
 from halfbridge.bridge.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeC
     """
     if config is None:
         return BridgeConfig.from_environ(os.environ, **settings)
-    unknown = settings.keys() - {each.name for each in fields(BridgeConfig)}
-    if unknown:
-        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+    refuse_unknown(settings)
     return replace(config, **settings)
 
 

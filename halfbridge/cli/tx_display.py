@@ -30,7 +30,8 @@ def show_list(found: Listing, wanted: Filter) -> None:
         click.echo(line)
     shown = len(found.transactions)
     more = f", {shown} of them shown" if shown < found.undecided else ""
-    chosen = " that match" if wanted.group or wanted.topic or wanted.older_than_ms else ""
+    verb = " that matches" if found.undecided == 1 else " that match"
+    chosen = verb if wanted.group or wanted.topic or wanted.older_than_ms else ""
     click.echo(f"{counted(found.undecided, 'undecided transaction')}{chosen}{more}")
 
 

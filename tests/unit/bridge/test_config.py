@@ -64,7 +64,7 @@ def test_from_environ_reads_variables_and_arguments_win() -> None:
     config = BridgeConfig.from_environ(environ, producer_group="mine")
     assert (config.bootstrap_servers, config.producer_group) == ("env:1", "mine")
     assert config.transaction_timeout_ms == 1_000
-    with pytest.raises(TypeError, match="bootstrap"):
+    with pytest.raises(TypeError, match=r"bootstrap\w* \(did you mean bootstrap_servers\?\)"):
         BridgeConfig.from_environ(environ, bootstrap="x")
 
 
