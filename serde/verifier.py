@@ -81,7 +81,7 @@ class Verifier:
             value: The record's value.
 
         Raises:
-            NotBelievedError: it is to be treated as a record that cannot be read (rule 8).
+            NotBelievedError: it is to be treated as a record that cannot be read.
         """
         place = Place(self._ring.installation, self._names.half, partition)
 

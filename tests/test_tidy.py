@@ -349,6 +349,24 @@ def test_every_test_says_what_it_shows() -> None:
     assert silent == []
 
 
+def test_texts_for_users_name_no_rules() -> None:
+    """Rules and steps have numbers in DESIGN.md only: no output, log line or error names one."""
+    numbered = re.compile(r"\b([Rr]ule \d|ADR \d|[CRS]\d[),])")
+    found = []
+    for path in _files(*PACKAGES):
+        tree = _tree(path)
+        bare = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+        found += [
+            f"{_name(path)}:{each.lineno}: {each.value}"
+            for each in ast.walk(tree)
+            if isinstance(each, ast.Constant)
+            and isinstance(each.value, str)
+            and id(each) not in bare  # docstrings
+            and numbered.search(each.value)
+        ]
+    assert found == []
+
+
 def test_no_loose_ends() -> None:
     """No notes to self, no paths of somebody's machine, no addresses of package registries."""
     folders = [ROOT / name for name in (*PACKAGES, "tests", "docs", "deploy", ".github")]

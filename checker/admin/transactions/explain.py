@@ -1,7 +1,4 @@
-"""Says in sentences where a transaction is, why, what happens next, and what can be done. Pure.
-
-Rules and steps (rule 2, C3) are those of DESIGN.md.
-"""
+"""Says in sentences where a transaction is, why, what happens next, and what can be done. Pure."""
 
 from __future__ import annotations
 
@@ -28,40 +25,40 @@ _DECIDE = (
 # What comes next, and what an operator can do, for each reason.
 _NEXT: dict[Wait, tuple[str, str]] = {
     Wait.NOT_DUE: (
-        "Its first check is due after max(immunity, transaction_timeout_ms) (C1).",
+        "Its first check is due after max(immunity, transaction_timeout_ms).",
         "There is nothing to do: its producer usually decides before that.",
     ),
     Wait.DUE: (
         (
-            "A worker asks once it has read the op partition to its end after the due time (C2),"
-            " first checks before repeats and at most check_rate_max a second (C3)."
+            "A worker asks once it has read the op partition to its end after the due time,"
+            " first checks before repeats and at most check_rate_max a second."
         ),
         "If it stays so for minutes: see /healthz of the workers.",
     ),
     Wait.ASKED: (
-        "Without an answer within the interval the group is asked again (C6).",
+        "Without an answer within the interval the group is asked again.",
         "If it stays so: see the log of the group's instances for checks.",
     ),
     Wait.ANSWERED_UNKNOWN: (
         (
-            "Only explicit UNKNOWN answers count (rule 5); at check_count_max of them the worker"
-            " gives up by a DISCARD (C7), and the messages become dead letters."
+            "Only explicit UNKNOWN answers count; at check_count_max of them the worker"
+            " gives up by a DISCARD, and the messages become dead letters."
         ),
         "See why the checker of the group does not know how the local transaction ended.",
     ),
     Wait.CHECKER_FAILED: (
         (
-            "Such an answer does not count (rule 5): the group is asked again, with growing"
-            " intervals, up to transaction_age_ms_max (C6, C7)."
+            "Such an answer does not count: the group is asked again, with growing"
+            " intervals, up to transaction_age_ms_max."
         ),
         "Mend the checker: see the log of the group's instances.",
     ),
     Wait.NOBODY_ANSWERS: (
-        "The group is asked again, with growing intervals, up to transaction_age_ms_max (C6, C7).",
-        "Start an instance of the producer group: any of them may answer (C4).",
+        "The group is asked again, with growing intervals, up to transaction_age_ms_max.",
+        "Start an instance of the producer group: any of them may answer.",
     ),
     Wait.NO_CHECK_TOPIC: (
-        "Without a check topic nobody is asked, up to transaction_age_ms_max (C7).",
+        "Without a check topic nobody is asked, up to transaction_age_ms_max.",
         "Run halfbridge topics create --producer-group {group}.",
     ),
     Wait.NO_DAEMON: (
@@ -71,13 +68,13 @@ _NEXT: dict[Wait, tuple[str, str]] = {
     Wait.DISCARD_DUE: (
         (
             "The worker writes a DISCARD; it takes effect when it is read back and no decision"
-            " stands before it (C7, rule 3)."
+            " stands before it."
         ),
-        "A decision that is appended before that wins (rule 2).",
+        "A decision that is appended before that wins.",
     ),
     Wait.DECISION_WAITS: (
         (
-            "An op waits until the half partition has been read to its half offset (rule 1); a"
+            "An op waits until the half partition has been read to its half offset; a"
             " worker proves within seconds whether such a half message exists."
         ),
         "There is nothing to do while a worker runs.",
@@ -182,7 +179,7 @@ def _decided(life: Life) -> list[str]:
         sentences.append(
             f"It was decided by the {won.op} of {won.source} {won.actor}{because} at"
             f" {time_text(won.at_ms)}, op offset {won.offset}: the first decision in op order wins"
-            " (rule 2)."
+            "."
         )
     if life.is_applied is False:
         sentences.append(
@@ -197,7 +194,7 @@ def _decided(life: Life) -> list[str]:
     if len(delivered) > TOLD_MAX:
         sentences.append(f"{len(delivered) - TOLD_MAX} more messages were delivered.")
     if life.state == "ROLLED_BACK":
-        sentences.append("Nothing of it is delivered, and nothing can bring it back (rule 4).")
+        sentences.append("Nothing of it is delivered, and nothing can bring it back.")
     return sentences + _dead(life)
 
 
@@ -211,7 +208,7 @@ def _dead(life: Life) -> list[str]:
     command = f"halfbridge dead {verb} {life.id} --reason TEXT"
     return [
         (
-            f"{len(letters)} of its messages are dead letters, for {reasons}{detail} (rule 4); the"
+            f"{len(letters)} of its messages are dead letters, for {reasons}{detail}; the"
             f" first one is {_place(letters[0])}."
         ),
         f"To bring them back once the cause is gone: {command}.",

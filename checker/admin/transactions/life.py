@@ -267,7 +267,7 @@ def _ruling(  # noqa: PLR0911 (one line for each case)
 ) -> Ruling:
     """Return what became of `op`, which brought its transaction from `before` to `after`."""
     if is_others:
-        return Ruling(Verdict.INVALID, "it is of another producer group than the id (rule 6)")
+        return Ruling(Verdict.INVALID, "it is of another producer group than the id")
     if before is None and decision_of(op) is not None:
         return Ruling(Verdict.WON, "the first decision; no half message was found before it")
     effect = effect_of(op, before or State.UNDECIDED)
@@ -277,20 +277,20 @@ def _ruling(  # noqa: PLR0911 (one line for each case)
         return _answer(op, plan)
     if before in (None, State.UNDECIDED):
         if after is State.UNDECIDED:
-            text = f"its append time does not prove the age of {op.age_ms} ms (ADR 5)"
+            text = f"its append time does not prove the age of {op.age_ms} ms"
             return Ruling(Verdict.INVALID, text)
-        return Ruling(Verdict.WON, "the first decision in op order (rule 2)")
+        return Ruling(Verdict.WON, "the first decision in op order")
     stands = STATES[before] if before else ""
     if effect is Effect.DUPLICATE:
-        return Ruling(Verdict.DUPLICATE, f"the transaction was {stands} already (rule 2)")
+        return Ruling(Verdict.DUPLICATE, f"the transaction was {stands} already")
     if effect is Effect.CONFLICT:
-        return Ruling(Verdict.CONFLICT, f"it contradicts: the transaction was {stands} (rule 2)")
-    return Ruling(Verdict.TOO_LATE, f"the transaction was {stands} already (rule 2)")
+        return Ruling(Verdict.CONFLICT, f"it contradicts: the transaction was {stands}")
+    return Ruling(Verdict.TOO_LATE, f"the transaction was {stands} already")
 
 
 def _answer(op: Op, plan: Plan) -> Ruling:
     if plan.counts[Count.ANSWER_COUNTED]:
-        return Ruling(Verdict.COUNTED, f"it answers check {op.check_number} (rule 5)")
+        return Ruling(Verdict.COUNTED, f"it answers check {op.check_number}")
     if not op.check_number:
-        return Ruling(Verdict.NOT_COUNTED, "the checker gave no resolution (rule 5)")
-    return Ruling(Verdict.NOT_COUNTED, "it does not answer the pending check (rule 5)")
+        return Ruling(Verdict.NOT_COUNTED, "the checker gave no resolution")
+    return Ruling(Verdict.NOT_COUNTED, "it does not answer the pending check")

@@ -208,7 +208,7 @@ def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
     """Return why a transaction waits: its own reason first, then its group's, then the daemon's."""
     limits, check_times = world.limits, facts.check_times
     if facts.decision:
-        text = f"a {facts.decision} is appended and cannot be applied yet (rule 1)"
+        text = f"a {facts.decision} is appended and cannot be applied yet"
         return Wait.DECISION_WAITS, text
     if check_times >= limits.check_count_max:
         text = f"{check_times} answers UNKNOWN are counted; the daemon gives up by a DISCARD"
