@@ -9,11 +9,15 @@ rocketmq_rollback_messages_total, rocketmq_finish_message_latency).
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from halfbridge.bridge.kafka import client_versions
 from halfbridge.checker.series import Series, observe_many
 
 if TYPE_CHECKING:
@@ -26,6 +30,25 @@ LATENCY_BUCKETS_S = (
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0),
 )
 OffsetName = Literal["H", "O", "T"]
+
+
+def build_info(registry: CollectorRegistry) -> None:
+    """Register `halfbridge_build_info`: 1, with the versions of this process as labels."""
+    info = Gauge(
+        "halfbridge_build_info",
+        "1, with the versions that this process runs.",
+        ("version", "python", "librdkafka"),
+        registry=registry,
+    )
+    info.labels(_version(), platform.python_version(), client_versions()[1]).set(1)
+
+
+@cache
+def _version() -> str:
+    try:
+        return importlib.metadata.version("halfbridge")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # a checkout that is not installed
 
 
 class Metrics:
@@ -41,6 +64,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
+        build_info(self.registry)
         self._create_transaction_metrics()
         self._create_check_metrics()
         self._create_kafka_metrics()

@@ -32,6 +32,7 @@ from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_co
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.checker.metrics import build_info
 from halfbridge.checker.status import Health
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.errors import DecodeError
@@ -103,6 +104,7 @@ class ChangesMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        build_info(self.registry)
         self.events = Counter(
             "halfbridge_relay_changes",
             "Change events relayed, by outcome: message, dead, or why nothing is sent.",

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from halfbridge.checker.metrics import build_info
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,6 +22,7 @@ class RelayMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
+        build_info(self.registry)
         self.rows = self._counter("rows", "Rows whose message transaction committed.")
         self.transactions = self._counter("transactions", "Message transactions committed.")
         self.lost = self._counter(

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import platform
+
+import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from halfbridge import __version__
+from halfbridge.bridge.kafka import client_versions
+from halfbridge.changes.service import ChangesMetrics
 from halfbridge.checker.metrics import LATENCY_BUCKETS_S, Metrics
 from halfbridge.checker.series import OTHER_TOPICS, TOPICS_MAX, observe_many
+from halfbridge.sql.local_messages.metrics import RelayMetrics
 
 NAMES = (
     "rocketmq_half_messages",
@@ -37,6 +44,7 @@ NAMES = (
     "halfbridge_entries_fill_ratio",
     "halfbridge_settings_disagree",
     "halfbridge_unhealthy",
+    "halfbridge_build_info",
 )
 
 
@@ -79,6 +87,19 @@ def test_every_metric_of_the_design_is_served() -> None:
 
     samples = {line.split("{")[0].split(" ")[0] for line in _lines(metrics)}
     assert set(NAMES) <= samples
+
+
+@pytest.mark.parametrize("kind", [Metrics, RelayMetrics, ChangesMetrics])
+def test_the_build_is_told(kind: type[Metrics | RelayMetrics | ChangesMetrics]) -> None:
+    """Daemon and both relays show which versions of halfbridge, Python and librdkafka they run."""
+    _, librdkafka = client_versions()
+    labels = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "librdkafka": librdkafka,
+    }
+
+    assert kind().registry.get_sample_value("halfbridge_build_info", labels) == 1
 
 
 def test_counters_add_up_over_batches() -> None:
