@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _CAUSES_MAX = 10  # Spark nests three or four; a chain that closes on itself must end
 _TRACEBACK = "Traceback (most recent call last)"
+# All up to the indented lines of the last frame: the next line begins with the error's type.
+_FRAMES = re.compile(
+    r"\A.*^[ \t]+File \"[^\n]*\n(?:[ \t]+[^\n]*\n)*|\A.*" + re.escape(_TRACEBACK) + r":?",
+    re.DOTALL | re.MULTILINE,
+)
+_WITH_PLAN = "ExtendedAnalysisException"
 
 
 class JobError(RuntimeError):
@@ -13,25 +20,29 @@ class JobError(RuntimeError):
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the innermost cause in one line: Spark wraps Kafka's errors in several of its own.
+    """Return the innermost cause, its whole text in one line.
+
+    Spark wraps Kafka's errors in several of its own. The text is not cut: Spark names the
+    partitions, the offsets and the remedy in its later lines.
 
     Args:
         error: What PySpark raised (PySparkException or Py4JError), or anything else.
     """
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:
-        return _telling_line(str(error)) or type(error).__name__
+        return _one_line(str(error)) or type(error).__name__
     for _ in range(_CAUSES_MAX):
         if (deeper := java.getCause()) is None:
             break
         java = deeper
-    told = (java.getClass().getSimpleName(), _telling_line(java.getMessage() or ""))
-    return ": ".join(filter(None, told))
+    name: str = java.getClass().getSimpleName()
+    # The message of this one ends with a query plan, which may have hundreds of lines.
+    text = java.getSimpleMessage() if name == _WITH_PLAN else java.getMessage()
+    return ": ".join(filter(None, (name, _one_line(text or ""))))
 
 
-def _telling_line(text: str) -> str:
-    """Return the line that says what happened: a Python traceback has it at its end."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    if not lines:
-        return ""
-    return lines[-1] if any(_TRACEBACK in line for line in lines) else lines[0]
+def _one_line(text: str) -> str:
+    """Return the text in one line; of a Python traceback, what follows the last frame."""
+    if _TRACEBACK in text:
+        text = _FRAMES.sub("", text)
+    return " ".join(text.split())

@@ -8,6 +8,10 @@ import pytest
 
 from halfbridge.spark_jobs.jobs.errors import cause_of
 
+_SIMPLE = "no column\n of that name"
+_SIMPLE_SHOWN = "ExtendedAnalysisException: no column of that name"
+_FRAMES = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    k[1]\n    ~^^^\n'
+
 
 @dataclass
 class _Java:
@@ -22,6 +26,9 @@ class _Java:
 
     def getMessage(self) -> str | None:  # noqa: N802 (Java's)
         return self.message
+
+    def getSimpleMessage(self) -> str:  # noqa: N802 (Java's)
+        return _SIMPLE
 
     def getClass(self) -> _Java:  # noqa: N802 (Java's)
         return self
@@ -39,26 +46,33 @@ class _RaisedError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("java", "told"),
+    ("java", "shown"),
     [
         (
-            _Java("SparkException", "job aborted", _Java("AuthException", "\n denied \n at x")),
-            "AuthException: denied",
+            _Java("SparkException", "job aborted", _Java("AuthException", "\n denied \n for x")),
+            "AuthException: denied for x",
         ),
         (_Java("TimeoutException"), "TimeoutException"),
+        (_Java("ExtendedAnalysisException", "no column\n'Filter\n+- Range"), _SIMPLE_SHOWN),
     ],
-    ids=["the innermost, in one line", "one without a message"],
+    ids=["the innermost, in one line", "one without a message", "one with a plan"],
 )
-def test_the_innermost_cause_is_told(java: _Java, told: str) -> None:
-    """Spark wraps Kafka's errors in several of its own."""
-    assert cause_of(_RaisedError(java)) == told
+def test_the_innermost_cause_is_shown_whole(java: _Java, shown: str) -> None:
+    """Spark wraps Kafka's errors in several of its own; a query plan is no part of the cause."""
+    assert cause_of(_RaisedError(java)) == shown
 
 
-def test_an_error_of_python_is_told_by_its_text() -> None:
-    """Of a traceback the last line says what happened; an error without a text has its name."""
-    assert cause_of(ValueError("first\nsecond")) == "first"
-    assert (
-        cause_of(ValueError("Traceback (most recent call last):\n  x\nKeyError: 'k'"))
-        == "KeyError: 'k'"
-    )
-    assert cause_of(ValueError()) == "ValueError"
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("first\nsecond", "first second"),
+        (f"{_FRAMES}KeyError: 'k'", "KeyError: 'k'"),
+        (f"failed\n{_FRAMES}Old: x\n\nagain\n\n{_FRAMES}New: a\n  b\nc", "New: a b c"),
+        ("Traceback (most recent call last):\n", ""),
+        ("", "ValueError"),
+    ],
+    ids=["several lines", "a traceback", "a chain of tracebacks", "frames only", "no text"],
+)
+def test_the_text_of_an_error_of_python_is_shown_whole(text: str, shown: str) -> None:
+    """Of a traceback all that follows the last frame; an error without a text has its name."""
+    assert cause_of(ValueError(text)) == (shown or "ValueError")
