@@ -1,4 +1,4 @@
-"""Make the real topic of the examples: halfbridge makes its own topics, and not yours."""
+"""Make the real topics of the examples: halfbridge makes its own topics, and not yours."""
 
 import os
 
@@ -7,8 +7,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 servers = os.environ.get("HALFBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
 admin = AdminClient({"bootstrap.servers": servers})
-try:
-    admin.create_topics([NewTopic("orders", 4)])["orders"].result()
-except KafkaException as error:
-    if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-        raise
+for topic in ("orders", "bills"):
+    try:
+        admin.create_topics([NewTopic(topic, 4)])[topic].result()
+    except KafkaException as error:
+        if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+            raise

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
+import secrets
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.testkit.reader import read_all
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template
 
@@ -22,6 +29,7 @@ pytestmark = pytest.mark.broker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S_MAX = 120.0
+ORDERS, KILLS = 40, 4
 
 
 class Shop:
@@ -29,7 +37,7 @@ class Shop:
 
     def __init__(self, address: str, prefix: str, directory: Path) -> None:
         self.directory = directory
-        self.topic = f"{prefix}orders"
+        self.topic, self.bills = f"{prefix}orders", f"{prefix}bills"
         self.environ = {
             **os.environ,
             "HALFBRIDGE_BOOTSTRAP_SERVERS": address,
@@ -40,6 +48,7 @@ class Shop:
         self._children: list[subprocess.Popen[bytes]] = []
         for path in EXAMPLES.glob("*.py"):
             text = path.read_text("utf-8").replace('"orders"', repr(self.topic))
+            text = text.replace('"bills"', repr(self.bills))
             group = f"{prefix}\\g<1>"  # groups of consumers have no prefix of an installation
             text = re.sub(r'(?<="group.id": ")(\w+)', group, text)
             (directory / path.name).write_text(text, "utf-8")
@@ -75,6 +84,29 @@ class Shop:
         """Return what a new consumer group reads, without the transaction ids."""
         return [line.rpartition(" by ")[0] for line in self.run("read.py")]
 
+    def place(self, items: Sequence[str]) -> None:
+        """Place orders, each in a transaction of its own, without a database."""
+        with TransactionProducer(
+            bootstrap_servers=self.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"],
+            topic_prefix=self.environ["HALFBRIDGE_TOPIC_PREFIX"],
+            producer_group="order-service",
+            topics=[self.topic],
+            checker=lambda _: Resolution.UNKNOWN,
+        ) as producer:
+            for item in items:
+                with producer.begin() as tx:
+                    tx.send(Message(self.topic, key=item.encode(), value=item.encode()))
+
+    def bills_written(self) -> Counter[str]:
+        """Return how often each item has a bill in the database."""
+        with closing(sqlite3.connect(self.directory / "bills.db", timeout=RUN_S_MAX)) as connection:
+            return Counter(item for (item,) in connection.execute("SELECT item FROM bills"))
+
+    def undecided(self) -> list[str]:
+        """Return the transactions that are not decided yet."""
+        (line,) = self.run("-m", "halfbridge", "tx", "list", "--json")
+        return [each["transaction_id"] for each in json.loads(line)["transactions"]]
+
     def stop(self) -> None:
         """End what still runs."""
         for child in self._children:
@@ -88,7 +120,7 @@ def shop(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Ite
     """Yield the examples, with the topics made and the daemon running."""
     made = Shop(kafka_bootstrap_servers, topic_prefix, tmp_path)
     server = ("--bootstrap-servers", kafka_bootstrap_servers)
-    group = ("--producer-group", "order-service")
+    group = ("--producer-group", "order-service", "--producer-group", "billing-service")
     try:
         made.run("-m", "halfbridge", "topics", "create", *server, *group)
         made.run("make_topic.py")
@@ -97,7 +129,7 @@ def shop(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Ite
     finally:
         made.stop()
         admin = AdminClient({"bootstrap.servers": kafka_bootstrap_servers})
-        for future in admin.delete_topics([made.topic]).values():
+        for future in admin.delete_topics([made.topic, made.bills]).values():
             future.exception()
 
 
@@ -164,6 +196,40 @@ def test_a_web_service_takes_orders(shop: Shop) -> None:
     until("the first order is taken", lambda: posts("boots"), explain=log)
     assert posts("gloves")
     assert sorted(shop.read()) == ["boots of boots", "gloves of gloves"]
+
+
+def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Shop) -> None:
+    """consume_and_emit.py, killed by SIGKILL while it works: bills, and messages about bills."""
+    items = [f"hat-{number}" for number in range(ORDERS)]
+    shop.place(items)
+    draw = random.Random(seed := secrets.randbits(32))
+    print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
+    output = shop.directory / "consume_and_emit.out"
+    told: list[str] = []
+    for _ in range(KILLS):
+        child = shop.start("consume_and_emit.py")
+        goal = draw.randint(1, ORDERS // (KILLS + 1))
+        until(
+            f"{goal} orders are billed",
+            lambda goal=goal: output.read_text().count("billed:") >= goal,  # type: ignore[misc]
+            explain=output.read_text,
+        )
+        child.kill()
+        child.wait(RUN_S_MAX)
+        told += output.read_text().splitlines()
+    told += shop.run("consume_and_emit.py")
+    while shop.undecided():
+        told += shop.run("consume_and_emit.py")  # it answers checks as long as it runs
+    assert shop.bills_written() == Counter(items)
+
+    def announced() -> Counter[str]:
+        records = read_all(shop.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"], [shop.bills])
+        return Counter((each.value or b"").decode() for each in records)
+
+    until("all bills are announced", lambda: announced().total() >= ORDERS)
+    assert announced() == Counter(f"bill for {item}" for item in items)
+    # A run in which no order came again proves nothing.
+    assert any(line.startswith("billed before:") for line in told)
 
 
 def test_every_example_is_run_and_described() -> None:

@@ -43,7 +43,7 @@ _COMES_S = 120.0  # whatever is killed meanwhile, on a machine that does other t
 def reference_consumer() -> str:
     """Return the consumer that the document shows."""
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
-    (found,) = (block for block in blocks if "inbox.once(" in block)
+    (found,) = (block for block in blocks if "consumer.poll(" in block)
     return found
 
 
