@@ -1,9 +1,13 @@
-"""What is wrong with real topics. Pure."""
+"""What is wrong with real topics."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.failure import Code
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.checker.admin.cluster import REACH_TIMEOUT_S
 from halfbridge.checker.admin.shape import (
     Problem,
     Rule,
@@ -12,12 +16,72 @@ from halfbridge.checker.admin.shape import (
     Wanted,
     setting_problems,
 )
+from halfbridge.checker.admin.words import counted
 from halfbridge.serde.topic_shapes import MESSAGE_RESERVE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.serde.records import HalfMetadata
     from halfbridge.serde.topics import TopicNames
+
+
+def create_command(topic: str, bootstrap_servers: str, prefix: str) -> str:
+    """Return the command that creates a real topic of an installation."""
+    option = f" --topic-prefix {prefix}" if prefix else ""
+    return (
+        f"halfbridge topics create {shlex.quote(topic)} --type transaction"
+        f" --bootstrap-servers {bootstrap_servers}{option}"
+    )
+
+
+class RealTopics:
+    """The real topics of a cluster, as the brokers describe them at the first question.
+
+    Args:
+        cluster: Where they are.
+        names: Of the installation.
+    """
+
+    def __init__(self, cluster: Cluster, names: TopicNames) -> None:
+        self._cluster, self._names = cluster, names
+        # Topic -> its number of partitions; None: not known, for this client may not see the topic.
+        self._partitions: dict[str, int | None] = {}
+
+    def objection(self, messages: Iterable[HalfMetadata]) -> str:
+        """Return why a message cannot be delivered to its topic; empty if nothing is known.
+
+        Raises:
+            AdminError: The brokers do not answer.
+        """
+        for each in messages:
+            count = self._count(each.real_topic)
+            if count == 0:
+                create = create_command(
+                    each.real_topic, self._cluster.bootstrap_servers, self._names.prefix
+                )
+                return f"topic {each.real_topic} is missing: run {create}"
+            if count is not None and each.real_partition >= count:
+                return (
+                    f"message {each.message_index} is for partition {each.real_partition} of topic"
+                    f" {each.real_topic}, which has {counted(count, 'partition')}: add partitions,"
+                    " or give the message another one by --with FILE"
+                )
+        return ""
+
+    def _count(self, topic: str) -> int | None:
+        if topic not in self._partitions:
+            self._partitions[topic] = self._cluster.partition_count(topic) or (
+                0 if self._is_missing(topic) else None
+            )
+        return self._partitions[topic]
+
+    def _is_missing(self, topic: str) -> bool:
+        """Ask for the topic by name: a list leaves out what this client may not see."""
+        with self._cluster.errors("reach Kafka"), self._cluster.reader() as reader:
+            error = reader.topic_failure(topic, REACH_TIMEOUT_S)
+        return error is not None and failure_of(error).code == Code.UNKNOWN_TOPIC_OR_PART
 
 
 def real_topic_problems(

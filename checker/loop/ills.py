@@ -5,12 +5,12 @@ Also logs which pairs wait for a real topic, when they begin to.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.admin.real_topics import create_command
 from halfbridge.checker.loop.routes import MISSING, Lack
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class Ills:
         intake: Input,
         reporter: Reporter,
     ) -> None:
-        self._servers = config.bootstrap_servers
-        self._prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+        self._installation = config.bootstrap_servers, config.topic_prefix
         self._dead = config.names.dead
         self._status = status
         self._topics = topics
@@ -101,5 +100,4 @@ class Ills:
     def _text(self, lack: Lack) -> str:
         if lack.why != MISSING:
             return f"{lack}"
-        create = f"halfbridge topics create {shlex.quote(lack.topic)} --type transaction"
-        return f"{lack}; create it: {create} --bootstrap-servers {self._servers}{self._prefix}"
+        return f"{lack}; create it: {create_command(lack.topic, *self._installation)}"

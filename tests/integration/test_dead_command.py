@@ -70,6 +70,12 @@ def test_refused_transactions_are_redelivered_once(installation: Installation) -
     assert [b64decode(each["value"]) for each in life["payloads"]] == [b"0", b"1"]
     assert {each["standing"] for each in life["payloads"]} == {"PROVEN"}
 
+    is_refused = invoke(installation, "redeliver", "--all", *WHY)
+    create = f"halfbridge topics create {absent} --type transaction"
+    assert f"topic {absent} is missing: run {create}" in is_refused.stdout
+    assert is_refused.stdout.endswith("0 transactions would be stored again; 2 refused\n")
+    assert (is_refused.exit_code, open_ids(installation)) == (1, ids)
+
     installation.create(absent)
     dry = told(installation, "redeliver", "--all", "--dry-run", *WHY)
     assert [each["id"] for each in dry["would_be_done"]] == ids

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.dead.actions import Acting, DeadLetters, Order, standing_before
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
+from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from halfbridge.checker.admin.real_topics import RealTopics
 from halfbridge.serde.records import ActionOutcome
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class _Planning:
     def __init__(self, letters: DeadLetters, choice: Choice) -> None:
         self._letters, self._choice = letters, choice
         self._given: dict[str, int] = {}
+        self._topics = RealTopics(letters.cluster, letters.names)
 
     def plan(
         self, batch: Sequence[DeadTransaction]
@@ -115,9 +118,18 @@ class _Planning:
             )
             life = plan_life(each, [looked[one.place] for one in mine], self._choice, number)
             if isinstance(life, NewLife):
+                life = self._deliverable(life)
+            if isinstance(life, NewLife):
                 self._given[name] = number
             planned.append((each, life))
         return planned
+
+    def _deliverable(self, life: NewLife) -> NewLife | Refusal:
+        """Return `life`, or why its messages would only become dead letters again."""
+        if self._choice.remedy is not Remedy.REDELIVER:
+            return life
+        why = self._topics.objection(half.metadata for half in life.halves)
+        return Refusal(life.key, why) if why else life
 
 
 @contextmanager

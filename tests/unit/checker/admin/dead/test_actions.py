@@ -21,6 +21,7 @@ from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.process import ProcessDeadError
+from halfbridge.testkit.memory.rights import Rights
 from tests.kit.dead_letters import TOPIC, Scene, lose, order, refusals, sent, txn
 from tests.kit.records import A_HALF, A_LETTER
 
@@ -60,18 +61,56 @@ def test_what_could_not_be_delivered_is_delivered_once(scene: Scene) -> None:
 
 
 def test_what_is_refused_again_can_be_redelivered_again(scene: Scene) -> None:
-    """The topic is still missing: the dead letters of life 1 are open; life 2 is delivered."""
+    """The daemon may not write to the topic: life 1 has open dead letters; life 2 is delivered."""
     scene.undeliverable(1)
     scene.settle()
+    scene.stack.create_topic("absent")
+    rights = scene.stack.machine.broker.rights
+    rights["worker memory-0"] = Rights(unwritten={"absent"})
     scene.redo(Remedy.REDELIVER, 1)
     scene.settle()
     assert [(each.key.resume_count, each.state) for each in scene.find(1)] == [
         (0, "REDELIVERED"),
         (1, "OPEN"),
     ]
-    scene.stack.create_topic("absent")
+    rights.clear()
     scene.redo(Remedy.REDELIVER, 1)
     scene.settle()
+    assert scene.delivered("absent") == sent((1, 0))
+
+
+def test_what_has_no_topic_is_not_redelivered(scene: Scene) -> None:
+    """The refusal names the topic and the command that creates it; other transactions go on."""
+    scene.undeliverable(1, count=2)
+    scene.incomplete(2)
+    scene.settle()
+    told = scene.redo(Remedy.REDELIVER, accept_partial=True)
+    scene.settle()
+    create = "halfbridge topics create absent --type transaction --bootstrap-servers memory"
+    assert refusals(told) == [f"topic absent is missing: run {create}"]
+    assert [each.state for each in scene.find(1, 2)] == ["OPEN", "REDELIVERED"]
+    assert scene.delivered() == sent((2, 0), (2, 2))
+
+
+def test_what_has_no_partition_is_not_redelivered(scene: Scene) -> None:
+    """A message for partition 3 of a topic with fewer: the refusal says so; nothing is written."""
+    scene.op(1, OpKind.COMMIT, scene.half(1, 0, real_partition=3), message_count=1)
+    scene.settle()
+    (refusal,) = refusals(scene.redo(Remedy.REDELIVER))
+    assert refusal.startswith("message 0 is for partition 3 of topic orders, which has 1 partition")
+    assert scene.marks() == []
+
+
+def test_a_topic_that_the_operator_may_not_see_does_not_count_as_missing(scene: Scene) -> None:
+    """Operators need no right on real topics: the daemon finds out what it can write."""
+    scene.undeliverable(1)
+    scene.settle()
+    scene.stack.create_topic("absent")
+    letters = scene.letters()
+    scene.stack.machine.broker.rights["operator 1"] = Rights(unseen={"absent"})
+    told = redo(letters, order(1), Choice(remedy=Remedy.REDELIVER), lambda _told: True)
+    scene.settle()
+    assert refusals(told) == []
     assert scene.delivered("absent") == sent((1, 0))
 
 
