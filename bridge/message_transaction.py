@@ -141,15 +141,7 @@ class Transaction(TransactionWrites):
 
 
 def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
-    """Roll back a transaction that was not completely sent; a failure is only logged.
-
-    Nothing is sent where a send has failed and no half message was acknowledged: brokers do not
-    answer, and the caller has waited for them already. If a half message was stored nevertheless,
-    a check settles it.
-    """
-    if transaction.is_unanswered:
-        _LOG.info("no broker answered for %s; if it is stored, a check settles it", transaction.id)
-        return
+    """Roll back a transaction that was not completely sent; a failure is only logged."""
     try:
         transaction.rollback(timeout)
     except BridgeError as error:

@@ -126,7 +126,7 @@ def test_a_partition_that_is_new(installation: Installation) -> None:
     new = installation.pass_through(orders, real_partition=2)
     installation.fence()
 
-    records = installation.reopen(orders).to_end()
+    records = installation.reopen(orders).until(2)
     assert (new.transaction_id, 2) in {(each.transaction_id, each.partition) for each in records}
     assert installation.dead_letters() == []
 
