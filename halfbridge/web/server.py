@@ -83,9 +83,14 @@ def serve(config: WebConfig, *, on_ready: Callable[[str], Any] = print) -> None:
     listener = listen(config)
     scheme = "https" if config.admin_cert else "http"
     host = f"[{config.admin_host}]" if ":" in config.admin_host else config.admin_host
-    # uvicorn raises the signal that ended it once more, for whoever runs it: here nobody needs it.
+
+    def end(_number: int, _frame: object) -> None:
+        server.should_exit = True
+
+    # uvicorn handles signals only from its start on, so an earlier one would be lost. It raises the
+    # one that ended it once more, for its caller.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: None)
+        signal.signal(number, end)
     on_ready(f"{scheme}://{host}:{listener.getsockname()[1]}")
     server.run(sockets=[listener])
 

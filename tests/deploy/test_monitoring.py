@@ -40,8 +40,9 @@ ANSWER_S = 10.0
 WITHIN_S = 90.0  # two workers start on a machine that does other things too
 STOP_S = 20.0
 NOBODY = "nobody"
-# Of `halfbridge relay run`, another process: tests/sql/test_log_command.py reads these.
-OF_RELAY = re.compile("halfbridge_(log|relay)_")
+# `halfbridge relay run`, another process, exposes the first kind (tests/sql/test_relay_command.py).
+# The other needs a cluster of several brokers (tests/faults/test_partitions_away.py).
+ELSEWHERE = re.compile("halfbridge_relay_|halfbridge_partition_unavailable")
 PARTITIONS = 2
 SETTINGS = {
     "HALFBRIDGE_TRANSACTION_TIMEOUT_MS": "200",
@@ -150,12 +151,13 @@ def exposed(port: int) -> dict[str, set[str]]:
 
 def test_a_running_daemon_exposes_what_rules_and_dashboard_name(metrics_port: int) -> None:
     """Every metric is a sample of it, each label one of the metrics of its expression has."""
-    mine = [each for each in expressions() if not any(map(OF_RELAY.match, each.metrics))]
+    mine = [each for each in expressions() if not any(map(ELSEWHERE.match, each.metrics))]
     wanted = {name for each in mine for name in each.metrics}
     assert len(wanted) > 20, "the expressions are read"
     until(
         f"samples of all of {sorted(wanted)}",
         lambda: wanted <= exposed(metrics_port).keys(),
+        explain=lambda: f"without {sorted(wanted - exposed(metrics_port).keys())}",
         within_s=WITHIN_S,
     )
     found = exposed(metrics_port)

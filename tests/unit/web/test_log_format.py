@@ -19,9 +19,9 @@ def test_every_line_is_json_where_the_daemon_logs_json() -> None:
     (port,) = free_ports(1)
     config = WebConfig(bootstrap_servers="127.0.0.1:1", admin_port=port, log_format="json")
     server = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert server.stdin is not None
+    assert server.stderr is not None
     try:
-        assert server.stdin is not None
-        assert server.stderr is not None
         server.stdin.write(json.dumps(to_plain(config)).encode() + b"\n")
         server.stdin.flush()
         first = server.stderr.readline()
@@ -32,5 +32,6 @@ def test_every_line_is_json_where_the_daemon_logs_json() -> None:
             server.wait(_END_S_MAX)
         server.kill()
         server.wait()
+        server.stderr.close()
     assert any("the admin port answers" in line["message"] for line in lines)
     assert {line["worker"] for line in lines} == {"web"}
