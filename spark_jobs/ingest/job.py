@@ -29,6 +29,8 @@ JOB = "ingest"
 # Increased whenever checkpoints of the version before must not be continued.
 JOB_VERSION = 1
 
+_REMEDY = "Begin with a new --checkpoint and an empty --output."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
@@ -96,8 +98,8 @@ def ingest(
         show: Is called with a line about each batch.
 
     Raises:
-        JobError: Checkpoint and output do not belong to this job, or not to each other; the user
-            must act.
+        JobError: Checkpoint and output do not belong to this job, or not to each other; or a
+            topic of the checkpoint was deleted. The user must act.
         PySparkException: Spark failed.
         ValueError: `kafka` sets a property that the job itself must set; the caller's mistake.
     """
@@ -105,6 +107,11 @@ def ingest(
     checkpoint = Checkpoint(spark, job.checkpoint)
     checkpoint.claim(job.identity(cluster.cluster_id()))
     sink.check(checkpoint)
+
+    def check_topics() -> None:
+        checkpoint.check_topics(lambda: cluster.topic_ids(job.topics), remedy=_REMEDY)
+
+    check_topics()
     records = stream_topics(
         spark,
         job.topics,
@@ -126,4 +133,4 @@ def ingest(
         .option("checkpointLocation", job.checkpoint)
         .trigger(**job.trigger.arguments())
     )
-    return run_to_end(writer.start, show, not_added=sink.not_added)
+    return run_to_end(writer.start, show, check=check_topics, not_added=sink.not_added)

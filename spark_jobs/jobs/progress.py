@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.topic_ids import TopicsChangedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from collections.abc import Set as AbstractSet
@@ -90,6 +93,7 @@ def run_to_end(
     start: Callable[[], StreamingQuery],
     show: Callable[[str], None],
     *,
+    check: Callable[[], None],
     not_added: AbstractSet[int] = frozenset(),
 ) -> Totals:
     """Start a query, wait for its end, show a line for each batch, and return the totals.
@@ -104,40 +108,72 @@ def run_to_end(
     Args:
         start: Starts the query, from its checkpoint.
         show: Takes a line at a time.
+        check: Checks that the topics are still the ones of the checkpoint. It is called after
+            batches and at the end, also of a query that failed.
         not_added: Batches whose rows another run has added; it grows while the query runs.
 
     Raises:
+        TopicsChangedError: `check` raised it; the query has ended.
         StreamingQueryException: the query failed.
     """
     totals = Totals(not_added=not_added)
     began_s = time.monotonic()
+    check = _without_outages(check, show)
     with _stop_asked() as stop:
         query = start()
         try:
-            _follow(query, totals, show, stop)
+            _follow(query, totals, show, stop, check)
         except StreamingQueryException as error:
             if totals.batches or not _is_failed_report(error):
+                check()  # where a topic was deleted, that is the cause
                 raise
             query.stop()  # returns when its name is free; the error comes before that
             totals.unreported = 1
             show("an unfinished batch was done again; going on behind it")
-            _follow(start(), totals, show, stop)
+            _follow(start(), totals, show, stop, check)
     totals.seconds = time.monotonic() - began_s
     return totals
 
 
 def _follow(
-    query: StreamingQuery, totals: Totals, show: Callable[[str], None], stop: threading.Event
+    query: StreamingQuery,
+    totals: Totals,
+    show: Callable[[str], None],
+    stop: threading.Event,
+    check: Callable[[], None],
 ) -> None:
     looked_s = time.monotonic()
-    while not query.awaitTermination(_POLL_S):
-        if time.monotonic() - looked_s >= _LOOK_S:
-            _take_in(query, totals, show)
-            looked_s = time.monotonic()
-        if stop.is_set():
-            totals.interrupted = True
-            query.stop()
-    _take_in(query, totals, show)
+    checked = totals.batches
+    try:
+        while not query.awaitTermination(_POLL_S):
+            if time.monotonic() - looked_s >= _LOOK_S:
+                _take_in(query, totals, show)
+                if totals.batches != checked:
+                    check()
+                    checked = totals.batches
+                looked_s = time.monotonic()
+            if stop.is_set():
+                totals.interrupted = True
+                query.stop()
+        _take_in(query, totals, show)
+        check()
+    except TopicsChangedError:
+        query.stop()
+        raise
+
+
+def _without_outages(check: Callable[[], None], show: Callable[[str], None]) -> Callable[[], None]:
+    """Return `check`, which shows that brokers do not answer: a query may survive an outage."""
+
+    def checked() -> None:
+        try:
+            check()
+        except TopicsChangedError:
+            raise
+        except JobError as error:
+            show(f"whether topics were deleted is not known: {error}")
+
+    return checked
 
 
 def _is_failed_report(error: StreamingQueryException) -> bool:

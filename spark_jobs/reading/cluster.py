@@ -64,6 +64,22 @@ class Brokers:
         """Return the names of all topics that are not Kafka's own."""
         return frozenset(self._get(self._admin.listTopics().names()))
 
+    def topic_ids(self, topics: Topics) -> dict[str, str]:
+        """Return topic -> id of those of `topics` that the cluster has.
+
+        A topic that is deleted and created again has another id. The id is empty where the
+        cluster gives topics no ids.
+        """
+        options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)  # noqa: FBT003  # Java
+        listings = self._get(self._admin.listTopics(options).namesToListings())
+        zero = self._kafka.common.Uuid.ZERO_UUID.toString()
+        found = {}
+        for name in self._names(topics, listings.keySet()):
+            if (listing := listings.get(name)) is not None:
+                topic_id: str = listing.topicId().toString()
+                found[name] = "" if topic_id == zero else topic_id
+        return found
+
     def create_topic(self, name: str, partitions: int) -> None:
         """Make a topic with the cluster's own replication factor."""
         optional = self._jvm.java.util.Optional
@@ -100,10 +116,8 @@ class Brokers:
 
         A reader of committed records sees nothing behind the last stable offset, and no error.
         """
-        names = topics.names
-        if topics.pattern:
-            pattern = self._jvm.java.util.regex.Pattern.compile(topics.pattern)
-            names = tuple(name for name in self.topics() if pattern.matcher(name).matches())
+        present = self._get(self._admin.listTopics().names()) if topics.pattern else ()
+        names = self._names(topics, present)
         marks = self.ends(self.partitions(names))
         stable = self.stable_ends(marks)
         return {
@@ -152,6 +166,13 @@ class Brokers:
     @property
     def _levels(self) -> Any:
         return self._kafka.common.IsolationLevel
+
+    def _names(self, topics: Topics, present: Any) -> tuple[str, ...]:
+        """Return the names of `topics`: as given, or those in `present` that match."""
+        if not topics.pattern:
+            return topics.names
+        matches = self._jvm.java.util.regex.Pattern.compile(topics.pattern).asMatchPredicate()
+        return tuple(self._jvm.java.util.ArrayList(present).stream().filter(matches).toList())
 
     def _offsets(self, places: Iterable[Place], spec: Any, level: Any) -> dict[Place, int]:
         wanted = self._jvm.java.util.HashMap()

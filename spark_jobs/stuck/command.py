@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _APP_NAME = "halfbridge-stuck"
 _KEEP_MS = 3_600_000  # copies come at most seconds behind the decision
+_REMEDY = "Begin with a new --checkpoint and an empty --table."
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -207,6 +208,12 @@ def _stream(
         }
     )
     table.check(progress)
+    topics = Topics.of(names.half, names.op)
+
+    def check_topics() -> None:
+        progress.check_topics(lambda: cluster.topic_ids(topics), remedy=_REMEDY)
+
+    check_topics()
     # Two sources: one would have to be read twice, once for each kind of record.
     each = None if max_offsets is None else max(1, max_offsets // 2)
     limits = {} if each is None else {"maxOffsetsPerTrigger": str(each)}
@@ -228,6 +235,7 @@ def _stream(
             .start()
         ),
         _say,
+        check=check_topics,
     )
     return table.read()
 

@@ -92,6 +92,22 @@ class Storage:
         finally:
             stream.close()
 
+    def replace(self, path: str, text: str) -> None:
+        """Write a file, in the place of the one that is there: all of it, or nothing.
+
+        Done as Spark writes the files of a checkpoint: by a rename, or by the store's own means.
+        """
+        where, _ = self._at(path)
+        streaming = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        manager = streaming.CheckpointFileManager.create(where.getParent(), self._configuration)
+        stream = manager.createAtomic(where, True)  # noqa: FBT003  # Scala: overwrite
+        try:
+            stream.write(text.encode("utf-8"))
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         where, system = self._at(path)

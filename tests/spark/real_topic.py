@@ -92,6 +92,17 @@ class RealTopic:
         producer.init_transactions(TIMEOUT_S)
         return producer
 
+    def delete(self) -> None:
+        """Delete the topic."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for deleted in admin.delete_topics([self.name]).values():
+            deleted.result(TIMEOUT_S)
+
+    def make_anew(self) -> None:
+        """Delete the topic and create it again, empty."""
+        self.delete()
+        make_topic(self.servers, self.name)
+
     def delete_before(self, offset: int, partition: int) -> None:
         """Delete the records of a partition below `offset`."""
         admin = AdminClient({"bootstrap.servers": self.servers})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,12 @@ from click.testing import CliRunner, Result
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.tables.checkpoints import JOB_FILE
+from halfbridge.spark_jobs.ingest.job import Ingest, ingest
+from halfbridge.spark_jobs.jobs.options import Trigger
+from halfbridge.spark_jobs.jobs.topic_ids import TopicsChangedError
+from halfbridge.spark_jobs.reading.cluster import connect
+from halfbridge.spark_jobs.reading.topics import Topics
+from halfbridge.spark_jobs.tables.checkpoints import JOB_FILE, TOPIC_IDS_FILE
 from halfbridge.spark_jobs.tables.read import read_table
 from tests.spark.real_topic import BORN_MS, DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
@@ -28,6 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 # What does not depend on the format is tried with one; what both must do, in every run with both.
 ONE_FORMAT = pytest.mark.parametrize("table", ["parquet"], indirect=True)
 BOTH_FORMATS = pytest.mark.parametrize("table", ["parquet", "delta"], indirect=True)
+STREAM_S_MAX = 240.0  # until a stream has done something, on a busy machine
 USER: Headers = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
 
 
@@ -51,11 +59,12 @@ class Table:
         return self.directory / "checkpoint"
 
     def run(self, topic: str, *more: str) -> Result:
-        """Run the command until it has ingested what is there."""
+        """Run the command until it has ingested what is there; no topic: `more` names them."""
         return CliRunner().invoke(
             main,
             [
-                *("--bootstrap-servers", self.servers, "--topic", topic, "--format", self.kind),
+                *("--bootstrap-servers", self.servers, "--format", self.kind),
+                *(("--topic", topic) if topic else ()),
                 *("--output", str(self.output), "--checkpoint", str(self.checkpoint)),
                 *("--json", *more),
             ],
@@ -291,6 +300,89 @@ def test_errors_are_one_line(table: Table, topic: RealTopic) -> None:
     assert nowhere.exit_code == 1
     (line,) = nowhere.stderr.splitlines()
     assert "localhost:1" in line
+
+
+def refused(table: Table, topic: str, *more: str) -> str:
+    """Run the command, which must refuse, and return its error's one line."""
+    done = table.run(topic, *more)
+    assert done.exit_code == 1, done.output
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("Error")]
+    return line
+
+
+@ONE_FORMAT
+def test_a_topic_that_was_made_anew_is_an_error(table: Table, topic: RealTopic) -> None:
+    """Spark would go on at the old offset, and leave out the first records without an error."""
+    topic.commit(Real(transaction_id="a1"))
+    table.ingest(topic)
+    topic.make_anew()
+    topic.commit(*(Real(transaction_id=f"b{number}") for number in range(5)))
+    line = refused(table, topic.name)
+    assert topic.name in line
+    assert "created again" in line
+    assert table.ids() == ["a1"]
+    assert "created again" in refused(table, topic.name), "an error once is an error until mended"
+
+
+@ONE_FORMAT
+def test_a_topic_of_a_pattern_that_is_gone_is_named(table: Table, topic: RealTopic) -> None:
+    """Others that match do not hide it, nor does a topic that came after the first run."""
+    pattern = ("--topic-pattern", f"{topic.name}.*")
+    topic.commit(Real(transaction_id="a1"))
+    table.ingest("", *pattern)
+    other = make_topic(table.servers, f"{topic.name}.eu")
+    other.commit(Real(transaction_id="b1"))
+    table.ingest("", *pattern)
+    other.delete()
+    line = refused(table, "", *pattern)
+    assert "deleted" in line
+    assert f": {other.name}. " in line
+    make_topic(table.servers, other.name)
+    assert f"created again, so that they are of other records now: {other.name} " in refused(
+        table, "", *pattern
+    )
+    assert table.ids() == ["a1", "b1"]
+
+
+@ONE_FORMAT
+def test_a_checkpoint_without_topic_ids_gets_them(table: Table, topic: RealTopic) -> None:
+    """One of halfbridge 0.1 has none: its topics are taken for the ones that it was made with."""
+    topic.commit(Real(transaction_id="a1"))
+    table.ingest(topic)
+    (table.checkpoint / TOPIC_IDS_FILE).unlink()
+    (table.checkpoint / f".{TOPIC_IDS_FILE}.crc").unlink(missing_ok=True)
+    topic.commit(Real(transaction_id="a2"))
+    assert table.ingest(topic)["rows"] == 1
+    topic.make_anew()
+    assert topic.name in refused(table, topic.name)
+
+
+@ONE_FORMAT
+def test_a_topic_that_is_made_anew_under_a_running_stream_ends_it(
+    table: Table, topic: RealTopic
+) -> None:
+    """Whatever Spark makes of it, the error names the topic."""
+    job = Ingest(
+        topics=Topics.of(topic.name),
+        bootstrap_servers=table.servers,
+        output=str(table.output),
+        checkpoint=str(table.checkpoint),
+        kafka={},
+        trigger=Trigger("1 seconds"),
+    )
+    topic.commit(Real(transaction_id="a1"))
+    lines: Queue[str] = Queue()
+    with (
+        connect(table.spark, table.servers, {}) as cluster,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        run = threads.submit(ingest, table.spark, job, cluster, lines.put)
+        assert lines.get(timeout=STREAM_S_MAX).startswith("batch 0: 1 rows")
+        topic.make_anew()
+        topic.commit(*(Real(transaction_id=f"b{number}") for number in range(5)))
+        with pytest.raises(TopicsChangedError, match=topic.name):
+            run.result(STREAM_S_MAX)
+    assert table.spark.streams.active == []
 
 
 @BOTH_FORMATS

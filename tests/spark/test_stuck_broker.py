@@ -16,6 +16,7 @@ from halfbridge.spark_jobs.stuck import main
 from halfbridge.spark_jobs.stuck.table import Table
 from tests.integration.installation import GROUP, Installation
 from tests.spark.marks import INTERPRETED
+from tests.spark.real_topic import RealTopic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,6 +152,22 @@ def test_table_and_checkpoint_only_go_together(
     (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
     assert str(tmp_path / "table") in line
     assert str(tmp_path / "checkpoint") in line
+
+
+def test_a_topic_that_was_made_anew_is_an_error(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
+    """The table would keep transactions of the old half topic, and lack the first of the new."""
+    installation.half(installation.real("orders"))
+    words = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
+    assert stuck(installation, *words, exit_code=2)["undecided"] == 1
+    RealTopic(installation.servers, installation.names.half).make_anew()
+    where = ["--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix]
+    refused = CliRunner().invoke(main, [*where, *words])
+    assert refused.exit_code == 1
+    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
+    assert f"other records now: {installation.names.half} " in line
+    assert "empty --table" in line
 
 
 def test_usage(spark: SparkSession, installation: Installation, tmp_path: Path) -> None:
