@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as _Place
-from confluent_kafka.admin import AclOperation, ConfigResource, NewPartitions, OffsetSpec
+from confluent_kafka.admin import (
+    AclOperation,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    OffsetSpec,
+)
 from confluent_kafka.admin import NewTopic as _NewTopic
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
-from halfbridge.bridge.ports import Edge, SeenCluster, SeenTopic
+from halfbridge.bridge.ports import Edge, SeenCluster, SeenPartition, SeenTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,6 +91,18 @@ class KafkaAdmin:
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
         return seen_topics(self._metadata(timeout_s))
+
+    def partitions(self, topic: str, timeout_s: float) -> tuple[SeenPartition, ...]:
+        """Return where each partition of a topic is; nothing if there is no such topic."""
+        known = self._metadata(timeout_s).topics.get(topic)
+        if known is None or known.error is not None:
+            return ()
+        return tuple(
+            SeenPartition(
+                None if one.leader < 0 else one.leader, tuple(one.replicas), tuple(one.isrs)
+            )
+            for _, one in sorted(known.partitions.items())
+        )
 
     def broker_count(self, timeout_s: float) -> int:
         """Return the number of brokers in the metadata."""
@@ -166,6 +185,21 @@ class KafkaAdmin:
         wanted = [NewPartitions(topic, partitions)]
         futures = self._client.create_partitions(wanted, request_timeout=timeout_s)
         return KafkaAnswer(futures[topic], _nothing, timeout_s)
+
+    def alter_settings(
+        self, topic: str, settings: Mapping[str, str], timeout_s: float
+    ) -> KafkaAnswer:
+        """Change some settings of a topic: all of them, or none."""
+        set_it = AlterConfigOpType.SET
+        entries = [
+            ConfigEntry(name, value, incremental_operation=set_it)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        (future,) = self._client.incremental_alter_configs(
+            [resource], request_timeout=timeout_s
+        ).values()
+        return KafkaAnswer(future, _nothing, timeout_s)
 
     def _ask_topics(
         self, topics: Iterable[str], read: Callable[[Any], Any], timeout_s: float

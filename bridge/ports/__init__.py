@@ -24,6 +24,7 @@ from halfbridge.bridge.ports.admin import (
     NewTopic,
     Place,
     SeenCluster,
+    SeenPartition,
     SeenTopic,
 )
 from halfbridge.bridge.ports.clients import (
@@ -69,6 +70,7 @@ __all__ = [
     "Record",
     "Running",
     "SeenCluster",
+    "SeenPartition",
     "SeenTopic",
     "SideThread",
     "TransactionalWriter",

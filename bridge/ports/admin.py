@@ -34,6 +34,34 @@ class SeenTopic(NamedTuple):
         """Whether every partition has a leader."""
         return not self.leaderless
 
+    def unavailable(self, min_in_sync: int | None) -> dict[int, str]:
+        """Return the partitions that take no records, each with the reason, as in "has no leader".
+
+        Args:
+            min_in_sync: The topic's `min.insync.replicas`; None: not known.
+        """
+        found = dict.fromkeys(sorted(self.leaderless), "has no leader")
+        wanted = min_in_sync or 1
+        if self.replicas >= wanted > 1:  # a broker never asks for more replicas than there are
+            for number, count in enumerate(self.in_sync):
+                if count < wanted and number not in found:
+                    found[number] = f"has {count} of min.insync.replicas={wanted} replicas in sync"
+        return found
+
+
+class SeenPartition(NamedTuple):
+    """Where a partition is, by the ids of brokers.
+
+    Attributes:
+        leader: The broker that takes records; None: there is none for now.
+        replicas: The brokers that keep the log, the preferred leader first.
+        in_sync: Those of them that have caught up.
+    """
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
 
 class SeenCluster(NamedTuple):
     """A cluster as a broker describes it.
@@ -98,6 +126,9 @@ class Admin(Protocol):
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
 
+    def partitions(self, topic: str, timeout_s: float) -> tuple[SeenPartition, ...]:
+        """Return where each partition of a topic is; nothing if there is no such topic."""
+
     def broker_count(self, timeout_s: float) -> int:
         """Return the number of brokers in the metadata."""
 
@@ -142,3 +173,8 @@ class Admin(Protocol):
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> Answer[None]:
         """Grow a topic to `partitions` partitions in all."""
+
+    def alter_settings(
+        self, topic: str, settings: Mapping[str, str], timeout_s: float
+    ) -> Answer[None]:
+        """Change some settings of a topic: all of them, or none."""

@@ -118,6 +118,15 @@ class Cluster:
             self._admin.add_partitions(topic, partitions, CALL_TIMEOUT_S).result()
         self._settle(topic, partitions)
 
+    def alter(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Change some settings of a topic: all of them, or none.
+
+        Raises:
+            AdminError: there is no such topic or setting, or no right; the operator acts.
+        """
+        with self.errors(f"alter topic {topic}"):
+            self._admin.alter_settings(topic, settings, CALL_TIMEOUT_S).result()
+
     def live_members(self, group: str) -> list[str]:
         """Return the client ids and hosts of a consumer group's live members."""
         with self.errors(f"describe group {group}"):

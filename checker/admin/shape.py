@@ -193,10 +193,10 @@ def find_problems(
 
 
 def alter_command(topic: str, key: str, value: str, *, bootstrap_servers: str) -> str:
-    """Return the Kafka command that sets one setting of a topic."""
+    """Return the command that sets one setting of a topic."""
     return (
-        f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"
-        f" --entity-type topics --entity-name {topic} --add-config {key}={value}"
+        f"halfbridge topics alter --bootstrap-servers {bootstrap_servers} {topic}"
+        f" --set {key}={value}"
     )
 
 

@@ -167,7 +167,11 @@ class Routes:
         }
         away = {
             **{place: one.why for place, one in self._blamed.items() if now_ms < one.until_ms},
-            **dict(_unavailable(topics, min_in_sync)),
+            **{
+                (name, number): why
+                for name, topic in topics.items()
+                for number, why in topic.unavailable(min_in_sync(name)).items()
+            },
         }
         # That of a blamed partition which is tried again is kept: nothing is proven yet.
         known = away.keys() | self._blamed.keys()
@@ -377,22 +381,6 @@ class Routes:
         limit_ms = self._away_limit_ms
         left_ms = limit_ms - self._away_ms.get((topic, number), 0)
         return Lack(topic, number, away[number], limit_ms, left_ms)
-
-
-def _unavailable(
-    topics: Mapping[str, SeenTopic], min_in_sync: Callable[[str], int | None]
-) -> Iterator[tuple[Place, str]]:
-    """Yield the partitions that take no records by the brokers' metadata, and why."""
-    for name, topic in topics.items():
-        for number in topic.leaderless:
-            yield (name, number), "has no leader"
-        wanted = min_in_sync(name) or 1
-        if wanted == 1 or topic.replicas < wanted:
-            continue  # a broker never asks for more replicas than there are
-        for number, count in enumerate(topic.in_sync):
-            if count < wanted and number not in topic.leaderless:
-                why = f"has {count} of min.insync.replicas={wanted} replicas in sync"
-                yield (name, number), why
 
 
 def _chance(metadata: HalfMetadata) -> int:

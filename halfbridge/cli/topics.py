@@ -1,4 +1,4 @@
-"""`halfbridge topics`: create and check the internal topics."""
+"""`halfbridge topics`: create, check, describe and alter topics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from halfbridge.checker.admin.acls import daemon_acls, operator_acls, producer_a
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.operators import actor_option
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.table import table
 from halfbridge.cli.typed_topics import create_typed
 from halfbridge.serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfbridge.checker.admin.topics import Report
+    from halfbridge.serde.topics import TopicNames
 
 _SETTINGS = (*CONNECTION, "transaction_age_ms_max")
 
@@ -71,7 +75,7 @@ _sink_option = click.option(
 
 @click.group()
 def topics() -> None:
-    """Create or check the internal topics."""
+    """Create, check, describe or alter topics."""
 
 
 @topics.command()
@@ -88,7 +92,11 @@ def topics() -> None:
 @_partitions_option
 @_replication_option
 @_sink_option
-@click.option("--grow", is_flag=True, help="Add partitions to an existing installation.")
+@click.option(
+    "--grow",
+    is_flag=True,
+    help="Add partitions to an existing installation, or to the real topic NAME.",
+)
 @click.option("--acls", is_flag=True, help="Print the kafka-acls commands of the installation.")
 @click.option(
     "--daemon-principal", default="User:halfbridge", show_default=True, help="For --acls."
@@ -112,10 +120,10 @@ def create(**values: Any) -> int:
     """
     if (values["name"] is None) != (values["topic_type"] is None):
         raise click.UsageError("NAME and --type need each other", click.get_current_context())
-    if values["name"] is not None:
-        return create_typed(values)
     if values["grow"] and values["partitions"] is None:
         raise click.UsageError("--grow needs --partitions N", click.get_current_context())
+    if values["name"] is not None:
+        return create_typed(values)
     report = _run(values, make=True)
     status = _show(report, as_json=values["as_json"])
     if values["acls"]:
@@ -134,6 +142,85 @@ def create(**values: Any) -> int:
 def check(**values: Any) -> int:
     """Report every problem of topics and offsets, each with the command that fixes it."""
     return _show(_run(values, make=False), as_json=values["as_json"])
+
+
+@topics.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def describe(**values: Any) -> int:
+    """Show the leader and the replicas of each partition, and why one takes no records.
+
+    Without NAME, of the internal topics. Exit status: 1 if a topic is missing, or a partition takes
+    no records.
+    """
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.placed import create_command, placed
+
+    config = load_settings(CheckerConfig, values)
+    cluster, names = Cluster(config.bootstrap_servers, kafka=config.kafka), config.names
+    wanted = values["names"] or _internal(names, cluster.topics())
+    found = placed(cluster, wanted)
+    missing = [name for name in wanted if name not in found]
+    partitions = [each for topic in found.values() for each in topic]
+    if values["as_json"]:
+        bodies = [{**dataclasses.asdict(each), "cause": each.cause} for each in partitions]
+        click.echo(json.dumps({"partitions": bodies, "missing": missing}))
+    else:
+        rows = [
+            (
+                *(each.topic, each.partition, "none" if each.leader is None else each.leader),
+                *(",".join(map(str, ids)) or "none" for ids in (each.replicas, each.in_sync)),
+                each.cause or "takes records",
+            )
+            for each in partitions
+        ]
+        headings = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "STATE")
+        for line in table(headings, rows) if rows else ():
+            click.echo(line)
+        for name in missing:
+            click.echo(f"topic {name} does not exist; create it: {create_command(name)}")
+    return 1 if missing or any(each.why for each in partitions) else 0
+
+
+@topics.command()
+@click.argument("name")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE",
+    help="A setting, by Kafka's name. May be repeated.",
+)
+@settings_options(CheckerConfig, only=CONNECTION)
+def alter(**values: Any) -> int:
+    """Change settings of the topic NAME: all that are given, or none.
+
+    `halfbridge topics check` names the settings that are wrong.
+    """
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.cluster import Cluster
+
+    wanted = {}
+    for text in values["settings"]:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise click.UsageError(f"--set {text}: not KEY=VALUE", click.get_current_context())
+        wanted[key] = value
+    config = load_settings(CheckerConfig, values)
+    Cluster(config.bootstrap_servers, kafka=config.kafka).alter(values["name"], wanted)
+    for key, value in wanted.items():
+        click.echo(f"altered   {values['name']}: {key} is {value}")
+    return 0
+
+
+def _internal(names: TopicNames, known: Sequence[str]) -> list[str]:
+    """Return the internal topics that an installation has, or must have."""
+    needed = [names.half, names.op, names.dead, names.settings, names.audit]
+    checks = [names.check(group) for group in names.groups_of(known)]
+    return [*needed, *checks, *({names.manifest} & set(known))]
 
 
 def _run(values: dict[str, Any], *, make: bool) -> Report:

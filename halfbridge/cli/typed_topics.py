@@ -38,21 +38,28 @@ def create_typed(values: dict[str, Any]) -> int:
         values["partitions"] or _PARTITIONS,
         values["replication_factor"] or min(SAFE_REPLICAS, cluster.broker_count()),
     )
+    there = cluster.partition_count(wanted.name) if values["grow"] else wanted.partitions
+    grows = 0 < there < wanted.partitions
     with appending(cluster) as appender:
         log = OperatorLog(cluster, config.names, appender, who=who(values))
         is_new, before = create_real_topic(cluster, config.names, log, appender, wanted)
+    if grows:
+        cluster.grow(wanted.name, partitions=wanted.partitions)
     policy = load_policy(config.policy_file, names=config.names)
     line = f'"{wanted.name}" = "{values["topic_type"]}"'
     is_told = policy.type_of(wanted.name) is kind
     if values["as_json"]:
         was = None if before is None else before.value
         body = {"name": wanted.name, "type": kind.value, "was": was, "created": is_new}
+        body["grown"] = grows
         click.echo(json.dumps({**body, "in_policy": is_told, "policy_line": line}))
     else:
         is_other = before not in (None, kind)
         word = "changed" if is_other else "created" if is_new else "exists"
         was = f", was {before.value.lower()}" if before is not None and is_other else ""
         click.echo(f"{word:<9} {wanted.name}, {values['topic_type']}{was}")
+        if grows:
+            click.echo(f"grown     {wanted.name}, from {there} to {wanted.partitions} partitions")
         if not is_told:
             where = config.policy_file or "the policy file of all workers"
             click.echo(f"policy    add below [topics] in {where}: {line}")

@@ -93,7 +93,7 @@ def test_a_real_topic_deleted(drill: Drill) -> None:
         drill.stack.advance(20)
         assert drill.metric("HalfbridgeRealTopicMissing", topic=TOPIC) == 1
         assert "halfbridge topics create orders --type transaction" in drill.health.reason
-        assert drill.doctor()["real-topic"].mend.endswith("--create --topic orders")
+        assert drill.doctor()["real-topic"].mend.startswith("halfbridge topics create orders ")
         drill.broker.create_topic(NewTopic(TOPIC, 1, 1, {}))
         drill.stack.advance(20)
         assert drill.values() == [b"v"]
@@ -163,7 +163,7 @@ def test_retention_too_short(drill: Drill) -> None:
     assert drill.metric("HalfbridgeTopicSettings", **alert) == 1
     assert "retention.ms" in drill.health.reason
     mend = drill.doctor()["topic-setting"].mend
-    assert f"--add-config retention.ms={kept}" in mend
+    assert f"--set retention.ms={kept}" in mend
     half.alter({"retention.ms": kept})
     drill.stack.advance(30)
     assert drill.health.all_well

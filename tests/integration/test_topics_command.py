@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_existing_topic_is_checked_and_not_altered(installation: Commanded) -> N
         (problem,) = report["problems"]
         assert status == 1
         assert problem["subject"] == names.half
-        assert f"--entity-name {names.half} --add-config retention.bytes=-1" in problem["fix"]
+        assert f"{names.half} --set retention.bytes=-1" in problem["fix"]
 
     assert installation.settings(names.half)["retention.bytes"] == "1000"
 
@@ -170,7 +171,7 @@ def test_check_tells_how_long_what_is_needed_stays(installation: Commanded) -> N
     assert report["retention_left_s"] < 2 * 3600
     (problem,) = (each for each in report["problems"] if each["subject"] == f"{names.half} 0")
     assert problem["blocking"]
-    assert problem["fix"].endswith(f"--entity-name {names.half} --add-config retention.ms=-1")
+    assert problem["fix"].endswith(f"{names.half} --set retention.ms=-1")
 
 
 def test_check_names_everything_missing(installation: Commanded) -> None:
@@ -212,6 +213,50 @@ def test_missing_half_topic_gets_its_twins_partition_count(installation: Command
     installation.run("topics", "create", "--replication-factor", "1")
 
     assert installation.partitions(names.half) == 3
+
+
+def test_a_wrong_setting_is_altered_by_the_command_that_is_printed(
+    installation: Commanded,
+) -> None:
+    """`topics check` prints `topics alter`, which mends; an unknown setting is one line."""
+    half = installation.names.half
+    _create(installation)
+    installation.alter(half, retention_bytes="1000")
+    _, report = installation.run("topics", "check", "--replication-factor", "1")
+    program, *words = shlex.split(report["problems"][0]["fix"])
+
+    assert program == "halfbridge"
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    until("altered", lambda: installation.settings(half)["retention.bytes"] == "-1")
+    assert "no.such" in installation.fails("topics", "alter", half, "--set", "no.such=1")
+
+
+def test_partitions_are_described_and_missing_topics_named(installation: Commanded) -> None:
+    """Leader, replicas and state of each; without a name those of the installation."""
+    _create(installation, "--partitions", "2")
+    status, mine = installation.run("topics", "describe")
+    halves = [each for each in mine["partitions"] if each["topic"] == installation.names.half]
+    assert status == 0
+    assert [(each["partition"], each["cause"]) for each in halves] == [(0, ""), (1, "")]
+    assert halves[0]["in_sync"] == halves[0]["replicas"] == [halves[0]["leader"]]
+
+    result = installation.invoke("topics", "describe", installation.names.op, "ghost")
+    assert result.exit_code == 1
+    assert "takes records" in result.stdout
+    assert "halfbridge topics create ghost --type transaction" in result.stdout
+
+
+def test_a_real_topic_grows(installation: Commanded) -> None:
+    """`topics create NAME --grow` adds partitions; without --grow a topic keeps what it has."""
+    _create(installation)
+    orders = installation.orders
+    create = ("topics", "create", orders, "--type", "transaction", "--partitions")
+    assert installation.run(*create, "1", "--grow")[1]["created"]
+    assert not installation.run(*create, "3")[1]["grown"]
+    assert installation.partitions(orders) == 1
+    assert installation.run(*create, "3", "--grow")[1]["grown"]
+    assert installation.partitions(orders) == 3
+    assert not installation.run(*create, "3", "--grow")[1]["grown"]
 
 
 def test_offsets_are_never_guessed_where_ops_stand(installation: Commanded) -> None:

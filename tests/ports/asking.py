@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import NO_SUCH_TOPIC, Code
-from halfbridge.bridge.ports import Edge, NewTopic, SeenTopic
+from halfbridge.bridge.ports import Edge, NewTopic, SeenPartition, SeenTopic
 from tests.ports.world import LIMIT_S, World, refused
 
 if TYPE_CHECKING:
@@ -18,6 +18,15 @@ def topics_are_described(world: World) -> None:
     assert world.admin.topics(LIMIT_S)[topic] == SeenTopic(3, 1, in_sync=(1, 1, 1))
     assert world.name("none") not in world.admin.topics(LIMIT_S)
     assert world.admin.broker_count(LIMIT_S) == 1
+
+
+def partitions_are_described(world: World) -> None:
+    """`partitions` names the brokers of each; of a topic that is not there, nothing."""
+    topic = world.topic(partitions=2)
+    (broker,) = world.admin.ask_cluster(LIMIT_S).result().brokers
+    place = SeenPartition(broker, (broker,), (broker,))
+    assert world.admin.partitions(topic, LIMIT_S) == (place, place)
+    assert world.admin.partitions(world.name("none"), LIMIT_S) == ()
 
 
 def existing_topics_are_not_made_again(world: World) -> None:
@@ -109,6 +118,26 @@ def settings_are_told(world: World) -> None:
     assert {name: settings[name] for name in expected} == expected
 
 
+def settings_are_altered(world: World) -> None:
+    """All that are given, or none; the others stay."""
+    topic = world.topic(max_message_bytes="2000")
+    wanted = {"retention.ms": "-1", "min.insync.replicas": "2"}
+    assert world.admin.alter_settings(topic, wanted, LIMIT_S).result() is None
+    expected = {"max.message.bytes": "2000", **wanted}
+
+    def are_there(names: set[str]) -> dict[str, str]:
+        told = world.admin.ask_settings([topic], LIMIT_S)[topic].result()
+        return {name: told[name] for name in names}
+
+    world.until(lambda: are_there(set(expected)) == expected)
+    for bad in ({"retention.ms": "5", "no.such": "1"}, {"retention.ms": "much"}):
+        answer = world.admin.alter_settings(topic, bad, LIMIT_S)
+        assert refused(answer.result).name == "INVALID_CONFIG"
+    assert are_there(set(expected)) == expected
+    failure = refused(world.admin.alter_settings(world.name("none"), wanted, LIMIT_S).result)
+    assert failure.code in NO_SUCH_TOPIC
+
+
 def settings_of_nothing_fail(world: World) -> None:
     """Each topic is answered for itself."""
     topic, none = world.topic(), world.name("none")
@@ -163,6 +192,7 @@ def brokers_are_told(world: World) -> None:
 
 CHECKS: tuple[Callable[[World], None], ...] = (
     topics_are_described,
+    partitions_are_described,
     existing_topics_are_not_made_again,
     impossible_topics_are_refused,
     topics_grow,
@@ -170,6 +200,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     ends_of_nothing_fail,
     answers_call_back,
     settings_are_told,
+    settings_are_altered,
     settings_of_nothing_fail,
     rights_are_told,
     records_are_deleted_from_the_start,

@@ -11,6 +11,7 @@ from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
 from halfbridge.checker.admin.doctor.judge_changes import judge_changes
 from halfbridge.checker.admin.doctor.judge_host import judge_host
 from halfbridge.checker.admin.doctor.judge_keys import judge_keys
+from halfbridge.checker.admin.placed import create_command, describe_command
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 
@@ -92,7 +93,7 @@ def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             continue
         if not seen.is_led:
             what = f"{topic}: a partition has no leader; its pair waits until a replica is back"
-            mend = f"kafka-topics.sh --bootstrap-server {servers} --describe --topic {topic}"
+            mend = f"{describe_command(topic)} {where(config)}"
             yield finding("topic-offline", what, mend)
         if seen.replicas < wanted:
             ids = ",".join(map(str, sorted(facts.brokers)))
@@ -120,8 +121,8 @@ def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             " down, slow, or its disk is full. With the next broker that fails, writes may be"
             " refused"
         )
-        tool = f"kafka-topics.sh --bootstrap-server {config.bootstrap_servers}"
-        yield finding("topic-in-sync", what, f"{tool} --describe --under-replicated-partitions")
+        mend = f"{describe_command(*behind[:SHOWN_MAX])} {where(config)}"
+        yield finding("topic-in-sync", what, mend)
 
 
 def _rights(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -167,9 +168,8 @@ def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
 
 
 def _damaged(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
-    half, servers = config.names.half, config.bootstrap_servers
     for number, why in facts.damaged.items():
-        mend = f"kafka-topics.sh --bootstrap-server {servers} --describe --topic {half}"
+        mend = f"{describe_command(config.names.half)} {where(config)}"
         yield finding("damaged", f"partition {number} waits: {one_line(why)}", mend)
 
 
@@ -186,12 +186,8 @@ def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             yield finding("idle-workers", what, mend)
     for group, members in facts.responders.items():
         if not members:
-            check_group = config.names.check_group(group)
             what = f"nobody answers checks of producer group {group}: its clients do not run"
-            mend = (
-                f"kafka-consumer-groups.sh --bootstrap-server {config.bootstrap_servers}"
-                f" --describe --members --group {shlex.quote(check_group)}"
-            )
+            mend = f"halfbridge groups show {shlex.quote(group)} {where(config)}"
             yield finding("no-responder", what, mend)
 
 
@@ -234,11 +230,7 @@ def _real_topics(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         if topic in facts.topics:
             continue
         what = f"real topic {topic} does not exist (or may not be seen): its messages would wait"
-        mend = (
-            f"kafka-topics.sh --bootstrap-server {config.bootstrap_servers} --create"
-            f" --topic {shlex.quote(topic)}"
-        )
-        yield finding("real-topic", what, mend)
+        yield finding("real-topic", what, f"{create_command(topic)} {where(config)}")
 
 
 def _plain_writers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:

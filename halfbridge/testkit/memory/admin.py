@@ -13,7 +13,7 @@ from halfbridge.testkit.memory.network import Kind, NoAnswerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Edge, NewTopic, Place, SeenTopic
+    from halfbridge.bridge.ports import Edge, NewTopic, Place, SeenPartition, SeenTopic
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
 
@@ -90,6 +90,12 @@ class MemoryAdmin(Client):
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
         return self._seen_topics(timeout_s)
+
+    def partitions(self, topic: str, timeout_s: float) -> tuple[SeenPartition, ...]:
+        """Return where each partition of a topic is; nothing if there is no such topic."""
+        return self._persist(
+            Kind.METADATA, None, lambda: self._broker.places(topic), self._deadline(timeout_s)
+        )
 
     def broker_count(self, timeout_s: float) -> int:
         """Return how many brokers metadata name."""
@@ -204,6 +210,17 @@ class MemoryAdmin(Client):
             Kind.ADD_PARTITIONS,
             topic,
             lambda: self._broker.grow_topic(topic, partitions),
+            timeout_s,
+        )
+
+    def alter_settings(
+        self, topic: str, settings: Mapping[str, str], timeout_s: float
+    ) -> MemoryAnswer[None]:
+        """Change some settings of a topic: all of them, or none."""
+        return self._ask(
+            Kind.ALTER_SETTINGS,
+            topic,
+            lambda: self._broker.alter_topic(topic, settings),
             timeout_s,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import Edge, SeenTopic
+from halfbridge.bridge.ports import Edge, SeenPartition, SeenTopic
 from halfbridge.testkit.memory.group import Group, check_metadata
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
@@ -99,6 +99,13 @@ class Broker:
     def grow_topic(self, name: str, partitions: int) -> None:
         """Add partitions to a topic, so many in all."""
         self.topic(name).grow(partitions)
+        self.changed()
+
+    def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a topic."""
+        topic = self.topic(name)
+        check_settings(settings)
+        topic.alter(settings)
         self.changed()
 
     def delete_topic(self, name: str) -> None:
@@ -294,6 +301,17 @@ class Broker:
         count, replicas = len(topic.partitions), topic.replicas
         away = (number for number in range(count) if self.away.get((topic.name, number)))
         return SeenTopic(count, replicas, frozenset(away), in_sync=(replicas,) * count)
+
+    def places(self, name: str) -> tuple[SeenPartition, ...]:
+        """Return where each partition of a topic is; nothing if there is no such topic."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return ()
+        brokers = tuple(range(topic.replicas))
+        return tuple(
+            SeenPartition(None if self.away.get((name, number)) else 0, brokers, brokers)
+            for number in range(len(topic.partitions))
+        )
 
     def _partition_count(self, topic: str) -> int:
         known = self.topics.get(topic)

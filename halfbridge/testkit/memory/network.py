@@ -28,6 +28,7 @@ class Kind(Enum):
     MEMBERS = "members"
     CREATE_TOPIC = "create topic"
     ADD_PARTITIONS = "add partitions to a topic"
+    ALTER_SETTINGS = "alter settings of a topic"
     DELETE_RECORDS = "delete records"
     FETCH = "fetch"
     FETCH_OFFSETS = "fetch offsets"

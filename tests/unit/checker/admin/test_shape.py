@@ -139,15 +139,15 @@ def test_what_is_as_wanted_has_no_problem() -> None:
     ],
 )
 def test_deviation_comes_with_its_command(topic: str, key: str, value: str, blocking: bool) -> None:
-    """Each is named, with the kafka-configs command that mends it."""
+    """Each is named, with the command that mends it."""
     problem = _problems(_changed(topic, key, value))[0]
 
     assert problem.subject == topic
     assert key in problem.what
     assert value in problem.what
     assert problem.blocking is blocking
-    assert problem.fix.startswith("kafka-configs.sh --bootstrap-server k:1 --alter")
-    assert f"--entity-name {topic} --add-config {key}=" in problem.fix
+    assert problem.fix.startswith(f"halfbridge topics alter --bootstrap-servers k:1 {topic} ")
+    assert f" --set {key}=" in problem.fix
 
 
 @pytest.mark.parametrize("value", ["-1", str(30 * 24 * 3_600_000)])

@@ -59,7 +59,7 @@ def test_what_makes_half_and_op_topic_untrue_stops(topic: str, setting: str, wro
     """Clients' clocks would decide, or what a rebuild needs is cleaned away."""
     (problem,) = flaws_with(topic, **{setting.replace(".", "_"): wrong}).stopping
     assert (problem.subject, problem.setting) == (topic, setting)
-    assert f"--entity-name {topic} --add-config {setting}=" in problem.fix
+    assert f" {topic} --set {setting}=" in problem.fix
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_many_problems_are_told_by_some() -> None:
     """A text stays short, whatever is wrong; `topics check` names all."""
     problem = flaws_with(NAMES.half, retention_ms="1").alarms[0]
     text = told((problem,) * (SHOWN_MAX + 2))
-    assert text.count("kafka-configs.sh") == SHOWN_MAX
+    assert text.count("halfbridge topics alter") == SHOWN_MAX
     assert text.endswith("and 2 more: see `halfbridge topics check`")
     assert told(()) == ""
 

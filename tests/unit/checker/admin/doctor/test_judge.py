@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import click
 import pytest
 
 from halfbridge.bridge.ports import SeenTopic
@@ -26,6 +27,7 @@ from halfbridge.checker.admin.doctor.judge_changes import KEPT_BYTES_MAX
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.cli import cli
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.signing_keys import Role
 
@@ -85,11 +87,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "topic-missing": (problem("topic-missing"), "topics create"),
     "topic-setting": (problem("topic-setting"), "topics create"),
     "topic-replicas": (half(replicas=1), "--broker-list 1,2,3"),
-    "topic-in-sync": (half(out_of_sync=1), "--under-replicated-partitions"),
-    "topic-offline": (half(is_led=False), f"--describe --topic {NAMES.half}"),
+    "topic-in-sync": (half(out_of_sync=1), f"topics describe {NAMES.half}"),
+    "topic-offline": (half(is_led=False), f"topics describe {NAMES.half}"),
     "partitions": (problem("partitions"), "topics create"),
     "offsets": (problem("offsets"), "topics create"),
-    "damaged": ({"damaged": {1: "half[1]@5: damaged"}}, "kafka-topics.sh"),
+    "damaged": ({"damaged": {1: "half[1]@5: damaged"}}, f"topics describe {NAMES.half}"),
     "retention-ends": (problem("retention-ends"), "topics create"),
     "offsets-retention": (broker(offsets_retention_minutes="60"), "minutes=10080"),
     "kafka-txn-timeout": (broker(transaction_max_timeout_ms="5000"), "TIMEOUT_MS=5000"),
@@ -103,14 +105,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "frozen-lso": (stall(NOW_MS - KAFKA_TXN_MS_MAX), "--partition 2 --start-offset 17"),
     "no-worker": ({"workers": ()}, "checker run --bootstrap-servers kafka:9092"),
     "idle-workers": ({**half(1), "workers": ("w-0", "w-1")}, "--grow --partitions 2"),
-    "no-responder": ({"responders": {"g": ()}}, "--members --group CID_g"),
+    "no-responder": ({"responders": {"g": ()}}, "groups show g"),
     "settings-differ": (
         {"record": DaemonSettings()._replace(worker="w", transaction_timeout_ms=1)},
         "export HALFBRIDGE_TRANSACTION_TIMEOUT_MS=1",
     ),
     "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
-    "real-topic": ({"named_topics": ("none",)}, "--create --topic none"),
+    "real-topic": ({"named_topics": ("none",)}, "topics create none --type transaction"),
     "plain-writer": ({"plain": (PlainRecords("orders", 2, 17, 3),)}, "--list --topic orders"),
     "not-signed": (
         {"not_believed": (NotBelieved("g", Role.CLIENT, 3, NOW_MS, "unsigned", NOW_MS),)},
@@ -155,6 +157,32 @@ def test_facts_make_one_finding(code: str) -> None:
     assert words in one.mend
     assert "\n" not in one.what + one.mend
     assert shlex.split(one.mend)
+
+
+# What no command of halfbridge does: the client library cannot move replicas, ask brokers for their
+# releases, or abort another's kafka_txn, and grants are the business of who guards the cluster.
+KAFKAS = {
+    "kafka-acls.sh",
+    "kafka-broker-api-versions.sh",
+    "kafka-reassign-partitions.sh",
+    "kafka-transactions.sh",
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_commands_are_halfbridges_own(code: str) -> None:
+    """Every option of theirs exists; Kafka's scripts are named only where there is no other way."""
+    facts, _ = CASES[code]
+    for one in found(facts):
+        words = shlex.split(one.mend)
+        assert words[0] in KAFKAS or not words[0].startswith("kafka-")
+        if words.pop(0) != "halfbridge":
+            continue
+        command: click.Command | None = cli
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        assert command is not None, one.mend
+        command.make_parser(click.Context(command)).parse_args(words)
 
 
 def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
