@@ -11,6 +11,7 @@ from zlib import crc32
 
 from halfbridge.bridge.log_format import about
 from halfbridge.checker.loop import tracing
+from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
 from halfbridge.checker.loop.pacer import Pacer, Unanswered
 from halfbridge.checker.loop.pair import in_turn
 from halfbridge.checker.loop.plan_bodies import restore_checks
@@ -92,9 +93,9 @@ class Asker:
             if ledger.wants_op_end:
                 self._questions.ask_end(self._names.op, pair.partition, now_ms)
             doubt = ledger.wants_half_end(int(now * MS_PER_S))
-            if doubt is not None:
+            if doubt is not None and not self._topics.is_half_away(pair.partition):
                 self._barriers.ask(pair.partition, doubt)
-        begun = self._barriers.serve(now)
+        begun = self._barriers.serve(now, TRY_S if self._topics.is_trying(now) else STALL_S)
         if begun:
             self._metrics.barriers(begun)
         self._sender.serve()
@@ -109,7 +110,7 @@ class Asker:
         for op in answers:
             self._unanswered.answered(op.producer_group, now)
 
-    def take_answers(self, pairs: Mapping[int, Pair]) -> None:
+    def take_answers(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Hand the brokers' answers to the ledgers."""
         for answer in self._questions.answers():
             pair = pairs.get(answer.partition)
@@ -119,6 +120,8 @@ class Asker:
             pair = pairs.get(proof.partition)
             if pair is not None:
                 pair.half_end(proof.end, proof.token)
+        for number, is_clear in self._barriers.take_silent().items():
+            self._topics.half_is_silent(number, now, is_clear=is_clear)
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.loop import transactional_ids
+from halfbridge.checker.loop.batch_writer import STALL_S, failed
 from halfbridge.checker.loop.clients import QUESTION_S, client_config
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.report import TellNow
+from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from halfbridge.bridge.ports import Call, Ports, TransactionalWriter
     from halfbridge.checker.config import CheckerConfig
@@ -52,19 +56,33 @@ class Barriers:
     One round runs at a time, in a thread of its own, because the calls of a transactional producer
     block. The producer is made at once, which aborts an open kafka_txn of a killed predecessor.
 
+    A partition that is away stops the proofs of no other one: a round ends without it, and the
+    next round has a spare transactional id (ADR 26).
+
     Args:
         config: The daemon's settings.
         ids: Kafka's ids of the worker's slot.
         ports: Kafka, clock and concurrency are used.
+        spare_taken: Called when a spare transactional id is taken.
     """
 
-    def __init__(self, config: CheckerConfig, ids: SlotIds, ports: Ports) -> None:
+    def __init__(
+        self,
+        config: CheckerConfig,
+        ids: SlotIds,
+        ports: Ports,
+        spare_taken: Callable[[], object] = lambda: None,
+    ) -> None:
         self._clock = ports.clock
         self._topic = config.names.half
-        self._writer = _Writer(config, f"{ids.transactional_id_prefix}-barrier", ports)
+        first = f"{ids.transactional_id_prefix}-barrier"
+        spares = range(1, 1 + transactional_ids.SPARES_MAX)
+        names = [first, *(f"{first}-{number}" for number in spares)]
+        self._writer = _Writer(config, TransactionalIds(names, ports.clock, spare_taken), ports)
         self._wanted: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         self._proofs: list[EndProof] = []
+        self._silent: Mapping[int, bool] = {}
         self._next_at = 0.0
         self._began = ports.clock.monotonic()
         self._failing_since: float | None = None
@@ -78,21 +96,22 @@ class Barriers:
         if self._asked.get(partition) != token:
             self._wanted[partition] = token
 
-    def serve(self, now: float) -> int:
+    def serve(self, now: float, stall_s: float = STALL_S) -> int:
         """Begin a round if one is wanted and none is under way; return its number of records.
 
         Args:
             now: Monotonic seconds.
+            stall_s: How long a partition may take no record, seconds.
         """
         if not self._wanted or self._under_way is not None or now < self._next_at:
             return 0
         self._asked, self._wanted = self._wanted, {}
         self._began = now
-        self._under_way = self._thread.submit(self._prove)
+        self._under_way = self._thread.submit(self._prove, stall_s)
         return len(self._asked)
 
     def answers(self) -> Iterable[EndProof]:
-        """Return the new proofs; after a failed round none, and `trouble` may name the failure."""
+        """Return the new proofs; after a failed round, `trouble` may name the failure."""
         if self._under_way is None or not self._under_way.done():
             return ()
         error, self._under_way = self._under_way.exception(), None
@@ -100,11 +119,20 @@ class Barriers:
         now = self._clock.monotonic()
         took_s = min(max(PAUSE_S, now - self._began), RETRY_S)
         self._next_at = now + (took_s if error is None else RETRY_S)
-        if error is not None and not isinstance(error, KafkaFailure | ConfigError):
+        if error is not None and not isinstance(error, _FAILURES):
             raise error
         self._note(error, now)
         proofs, self._proofs = self._proofs, []
         return proofs
+
+    def take_silent(self) -> Mapping[int, bool]:
+        """Return which partitions took no record in time, and whether they are to blame for it.
+
+        Where no partition took any, the last kafka_txn of the id may not have ended yet. Each round
+        is told once.
+        """
+        silent, self._silent = self._silent, {}
+        return silent
 
     def trouble(self, now: float) -> str:
         """Return why ends cannot be proven, so that ops may wait; empty if they can."""
@@ -129,50 +157,78 @@ class Barriers:
         if self._told.is_due(str(error), now):
             _log.warning("%s", self._trouble)
 
-    def _prove(self) -> None:
+    def _prove(self, stall_s: float) -> None:
         asked = self._asked
-        ends = self._writer.ends(self._topic, list(asked))
+        ends, self._silent = self._writer.ends(self._topic, list(asked), stall_s)
         self._proofs = [EndProof(number, asked[number], end) for number, end in ends.items()]
+        self._writer.open()  # after silence: readers wait until what is open is aborted
+
+
+_FAILURES = (KafkaFailure, KafkaTxnFailedError, ConfigError)
 
 
 class _Writer:
     """The transactional writer, in its thread."""
 
-    def __init__(self, config: CheckerConfig, transactional_id: str, ports: Ports) -> None:
+    def __init__(self, config: CheckerConfig, ids: TransactionalIds, ports: Ports) -> None:
         self._kafka = ports.kafka
-        self.transactional_id = transactional_id
+        self._ids = ids
+        self.transactional_id = ids.first
         self._settings = {
             **client_config(config),
-            "transactional.id": transactional_id,
             "transaction.timeout.ms": config.kafka_txn_timeout_ms,
             "linger.ms": 0,
             "error_cb": Troubles(_log, ports.clock).note,
         }
         self._writer: TransactionalWriter | None = None
+        self._is_first_round = True
+        self._init_s = QUESTION_S
 
     def open(self) -> None:
-        """Make the writer; an open kafka_txn of its id is aborted.
+        """Make the writer, unless there is one; an open kafka_txn of its id is aborted.
 
         Raises:
-            KafkaFailure: not possible now; try again.
+            KafkaTxnFailedError: not possible now; try again.
             ConfigError: a property is wrong; the worker's other clients report the same.
         """
-        self._opened()
+        if self._writer is None:
+            self._opened()
 
     def _opened(self) -> TransactionalWriter:
-        writer = self._kafka.transactional_writer(self._settings)
-        writer.init(QUESTION_S)
-        self._writer = writer
+        init_s, self._init_s = self._init_s, QUESTION_S  # as long, once it failed
+        name, writer = self._ids.started(lambda name: (name, self._started(name, init_s)))
+        self.transactional_id, self._writer = name, writer
+        self._init_s, self._is_first_round = UNENDED_S, True
+        self._ids.fence(lambda name: self._started(name, UNENDED_S).close(), [name])
         return writer
 
-    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def _started(self, transactional_id: str, init_s: float) -> TransactionalWriter:
+        writer = self._kafka.transactional_writer(
+            {**self._settings, "transactional.id": transactional_id}
+        )
+        try:
+            writer.init(init_s)
+        except KafkaFailure as failure:
+            writer.close()
+            raise failed(failure) from failure
+        return writer
+
+    def ends(
+        self, topic: str, partitions: Iterable[int], stall_s: float
+    ) -> tuple[dict[int, int], dict[int, bool]]:
         """Return for each partition an offset above all records stored before the call.
+
+        Returns:
+            Partition -> offset, and what `Barriers.take_silent` returns. After silence there is no
+            writer: call `open`.
 
         Raises:
             KafkaFailure: not possible now; try again, with a new writer.
+            KafkaTxnFailedError: the same.
         """
         writer = self._writer or self._opened()
-        ends = {}
+        is_first, self._is_first_round = self._is_first_round, False
+        ends: dict[int, int] = {}
 
         def note(error: Any, record: Any) -> None:
             offset = record.offset()
@@ -183,7 +239,11 @@ class _Writer:
             writer.begin()
             for partition in partitions:
                 writer.produce(topic, _RECORD, None, partition, note)
-            writer.flush(QUESTION_S)
+            if writer.flush(stall_s):
+                # The abort would wait for a marker.
+                self.close()
+                is_clear = bool(ends) or is_first
+                return ends, {each: is_clear for each in partitions if each not in ends}
             # Readers wait for the abort, so it comes before the answer.
             writer.abort(QUESTION_S)
         except KafkaFailure:
@@ -192,7 +252,7 @@ class _Writer:
         except BufferError as error:  # the user set queue.buffering.max.* lower than one round
             self.close()
             raise KafkaFailure(Code.QUEUE_FULL) from error
-        return ends
+        return ends, {}
 
     def close(self) -> None:
         """Drop the writer; the next writer with its id aborts an open kafka_txn."""

@@ -47,6 +47,8 @@ BLAMED_MS_MAX = 60_000
 AWAY_MS_MIN = 30_000
 # Why a topic or a partition that does not exist cannot be written.
 MISSING = "does not exist"
+# Why a partition is not written to for now that did not acknowledge records.
+TOOK_NOTHING = "took no record in time"
 # An answered look-up adds at most so much to the time that a partition was away: while no broker
 # answers, nobody knows.
 LOOK_STEP_MS_MAX = 2_000
@@ -207,6 +209,10 @@ class Routes:
         self._blamed[place] = _Blamed(now_ms + pause_ms, pause_ms, why, is_last=is_last)
         self._away.setdefault(topic, {}).setdefault(number, why)
         self._away_ms.setdefault(place, 0)
+
+    def was_blamed(self, place: Place) -> bool:
+        """Tell whether a partition acknowledged nothing a while ago."""
+        return place in self._blamed
 
     def is_trying(self, now_ms: int) -> bool:
         """Tell whether a partition may be written to that acknowledged nothing a moment ago."""

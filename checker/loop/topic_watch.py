@@ -9,6 +9,7 @@ from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.own_topics import LOOK_S as OWN_LOOK_S
 from halfbridge.checker.loop.own_topics import OwnTopics
+from halfbridge.checker.loop.routes import TOOK_NOTHING
 from halfbridge.checker.loop.topic_guard import TopicGuard
 from halfbridge.checker.loop.topic_settings import TopicSettings
 from halfbridge.serde.units import MS_PER_S
@@ -125,6 +126,30 @@ class TopicWatch:
             if why:
                 return f"{topic}[{number}] {why}"
         return ""
+
+    def is_half_away(self, number: int) -> bool:
+        """Tell whether half partition `number` takes no records; it is looked up again soon."""
+        is_away = bool(self._routes.absence((self._names.half, number)))
+        if is_away:
+            self._look_at(self._at + MISSING_S)
+        return is_away
+
+    def half_is_silent(self, number: int, now: float, *, is_clear: bool) -> None:
+        """Record that half partition `number` took no record in time.
+
+        Args:
+            number: The partition.
+            now: The time.
+            is_clear: It is to blame for it; else it is only if it was before.
+        """
+        place = self._names.half, number
+        if is_clear or self._routes.was_blamed(place):
+            self._routes.blame(place, TOOK_NOTHING, int(now * MS_PER_S))
+        self.forget()
+
+    def is_trying(self, now: float) -> bool:
+        """Tell whether a partition may be written to that acknowledged nothing a moment ago."""
+        return self._routes.is_trying(int(now * MS_PER_S))
 
     def forget(self) -> None:
         """Make the next look-up due at once."""

@@ -3,9 +3,6 @@
 Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS, while the markers of the last
 kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
 at a time: each commit is acknowledged before the next kafka_txn begins.
-
-A marker of a partition that is away cannot be written, and until it is, the transactional id cannot
-be used. Then a spare id takes the turn (ADR 26).
 """
 
 from __future__ import annotations
@@ -15,11 +12,13 @@ from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.checker.loop import transactional_ids
 from halfbridge.checker.loop.at_least_once import AtLeastOnce
 from halfbridge.checker.loop.batch_writer import STALL_S
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds
 from halfbridge.serde.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -34,15 +33,6 @@ _log = logging.getLogger("halfbridge.checker")
 
 # Interval at which a slow commit is checked: bounds how late a hung call is noticed.
 LOOK_S = 0.5
-# Spare transactional ids, beside those of the producers that take turns. An attempt to write to a
-# partition that is away needs one, and there are some four attempts before its metadata tell, or
-# its deliveries are given up.
-SPARES_MAX = 6
-# How long a worker that has written waits for a transactional id whose kafka_txn does not end. The
-# markers of partitions that are there take milliseconds.
-UNENDED_S = 2.0
-# After this time such an id is tried again.
-UNENDED_AGAIN_S = 60.0
 
 
 class Turns:
@@ -61,14 +51,18 @@ class Turns:
         self, config: CheckerConfig, id_prefix: str, metrics: Metrics, *, ports: Ports
     ) -> None:
         self._config = config
-        self._id_prefix = id_prefix
+        count = config.transactional_producers + transactional_ids.SPARES_MAX
+        self._ids = TransactionalIds(
+            [f"{id_prefix}-{number}" for number in range(count)],
+            ports.clock,
+            metrics.spare_id_taken,
+        )
         self._metrics = metrics
         self._ports = ports
         self._transactors: list[Transactor | AtLeastOnce] = []
         self.batch = Batch.USUAL
         self.stall_s = STALL_S
         self._were_ready = False
-        self._unended: dict[str, float] = {}  # transactional id -> when it was found, monotonic
         self._turn = 0
         self._under_way: Call | None = None
         self._committing: Transactor | AtLeastOnce | None = None
@@ -87,8 +81,7 @@ class Turns:
         """
         while not self.are_ready:
             self._transactors.append(self._new())
-        if not self._were_ready:
-            self._fence_spares()
+        self._ids.fence(self._fence, self._in_use)
         self._were_ready = True
 
     def write(self, records: Iterable[Outgoing]) -> Mapping[int, int]:
@@ -199,53 +192,18 @@ class Turns:
         Raises:
             KafkaTxnFailedError: none is free, or brokers do not answer.
         """
-        now = self._ports.clock.monotonic()
-        self._unended = {
-            name: since for name, since in self._unended.items() if now - since < UNENDED_AGAIN_S
-        }
-        in_use = {each.transactional_id for each in self._transactors}
-        for name in self._names():
-            if name in in_use or name in self._unended:
-                continue
-            try:
-                return self._started(name)
-            except KafkaTxnFailedError as error:
-                if not error.is_unended:
-                    raise
-                self._note_unended(name)
-        self._unended.clear()
-        raise KafkaTxnFailedError(
-            f"the kafka_txns of all {len(self._names())} transactional ids wait for markers"
-        )
+        return self._ids.started(self._started, self._in_use)
 
-    def _names(self) -> list[str]:
-        count = self._config.transactional_producers + SPARES_MAX
-        return [f"{self._id_prefix}-{number}" for number in range(count)]
+    @property
+    def _in_use(self) -> set[str]:
+        return {each.transactional_id for each in self._transactors}
 
-    def _note_unended(self, name: str) -> None:
-        self._unended[name] = self._ports.clock.monotonic()
-        self._metrics.spare_id_taken()
-        _log.warning(
-            "the last kafka_txn of %s does not end: a partition that it wrote to cannot take its"
-            " marker. Another transactional id is used",
-            name,
-        )
-
-    def _fence_spares(self) -> None:
-        """Abort what a predecessor left open under a spare id: readers would wait for it."""
-        used = {each.transactional_id for each in self._transactors}
-        for name in self._names():
-            if name in used or name in self._unended:
-                continue
-            spare = Transactor(self._config, name, ports=self._ports)
-            try:
-                spare.start(UNENDED_S)
-            except KafkaTxnFailedError as error:
-                if not error.is_unended:
-                    raise
-                self._note_unended(name)
-            finally:
-                spare.close()
+    def _fence(self, name: str) -> None:
+        spare = Transactor(self._config, name, ports=self._ports)
+        try:
+            spare.start(UNENDED_S)
+        finally:
+            spare.close()
 
     def _started(self, name: str) -> Transactor | AtLeastOnce:
         is_exact = self._config.delivery == Delivery.EXACTLY_ONCE

@@ -30,7 +30,7 @@ from halfbridge.checker.loop.ledger_settings import known_limits, ledger_setting
 from halfbridge.checker.loop.publish import Publisher
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.loop.report import Reporter
-from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.routes import TOOK_NOTHING, Routes
 from halfbridge.checker.loop.sizes import Sizes
 from halfbridge.checker.loop.stall_watch import StallWatch
 from halfbridge.checker.loop.stamps import Stamps
@@ -90,7 +90,7 @@ class Worker:
         self._checks = CheckSender(
             config, ports, partial(status.metrics.clients_replaced, {"checks": 1})
         )
-        self._barriers = Barriers(config, ids, ports)
+        self._barriers = Barriers(config, ids, ports, status.metrics.spare_id_taken)
         self._bodies = BodyReader(config, ports)
         self._input = Input(config, ids, ports)
         questions = Questions(config, ports, partial(status.metrics.clients_replaced, {"admin": 1}))
@@ -196,7 +196,7 @@ class Worker:
         if messages:
             self._ingest(messages, now)
         self._stall_watch.look(now)
-        self._asker.take_answers(self._assignment.pairs)
+        self._asker.take_answers(self._assignment.pairs, now)
         self._look_around(now)
         self._asker.ask(self._assignment.pairs, now)
         if self._turns.is_under_way:
@@ -259,8 +259,7 @@ class Worker:
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
-        is_trying = self._routes.is_trying(int(now * 1000))
-        self._turns.stall_s = TRY_S if is_trying else STALL_S
+        self._turns.stall_s = TRY_S if self._topics.is_trying(now) else STALL_S
         if not self._at_hand.write(self._work, now):
             self._committed()
 
@@ -282,7 +281,7 @@ class Worker:
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
         for place in error.places:
-            self._routes.blame(place, "took no record in time", int(self._monotonic() * 1000))
+            self._routes.blame(place, TOOK_NOTHING, int(self._monotonic() * 1000))
         if error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
                 plans = {pair.partition: plan for pair, plan in self._work}

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import forget, half_end
-from halfbridge.checker.loop import at_least_once, routes, stall_watch, turns, work_at_hand
+from halfbridge.checker.loop import (
+    asking,
+    at_least_once,
+    routes,
+    stall_watch,
+    transactional_ids,
+    work_at_hand,
+)
 from halfbridge.checker.loop import worker as worker_module
+from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.serde.delivery import Delivery
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.workers import NotedWorker
@@ -94,8 +102,9 @@ def run(
             patch.object(stall_watch, "STALLED_S", STALLED_S),
             patch.object(stall_watch, "LOOK_S", LOOK_S),
             patch.object(at_least_once, "FIRST_KAFKA_TXNS", FIRST_KAFKA_TXNS),
-            patch.object(turns, "SPARES_MAX", SPARES if world.profile.refuses else 0),
+            patch.object(transactional_ids, "SPARES_MAX", SPARES if world.profile.refuses else 0),
             patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),
+            patch.object(asking, "STALL_S", AWAY_S if world.profile.refuses else QUESTION_S),
             patch.object(routes, "AWAY_MS_MIN", AWAY_MS_MIN),
             patch.object(routes, "BLAMED_MS", BLAMED_MS),
             patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),

@@ -250,17 +250,18 @@ class SendQueue(Client):
         number = None
         away = self._broker.away
         while self._scheduler.now_ns < deadline_ns:
-            if place in away:  # the client asks again and again: nobody answers, or the same
-                is_purged = self._in_flight.get(place) is not batch
-                if is_purged:
-                    break
-                self._wait(
-                    lambda: place not in away or self._in_flight.get(place) is not batch,
-                    self._left_s(deadline_ns),
-                )
-                continue
             try:
+                # A kafka_txn covers the partition before anything is sent to it.
                 self._prepare(place, deadline_ns)
+                if place in away:  # the client asks again and again: nobody answers, or the same
+                    is_purged = self._in_flight.get(place) is not batch
+                    if is_purged:
+                        break
+                    self._wait(
+                        lambda: place not in away or self._in_flight.get(place) is not batch,
+                        self._left_s(deadline_ns),
+                    )
+                    continue
                 if self._is_idempotent and number is None:
                     first = self._next_numbers.get(place, 0)
                     number = BatchNumber(self._producer_id, self._epoch, first)

@@ -1,4 +1,7 @@
-"""Rounds that prove where half partitions end: when they begin, and what they answer."""
+"""Rounds that prove where half partitions end: when they begin, and what they answer.
+
+Against a Kafka of the test's own, and on brokers in memory where a partition is away.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,38 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from halfbridge import Message, Resolution
 from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.barriers import PAUSE_S, RETRY_S, Barriers, EndProof
 from halfbridge.checker.loop.clients import SlotIds
+from halfbridge.serde.avro import OP
+from halfbridge.serde.delivery import Delivery
+from halfbridge.serde.records import OpKind
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.log import Row
 from tests.fake_ports import Clock, fake_ports
+from tests.ledger_log import op_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TURN_S = 0.001
 TURNS_MAX = 10_000
+PARTITIONS = 3
+BEYOND = 1 << 40  # where no half message stands
+# A silent partition is given 5 s, and its transactional id 2 s to end.
+FOUND_S = 10.0
+# Several attempts to write to a silent partition, whose pauses double from 5 s on.
+ROUNDS, PAUSED_S = 6, 20.0
 
 
 class _Kafka:
-    """Kafka of one transactional writer; what it writes stands at `ends`."""
+    """Kafka of one transactional writer; what it writes stands at `ends`.
+
+    Spare ids are fenced, and not counted.
+    """
 
     def __init__(self) -> None:
         self.ends = Counter({0: 7, 1: 9})
@@ -32,8 +52,8 @@ class _Kafka:
         self.infers = False
         self.meanwhile: Callable[[], None] = lambda: None  # what happens while it writes
 
-    def transactional_writer(self, _properties: dict[str, Any]) -> _Kafka:
-        return self
+    def transactional_writer(self, properties: dict[str, Any]) -> _Kafka:
+        return self if properties["transactional.id"] == "halfbridge-w-0-barrier" else _Kafka()
 
     def init(self, _timeout_s: float) -> None:
         self.calls["init"] += 1
@@ -135,3 +155,38 @@ def test_after_a_failure_it_is_tried_anew(loop: _Loop) -> None:
     assert loop.proofs({0: 5}) == [EndProof(0, 5, 7)]
     assert loop.clock.now - failed > RETRY_S
     assert loop.kafka.calls["init"] == 2
+
+
+@pytest.mark.parametrize("delivery", [each.value for each in Delivery])
+@pytest.mark.parametrize("is_told", [False, True], ids=["silent", "leaderless"])
+def test_a_half_partition_that_is_away_stops_its_own_pair_only(
+    delivery: str, *, is_told: bool
+) -> None:
+    """Its proofs cannot be written, nor can the markers: other pairs have proofs all the same."""
+    key = next(k for n in range(99) if half_partition("", k := b"%d" % n, PARTITIONS) == 1)
+    with MemoryStack(partitions=PARTITIONS, delivery=delivery) as stack:
+        topic = stack.create_topic("orders")
+        broker, names = stack.machine.broker, stack.config.names
+
+        def op_beyond_the_end(partition: int) -> None:
+            op = OP.encode(op_record("nobody", OpKind.COMMIT, half_offset=BEYOND))
+            row = Row(b"nobody", op, None, broker.now_ms)
+            broker.produce("stranger", (names.op, partition), [row], None)
+
+        with stack.producer("shop", checker=lambda _: Resolution.UNKNOWN) as producer:
+            stack.advance(1)
+            broker.go_away((names.half, 0), is_told=is_told)
+            for number in range(ROUNDS):
+                op_beyond_the_end(0)
+                op_beyond_the_end(1)
+                with producer.begin() as tx:
+                    tx.send(Message(topic, key=key, value=b"two shirts"))
+                stack.read_committed(topic, count=number + 1, timeout_s=FOUND_S)
+                stack.advance(PAUSED_S)
+            (worker,) = stack.daemon._workers
+            spares = worker.status.metrics.registry.get_sample_value(
+                "halfbridge_spare_transactional_ids_total"
+            )
+            broker.come_back((names.half, 0))
+            stack.wait_until_decided()
+    assert is_told or spares
