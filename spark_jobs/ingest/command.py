@@ -76,6 +76,14 @@ def _schemas(
     " quarantined.",
 )
 @from_option
+@click.option(
+    "--accept-deleted",
+    "accept_deleted",
+    multiple=True,
+    metavar="TOPIC",
+    help="If the topic was deleted since the last run, go on without it, or read it from its first"
+    " offset if it was created again. Records that were not read are lost. May be repeated.",
+)
 @trigger_option
 @max_offsets_option
 @metrics_port_option
@@ -137,6 +145,7 @@ def _job(values: dict[str, Any]) -> Ingest:
         start=values["start"],
         max_offsets=values["max_offsets"],
         trigger=values["trigger"],
+        accept_deleted=values["accept_deleted"],
     )
 
 

@@ -29,7 +29,11 @@ JOB = "ingest"
 # Increased whenever checkpoints of the version before must not be continued.
 JOB_VERSION = 1
 
-_REMEDY = "Begin with a new --checkpoint and an empty --output."
+_REMEDY = (
+    "With --accept-deleted TOPIC, once for each of them, the job goes on: it reads a topic that was"
+    " created again from its first offset, and leaves out one that is gone. Records that it had not"
+    " read are lost. Or begin with a new --checkpoint and an empty --output."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Ingest:
         start: Position where a new checkpoint begins.
         max_offsets: Most offsets in a batch; None: no limit.
         trigger: When to look for new rows.
+        accept_deleted: Topics whose offsets are forgotten if they were deleted since the last run.
     """
 
     topics: Topics
@@ -61,6 +66,7 @@ class Ingest:
     start: Position = EARLIEST
     max_offsets: int | None = None
     trigger: Trigger = AVAILABLE_NOW
+    accept_deleted: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -108,9 +114,20 @@ def ingest(
     checkpoint.claim(job.identity(cluster.cluster_id()))
     sink.check(checkpoint)
 
-    def check_topics() -> None:
-        checkpoint.check_topics(lambda: cluster.topic_ids(job.topics), remedy=_REMEDY)
+    def ids() -> dict[str, str]:
+        return cluster.topic_ids(job.topics)
 
+    def check_topics() -> None:
+        checkpoint.check_topics(ids, remedy=_REMEDY)
+
+    def starts(topic: str) -> dict[str, int]:
+        found = cluster.starts(cluster.partitions([topic]))
+        return {str(number): offset for (_, number), offset in found.items()}
+
+    if job.accept_deleted:
+        checkpoint.accept_deleted(
+            job.accept_deleted, ids, starts, newest_written=sink.newest(), show=show
+        )
     check_topics()
     records = stream_topics(
         spark,

@@ -49,6 +49,9 @@ class Sink(Protocol):
 
     not_added: set[int]
 
+    def newest(self) -> int | None:
+        """Return the number of the newest batch that the output has; None: it has none."""
+
     def check(self, checkpoint: Checkpoint) -> None:
         """Check that checkpoint and output belong together.
 
@@ -88,14 +91,18 @@ class _Parquet:
         self._output = output
         self._storage = Storage(spark)
 
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Compare the batch numbers of both: Spark skips a batch whose number the output has."""
+    def newest(self) -> int | None:
+        """Return the newest number in the log of Spark's sink."""
         batches = [
             int(number)
             for name in self._storage.names(join(self._output, _FILE_LOG))
             if (number := name.partition(".")[0]).isdigit()
         ]
-        newest = max(batches, default=None)
+        return max(batches, default=None)
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Compare the batch numbers of both: Spark skips a batch whose number the output has."""
+        newest = self.newest()
         if checkpoint.is_new and newest is None:
             _refuse_strangers(self._storage, self._output, DELTA_LOG)
         if checkpoint.is_new and newest is not None:
@@ -134,11 +141,15 @@ class _Delta:
         self._app_id = app_id
         self._table = DeltaWriter(spark, output, PARTITION_COLUMNS)
 
+    def newest(self) -> int | None:
+        """Return the version of this job in the table."""
+        return self._table.version_of(self._app_id)
+
     def check(self, checkpoint: Checkpoint) -> None:
         """Compare the table's last batch with the checkpoint's last batch."""
         if checkpoint.is_new and not is_delta(self._spark, self._output):
             _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
-        newest = self._table.version_of(self._app_id)
+        newest = self.newest()
         if checkpoint.is_new and newest is not None:
             raise JobError(
                 f"the table {self._output} has batch {newest} of {self._app_id!r} and the"

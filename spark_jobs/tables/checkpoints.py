@@ -19,12 +19,14 @@ from halfbridge.spark_jobs.jobs.topic_ids import refuse_changed
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
 JOB_FILE = "job.json"
 TOPIC_IDS_FILE = "topic_ids.json"
+# What Spark notes of a done batch of a query without watermark and state.
+_DONE = 'v1\n{"nextBatchWatermarkMs":0}'
 # A plan's first lines are its version and Spark's settings; one line for each source follows.
 _OFFSETS_FROM_LINE = 2
 _NO_OFFSETS = "-"
@@ -104,8 +106,83 @@ class Checkpoint:
         )
         known = {topic: kept.get(topic) or present[topic] for topic in planned}
         if (fresh := {**present, **known}) != kept:
-            text = json.dumps(fresh, indent=1, sort_keys=True) + "\n"
-            self._storage.replace(join(self.path, TOPIC_IDS_FILE), text)
+            self._keep_topic_ids(fresh)
+
+    def accept_deleted(
+        self,
+        topics: Iterable[str],
+        ask: Callable[[], Mapping[str, str]],
+        starts: Callable[[str], Mapping[str, int]],
+        *,
+        newest_written: int | None,
+        show: Callable[[str], None],
+    ) -> None:
+        """Forget the offsets of topics that were deleted since they were planned.
+
+        A topic that was created again is read from its first offset. What was not read of the
+        deleted one is lost. For a query without watermark and state, whose sources are Kafka's.
+
+        Args:
+            topics: Names; one that was not deleted is shown, and keeps its offsets.
+            ask: As `check_topics`.
+            starts: Returns partition -> first offset of a topic that was created again.
+            newest_written: Number of the newest batch that the output has; None: none.
+            show: Is called with a line about each topic.
+
+        Raises:
+            JobError: a file of the checkpoint is damaged; the user must act.
+        """
+        present, kept, planned = ask(), self._topic_ids(), self._planned_topics()
+        accepted: dict[str, Mapping[str, int] | None] = {}
+        for topic in topics:
+            if topic not in planned or (topic in present and kept.get(topic) == present[topic]):
+                show(f"{topic} was not deleted since the last run: nothing to accept")
+            elif topic in present:
+                accepted[topic] = starts(topic)
+                show(f"{topic} was created again: it is read from its first offset")
+            else:
+                accepted[topic] = None
+                show(f"{topic} was deleted: its offsets are forgotten")
+        if not accepted:
+            return
+        newest = self._settle_newest(newest_written)
+        if newest is not None:
+            self._edit_plan(newest, accepted)
+        # Last, so that a kill before this leaves an error, and not the new id with old offsets.
+        left = {topic: each for topic, each in kept.items() if topic not in accepted}
+        self._keep_topic_ids(left)
+
+    def _settle_newest(self, newest_written: int | None) -> int | None:
+        """Return the newest planned batch, which is done then; None: there is none.
+
+        Spark would run a batch that is not done again, by its plan, and cannot where a topic of
+        the plan is gone. If the output has the batch, only Spark's note is missing. If not,
+        nothing of the batch has been written, and it may be planned anew.
+        """
+        newest = count_done(self._storage, join(self.path, "offsets")) - 1
+        if newest >= self.batches_done:
+            if newest_written is not None and newest_written >= newest:
+                self._storage.replace(join(self.path, "commits", str(newest)), _DONE)
+            else:
+                self._storage.remove(join(self.path, "offsets", str(newest)))
+                newest -= 1
+        return newest if newest >= 0 else None
+
+    def _edit_plan(self, number: int, changes: Mapping[str, Mapping[str, int] | None]) -> None:
+        """Replace the offsets of topics in the plan of a batch; None: remove them."""
+        place = join(self.path, "offsets", str(number))
+        plan = (self._storage.read(place) or "").split("\n")
+        for at in range(_OFFSETS_FROM_LINE, len(plan)):
+            if plan[at] in ("", _NO_OFFSETS):
+                continue
+            offsets = json.loads(plan[at])
+            for topic in offsets.keys() & changes.keys():
+                if (starts := changes[topic]) is None:
+                    del offsets[topic]
+                else:
+                    offsets[topic] = dict(starts)
+            plan[at] = json.dumps(offsets, separators=(",", ":"))
+        self._storage.replace(place, "\n".join(plan))
 
     def _planned_topics(self) -> set[str]:
         """Return the topics of which the next batch needs the kept offsets."""
@@ -123,6 +200,10 @@ class Checkpoint:
         plan = self._storage.read(join(self.path, "offsets", str(number))) or ""
         sources = plan.split("\n")[_OFFSETS_FROM_LINE:]
         return [json.loads(each) for each in sources if each not in ("", _NO_OFFSETS)]
+
+    def _keep_topic_ids(self, ids: Mapping[str, str]) -> None:
+        text = json.dumps(ids, indent=1, sort_keys=True) + "\n"
+        self._storage.replace(join(self.path, TOPIC_IDS_FILE), text)
 
     def _topic_ids(self) -> dict[str, str]:
         place = join(self.path, TOPIC_IDS_FILE)

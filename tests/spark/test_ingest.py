@@ -88,10 +88,17 @@ class Table:
 
     def undo_newest_commit(self) -> None:
         """Leave things as they are after a kill between the sink's commit and Spark's note."""
-        commits = self.checkpoint / "commits"
-        newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-        (commits / str(newest)).unlink()
-        (commits / f".{newest}.crc").unlink(missing_ok=True)
+        self._undo_newest(self.checkpoint / "commits")
+
+    def undo_newest_batch(self) -> None:
+        """Leave things as they are after a kill before a Parquet sink's commit."""
+        self.undo_newest_commit()
+        self._undo_newest(self.output / "_spark_metadata")
+
+    def _undo_newest(self, log: Path) -> None:
+        newest = max(int(path.name) for path in log.iterdir() if path.name.isdigit())
+        (log / str(newest)).unlink()
+        (log / f".{newest}.crc").unlink(missing_ok=True)
 
 
 @pytest.fixture(params=["parquet", pytest.param("delta", marks=pytest.mark.spark_long)])
@@ -342,6 +349,47 @@ def test_a_topic_of_a_pattern_that_is_gone_is_named(table: Table, topic: RealTop
         table, "", *pattern
     )
     assert table.ids() == ["a1", "b1"]
+
+
+def test_a_topic_that_was_made_anew_is_accepted(table: Table, topic: RealTopic) -> None:
+    """It is read from its first offset, once, also if the command with the option is repeated."""
+    topic.commit(Real(transaction_id="a1"), Real(transaction_id="a1", partition=1))
+    table.ingest(topic)
+    topic.make_anew()
+    topic.commit(*(Real(transaction_id=f"b{number}") for number in range(5)))
+    accept = ("--accept-deleted", topic.name)
+    assert "--accept-deleted" in refused(table, topic.name)
+    assert table.ingest(topic, *accept)["rows"] == 5
+    assert table.ingest(topic, *accept)["rows"] == 0
+    topic.commit(Real(transaction_id="c1", partition=1))
+    assert table.ingest(topic)["rows"] == 1
+    assert sorted(map(str, table.ids())) == ["a1", "a1", *(f"b{n}" for n in range(5)), "c1"]
+
+
+@ONE_FORMAT
+@pytest.mark.parametrize("newest", ["done", "written", "planned"])
+def test_a_topic_of_a_pattern_that_is_gone_is_accepted(
+    table: Table, topic: RealTopic, newest: str
+) -> None:
+    """Each record of the others is there once, whatever a kill left of the batch before."""
+    pattern = ("--topic-pattern", f"{topic.name}.*")
+    other = make_topic(table.servers, f"{topic.name}.eu")
+    topic.commit(Real(transaction_id="a1"))
+    other.commit(Real(transaction_id="b1"))
+    table.ingest("", *pattern)
+    topic.commit(Real(transaction_id="a2"))
+    table.ingest("", *pattern)
+    if newest == "written":
+        table.undo_newest_commit()
+    elif newest == "planned":
+        table.undo_newest_batch()
+    other.delete()
+    topic.commit(Real(transaction_id="a3"))
+    assert f": {other.name}. " in refused(table, "", *pattern)
+    table.ingest("", *pattern, "--accept-deleted", other.name, "--accept-deleted", topic.name)
+    assert table.ids() == ["a1", "a2", "a3", "b1"]
+    topic.commit(Real(transaction_id="a4"))
+    assert table.ingest("", *pattern)["rows"] == 1
 
 
 @ONE_FORMAT
