@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FETCH = ROOT / ".ci" / "tools"
 PREPARE = ROOT / "tests" / "docker" / "prepare"
 SERVERS = ("postgres", "mariadbd")
-NAMES = ["prometheus", "promtool", "kubectl", *SERVERS, "chromium", "docker-compose"]
+NAMES = ["prometheus", "promtool", "kubectl", *SERVERS, "chromium", "docker-compose", "axe-core"]
 # Where .ci/tools and the tests look for servers beside PATH.
 PLACES = ("usr/lib/postgresql/*/bin", "usr/sbin")
 
@@ -29,6 +30,8 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_missing_program_skips_on_a_laptop() -> None:
     """The reason says what to install."""
+    with pytest.raises(pytest.skip.Exception, match="npm install --global axe-core"):
+        tools.node_file("axe-core", "axe.min.js")
     with pytest.raises(pytest.skip.Exception, match="package prometheus"):
         tools.tool("promtool", package="prometheus")
     with pytest.raises(pytest.skip.Exception, match="package docker-compose"):
@@ -43,6 +46,8 @@ def test_a_missing_program_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
         tools.tool("promtool", package="prometheus")
     with pytest.raises(pytest.fail.Exception, match="no docker-compose"):
         tools.compose()
+    with pytest.raises(pytest.fail.Exception, match="no axe-core"):
+        tools.node_file("axe-core", "axe.min.js")
 
 
 def test_what_cannot_be_had_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +66,17 @@ def test_a_program_that_is_there_is_found(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n", "utf-8")
     program.chmod(0o755)
     assert tools.tool("promtool", package="prometheus") == str(program)
+
+
+def test_a_file_of_npm_is_found_beside_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `npm install --global --prefix` puts it."""
+    monkeypatch.setenv("PATH", f"/nowhere{os.pathsep}{tmp_path / 'bin'}")
+    file = tmp_path / "lib" / "node_modules" / "axe-core" / "axe.min.js"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert tools.node_file("axe-core", "axe.min.js") == file
 
 
 def test_a_program_beside_path_is_found_the_newest_first(tmp_path: Path) -> None:

@@ -32,8 +32,20 @@ def tool(name: str, *, package: str, places: Sequence[str] = (), others: Sequenc
         beside = os.pathsep.join(map(str, sorted(Path("/").glob(place), reverse=True)))
         found = found or shutil.which(name, path=beside)
     if found is None:
-        _leave_out(name, package)
+        _leave_out(name, f"Debian's package {package} has it")
     return found
+
+
+def node_file(package: str, file: str) -> Path:
+    """Return a file of a package that npm has installed beside a directory of PATH.
+
+    So `npm install --global` does; leave the test out, or fail it in CI, when it is missing.
+    """
+    for each in os.environ["PATH"].split(os.pathsep):
+        found = Path(each).parent / "lib" / "node_modules" / package / file
+        if found.is_file():
+            return found
+    _leave_out(package, f"npm install --global {package}")
 
 
 def compose() -> list[list[str]]:
@@ -41,12 +53,12 @@ def compose() -> list[list[str]]:
     commands = [["docker", "compose"], ["docker-compose"]]
     found = [each for each in commands if _works(*each)]
     if not found:
-        _leave_out("docker-compose", "docker-compose")
+        _leave_out("docker-compose", "Debian's package docker-compose has it")
     return found
 
 
-def _leave_out(name: str, package: str) -> NoReturn:
-    reason = f"no {name}: install it (Debian's package {package} has it)"
+def _leave_out(name: str, how: str) -> NoReturn:
+    reason = f"no {name}: install it ({how})"
     if name in os.environ.get(WITHOUT_VARIABLE, "").split():
         pytest.skip(f"{reason}; {WITHOUT_VARIABLE} says that it cannot be had")
     leave_out(reason)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ANSWER_S_MAX = 20.0
+# Pixels: a small laptop, and a phone held upright.
 WINDOW = (1280, 860)
+PHONE = (390, 844)
 LOADED = "document.readyState == 'complete'"
 _CHUNK_BYTES = 1 << 16
 _KEYS = {
@@ -50,7 +52,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
-        self._resize(*WINDOW)
+        self.resize(*WINDOW)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Return the answer to a command of the protocol."""
@@ -83,9 +85,25 @@ class Browser:
         return value
 
     def value(self, expression: str) -> Any:
-        """Return the value of an expression; None while the page is being replaced."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the value of an expression or of its promise; None while the page is replaced."""
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         return found["result"].get("value")
+
+    def violations(self, axe: Path) -> list[str]:
+        """Return what axe-core finds against accessibility in the page, one line a rule.
+
+        Args:
+            axe: Its script, axe.min.js.
+        """
+        self.value(f"{axe.read_text('utf-8')};0")
+        lines: list[str] | None = self.value(
+            "axe.run().then(found => found.violations.map(each =>"
+            " `${each.id} (${each.impact}): ${each.nodes.map(node => node.target)}`))"
+        )
+        assert lines is not None, "axe-core gave no answer"
+        return lines
 
     def text(self) -> str:
         """Return what the page shows."""
@@ -115,19 +133,8 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
-    def fit(self) -> None:
-        """Make the window as high as the page, and no higher than at first."""
-        width, height = WINDOW
-        self._resize(width, height)
-        needed = self.value("document.querySelector('main').getBoundingClientRect().bottom")
-        self._resize(width, min(height, int(needed)))
-
-    def take_picture(self, path: Path) -> None:
-        """Write what the window shows as a PNG."""
-        data = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]
-        path.write_bytes(base64.b64decode(data))
-
-    def _resize(self, width: int, height: int) -> None:
+    def resize(self, width: int, height: int) -> None:
+        """Make the window as large as this, pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -135,6 +142,18 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
+
+    def fit(self) -> None:
+        """Make the window as high as the page, and no higher than at first."""
+        width, height = WINDOW
+        self.resize(width, height)
+        needed = self.value("document.querySelector('main').getBoundingClientRect().bottom")
+        self.resize(width, min(height, int(needed)))
+
+    def take_picture(self, path: Path) -> None:
+        """Write what the window shows as a PNG."""
+        data = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]
+        path.write_bytes(base64.b64decode(data))
 
     def _read(self, deadline: float, method: str) -> dict[str, Any]:
         while b"\0" not in self._rest:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MARKS_MAX = 300  # on 960 points of width more would be one line
 WIDTH = 960  # pixels: a page of a laptop
 LANE_HEIGHT = 46  # pixels: a mark, and a line of text above
-LEFT, RIGHT, TOP, BOTTOM = 130, 30, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 130, 46, 14, 34  # pixels; RIGHT: half of a time of day
 TICK_DISTANCE = 84  # pixels: the width of a time of day
 _LANES = {
     "messages": (Kind.HALF, Kind.COPY),

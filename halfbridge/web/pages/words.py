@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime, timezone
 
 from markupsafe import Markup, escape
+
+from halfbridge.bridge.log_text import one_line
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _KIB = 1024
 _SMALL = 10  # below it, one digit behind the point is shown
 NOTHING = "-"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
+_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>")
+_CELL = re.compile(r"<td(?![^>]*colspan)")
 
 
 def duration(seconds: float | None) -> str:
@@ -99,11 +105,38 @@ def command(text: str) -> Markup:
     return Markup(" ".join(words))  # noqa: S704 (each word is escaped)
 
 
+def name(text: str) -> Markup:
+    """Return a topic's or a group's name that a browser may also break behind `_` and `.`."""
+    shown = escape(one_line(text))
+    return shown.replace("_", Markup("_<wbr>")).replace(".", Markup(".<wbr>"))
+
+
+def labelled(rows: str) -> Markup:
+    """Return a table's rows with the column's heading as `data-label` of each cell.
+
+    A narrow screen shows each row as a card, where the labels take the place of the headings. A
+    cell over several columns has none.
+
+    Args:
+        rows: HTML of a template, in which what strangers wrote is escaped.
+    """
+    rows = str(rows)  # a pattern would escape what it puts into Markup
+    headings = _HEADING.findall(rows)
+
+    def with_labels(row: re.Match[str]) -> str:
+        rest = iter(headings)
+        return _CELL.sub(lambda cell: f'{cell[0]} data-label="{next(rest, "")}"', row[0])
+
+    return Markup(_ROW.sub(with_labels, rows))  # noqa: S704 (it was markup before)
+
+
 FILTERS = {
     "command": command,
     "duration": duration,
+    "labelled": labelled,
     "milliseconds": milliseconds,
     "moment": moment,
+    "name": name,
     "size": size,
     "number": number,
     "sparkline": sparkline,

@@ -9,8 +9,10 @@ import pytest
 from halfbridge.web.pages.words import (
     command,
     duration,
+    labelled,
     milliseconds,
     moment,
+    name,
     number,
     size,
     sparkline,
@@ -78,3 +80,18 @@ def test_words_of_a_command_are_whole_and_escaped() -> None:
     shown = command("kafka --topic <x>")
     spans = '<span class="word">kafka</span> <span class="word">--topic</span>'
     assert shown == f'{spans} <span class="word">&lt;x&gt;</span>'
+
+
+def test_a_name_may_be_broken_behind_its_parts() -> None:
+    """Not in the middle of a word; what strangers wrote is text, in one line."""
+    assert name("a_b.c-d") == "a_<wbr>b.<wbr>c-d"
+    assert name("<b>\n") == "&lt;b&gt;\\n"
+
+
+def test_cells_name_their_columns() -> None:
+    """In each row by their order; not a cell over several columns."""
+    head = '<thead><tr><th scope="col">Id</th><th scope="col" class="n">Age</th></tr></thead>'
+    cells = '<td><a>1</a></td>\n<td class="n">2</td>'
+    shown = labelled(f'{head}<tr>{cells}</tr><tr>{cells}</tr><tr><td colspan="2">none</td></tr>')
+    row = '<tr><td data-label="Id"><a>1</a></td>\n<td data-label="Age" class="n">2</td></tr>'
+    assert shown == f'{head}{row}{row}<tr><td colspan="2">none</td></tr>'
