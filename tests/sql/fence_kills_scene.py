@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert, select
 
 from halfbridge.serde.records import OpKind
-from halfbridge.sql import Fence
+from halfbridge.sql import Fence, Inbox
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Claim, Outcome
 from halfbridge.testkit.judge import judge
@@ -46,7 +46,7 @@ class FenceScene:
         stage: Without topics yet.
         database: Where the local transactions are.
         seed: Of what services do, and of who is killed when.
-        is_brief: No block waits for a check.
+        flags: Of all services.
 
     Attributes:
         killed: What was killed, in words -> how often.
@@ -55,7 +55,7 @@ class FenceScene:
     """
 
     def __init__(
-        self, stage: Stage, database: Database, *, seed: int, is_brief: bool = False
+        self, stage: Stage, database: Database, *, seed: int, flags: tuple[str, ...] = ()
     ) -> None:
         self.stage, self.database = stage, database
         self.killed = stage.injected
@@ -63,7 +63,7 @@ class FenceScene:
         self.rows: list[Any] = []
         stage.seed = seed
         self._seed = seed
-        self._flags = ("--brief",) if is_brief else ()
+        self._flags = flags
         self._draw = random.Random(seed)
         self._services: dict[int, tuple[Child, Step | None]] = {}
         self._daemons: dict[str, Daemon] = {}
@@ -71,6 +71,7 @@ class FenceScene:
         self._load: list[str] = []
         self._engine = database.engine(pool_pre_ping=True)
         self._fence = Fence(self._engine, producer_group=PRODUCER_GROUP)
+        self._inbox = Inbox(self._engine, group_id=PRODUCER_GROUP)
 
     # --- what happens ----------------------------------------------------------------------
 
@@ -82,6 +83,7 @@ class FenceScene:
         with self._engine.begin() as connection:
             connection.execute(insert(STOCK), [{"item": each, "amount": 0} for each in items])
         self._fence.create()
+        self._inbox.create()
         for slot in DAEMONS:
             self._start_daemon(slot)
         self._load = [*self.stage.load, f"{services} order services of {THREADS} threads"]
@@ -115,6 +117,12 @@ class FenceScene:
             else:
                 (place,) = until("a service dies", self._dead, within_s=GOES_ON_S)
                 self._start_doomed(place, blocks_max)
+
+    def run_each_step(self, blocks: int) -> None:
+        """Kill a service at each step in turn, once it has begun so many blocks."""
+        for step in Step:
+            self._start(0, step, "--die-at", step.name, "--die-in", str(blocks))
+            until(f"the service dies {step.value}", self._dead, within_s=GOES_ON_S)
 
     def await_transactions(self, count: int) -> None:
         """Return once so many were begun, by all services together."""
@@ -158,6 +166,7 @@ class FenceScene:
         assert work == fence_rows
         counts = {(each.op.transaction_id, each.op.message_count) for each in self._commits()}
         assert counts == set(work.items())
+        assert self.marks() == Counter(self.taken())
         assert self.out_of_order() == []
         assert self.untrue() == []
 
@@ -215,6 +224,15 @@ class FenceScene:
         with self._engine.connect() as connection:
             counts = connection.execute(committed).all()
         return dict(Counter(row.transaction_id for row in self.rows)), dict(map(tuple, counts))
+
+    def taken(self) -> list[str]:
+        """Return what was taken by the inbox, by the work that stands."""
+        return [row.order_key for row in self.rows if row.order_key.startswith("taken-")]
+
+    def marks(self) -> Counter[str]:
+        """Return the marks of the inbox."""
+        with self._engine.connect() as connection:
+            return Counter(connection.execute(select(self._inbox.table.c.transaction_id)).scalars())
 
     def _judge(self) -> Verdict:
         """Have the history judged by the database: what stands there was to be committed."""

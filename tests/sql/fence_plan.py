@@ -50,6 +50,7 @@ class Kind(str, Enum):
 
     ONE = "one message"
     SEVERAL = "several messages"
+    TAKEN = "takes a message by an inbox"
     LEFT = "left by an exception"
     LOCKED = "lock time-out"
     SWALLOWED = "lock time-out that is swallowed"
@@ -63,6 +64,7 @@ class Kind(str, Enum):
 _WEIGHTS = {
     Kind.ONE: 60,
     Kind.SEVERAL: 20,
+    Kind.TAKEN: 20,
     Kind.LEFT: 6,
     Kind.LOCKED: 3,
     Kind.SWALLOWED: 2,

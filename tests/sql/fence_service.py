@@ -62,6 +62,10 @@ class BrokenError(Exception):
     """What goes wrong in a block."""
 
 
+class TakenBeforeError(BrokenError):
+    """The inbox has the mark of the message that the block takes."""
+
+
 class Doom:
     """Kills the process at one step, once it has begun so many blocks."""
 
@@ -115,6 +119,7 @@ class Lane:
         self._first_item = ITEMS * (service.options.first_lane + number)
         self._generation = 0
         self._numbers: dict[str, int] = {}
+        self._taken = 0  # messages of this process; its successor takes them all again
 
     def run(self) -> None:
         """Run blocks until the service shall be quiet, or as many as it was told."""
@@ -142,6 +147,8 @@ class Lane:
         """Run one block; return what it raised."""
         service = self._service
         key = f"{self._name}-{self._generation}-{self._draw.randrange(KEYS)}"
+        if kind is Kind.TAKEN:  # the threads of a service take the same messages
+            key = f"taken-{service.options.first_lane}-{self._taken}"
         messages = self._draw.randint(2, MESSAGES_MAX) if kind is Kind.SEVERAL else 1
         rival = Rival(service.engines, kind, self._first_item, ITEMS - 2)
         tx = None
@@ -155,6 +162,8 @@ class Lane:
                 service.doom.at(Step.SENT)
                 if kind is Kind.LATE:
                     service.wait_for(service.options.late_behind, tx.id)
+                if kind is Kind.TAKEN and not service.engines.inbox.once(connection, None, key):
+                    raise TakenBeforeError
                 self._work(kind, connection, rows, rival)
                 if kind is Kind.SLOW:
                     service.wait_for(UNANSWERED, tx.id)
@@ -168,6 +177,8 @@ class Lane:
             rival.end()
         if tx is not None:
             service.note(tx.id, kind, ended)
+        if kind is Kind.TAKEN and (ended is None or isinstance(ended, TakenBeforeError)):
+            self._taken += 1  # after any other error it takes the message again
         if ended is None:
             service.doom.at(Step.ENDED)
         return ended

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import create_engine, make_url, select, update
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.sql import Fence
+from halfbridge.sql import Fence, Inbox
 from tests.sql.fence_plan import STOCK, Kind
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Engines:
     Attributes:
         name: SQLAlchemy's name of the database.
         fence: The usual one, which checks use too.
+        inbox: Of the consumer group that has the producer group's name.
     """
 
     def __init__(self, url: str, producer_group: str) -> None:
@@ -39,6 +40,7 @@ class Engines:
         self.usual = self._engine()
         self.rivals = self._engine()
         self.fence = self._fence(self.usual)
+        self.inbox = Inbox(self.usual, group_id=producer_group)
         self._impatient = self._fence(self._engine(is_impatient=True))
         self._strict = self._fence(self._engine(is_strict=True))
 

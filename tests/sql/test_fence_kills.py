@@ -8,7 +8,8 @@ import pytest
 
 from tests.faults.stage import seed_of_run
 from tests.sql.databases import durable_database
-from tests.sql.fence_kills_scene import FenceScene
+from tests.sql.fence_kills_scene import THREADS, FenceScene
+from tests.sql.fence_plan import Kind, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.broker
 
 KILLS, SERVER_EVERY, DAEMON_EVERY = 7, 4, 6  # the fourth is the server's, the sixth a daemon's
 BLOCKS_MAX = 12  # of a service, before it dies
+BLOCKS_BEFORE_DEATH = 6
 
 
 @pytest.fixture(
@@ -39,7 +41,7 @@ def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database
 
 def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database) -> None:
     """Services are killed at steps that a seed draws, the database server and a daemon once."""
-    scene = FenceScene(stage, durable, seed=seed_of_run(), is_brief=True)
+    scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--brief",))
     scene.begin(services=2)
     scene.run(
         KILLS,
@@ -49,3 +51,21 @@ def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database
         daemon_every=DAEMON_EVERY,
     )
     scene.check()
+
+
+@pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb"], indirect=True)
+def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable: Database) -> None:
+    """Inbox and fence in one block: each successor of a killed service takes all messages again.
+
+    Marks, work and messages are those of the messages taken, each once.
+    """
+    scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", Kind.TAKEN.name))
+    scene.begin(services=1)
+    scene.run_each_step(BLOCKS_BEFORE_DEATH)
+    scene.start(0)
+    scene.await_transactions(len(scene.transactions()) + THREADS * BLOCKS_BEFORE_DEATH)
+    scene.check()
+    assert {step: scene.killed[f"service killed {step.value}"] for step in Step} == dict.fromkeys(
+        Step, 1
+    )
+    assert scene.endings().get("TAKEN TakenBeforeError", 0) >= BLOCKS_BEFORE_DEATH

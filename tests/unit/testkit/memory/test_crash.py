@@ -11,7 +11,8 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from halfbridge import Message, MessageView, Resolution
+from halfbridge import Message, MessageView, Resolution, TransactionProducer
+from halfbridge.sql import Inbox
 from halfbridge.testkit.memory import CrashNotReachedError, MemoryStack, ProcessDeadError, Step
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
 
@@ -34,6 +35,10 @@ RECORDS = {
     Step.AFTER_DECISION_SENT: (1, 1),
 }
 LOCAL = (Step.BEFORE_LOCAL_COMMIT, Step.AFTER_LOCAL_COMMIT)
+
+
+class BilledBeforeError(Exception):
+    """The inbox has the mark."""
 
 
 @pytest.fixture
@@ -95,6 +100,35 @@ def test_sessions_die_too(stack: MemoryStack, shop: Shop, step: Step) -> None:
     stack.restart()
     stack.wait_until_decided()
     assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed()
+
+
+@pytest.mark.parametrize("step", Step)
+def test_a_block_with_an_inbox_dies_too(stack: MemoryStack, shop: Shop, step: Step) -> None:
+    """The successor takes the same message again: work, mark and message are there once."""
+    inbox = Inbox(shop.engine, group_id=GROUP)
+    inbox.create()
+
+    def bill(producer: TransactionProducer) -> bool:
+        with suppress(BilledBeforeError), shop.fence.transaction(producer) as (tx, connection):
+            tx.send(Message(TOPIC, value=b"a bill"))
+            if not inbox.once(connection, None, key="order-1"):
+                raise BilledBeforeError
+            connection.execute(text("INSERT INTO placed VALUES ('a bill')"))
+            return True
+        return False
+
+    producer = stack.producer(GROUP, checker=shop.fence.check)
+    producer.start()
+    with stack.crash_at(step):
+        bill(producer)
+    is_there = AT_DEATH[step][1] == ["committed"]
+    assert sum(each.count for each in inbox.show()) == len(shop.placed()) == is_there
+    with stack.restart() as restarted:
+        assert bill(restarted) is not is_there
+        assert not bill(restarted)
+        stack.wait_until_decided()
+    assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed() == [b"a bill"]
+    assert stack.dead_letters() == []
 
 
 @pytest.mark.parametrize("step", LOCAL)
