@@ -41,11 +41,12 @@ def node_file(package: str, file: str) -> Path:
 
     So `npm install --global` does; leave the test out, or fail it in CI, when it is missing.
     """
-    for each in os.environ["PATH"].split(os.pathsep):
-        found = Path(each).parent / "lib" / "node_modules" / package / file
-        if found.is_file():
-            return found
-    _leave_out(package, f"npm install --global {package}")
+    directories = map(Path, os.environ["PATH"].split(os.pathsep))
+    files = (each.parent / "lib" / "node_modules" / package / file for each in directories)
+    found = next((each for each in files if each.is_file()), None)
+    if found is None:
+        _leave_out(package, f"npm install --global {package}")
+    return found
 
 
 def compose() -> list[list[str]]:
