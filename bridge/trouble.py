@@ -22,7 +22,7 @@ SAME_AGAIN_S = 30.0
 # and log a line, 20 times a second. These lines repeat what the error callback reports.
 RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
 # A call fails with one of these codes when no broker answers, for whatever reason.
-_SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
+SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
 _SYSTEM_CLOCK = SystemClock()
 
 
@@ -41,23 +41,27 @@ def shown(value: object) -> str:
 
 
 class Reasons:
-    """Remembers why connections failed, because the errors of failed calls do not say it."""
+    """Remembers why connections failed, because the errors of failed calls do not say it.
+
+    Attributes:
+        last: The last reason that was reported; empty: none was.
+    """
 
     def __init__(self) -> None:
-        self._last = ""
+        self.last = ""
 
     def note(self, error: Any) -> None:
         """Take an error that the client reports (`error_cb`)."""
         failure = failure_of(error)
         # ALL_BROKERS_DOWN follows each report of a single broker, and says less.
         if failure.code != Code.ALL_BROKERS_DOWN:
-            self._last = failure.text
+            self.last = failure.text
 
     def explain(self, error: Any) -> str:
         """Return the text of a call's error, with the reported reason if there is one."""
         failure = failure_of(error)
-        is_silent = failure.code in _SILENT and self._last
-        return f"{failure.text} ({self._last})" if is_silent else failure.text
+        is_silent = failure.code in SILENT and self.last
+        return f"{failure.text} ({self.last})" if is_silent else failure.text
 
 
 class Troubles:

@@ -11,7 +11,7 @@ from halfbridge.bridge.failure import PASSING, Code, KafkaFailure
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
 from halfbridge.bridge.signatures import NO_SIGNATURES, Signatures
-from halfbridge.bridge.trouble import Reasons
+from halfbridge.bridge.trouble import SILENT, Reasons
 from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
 from halfbridge.checker.errors import AdminError
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.bridge.ports import Admin, Place, Ports, Reader, TransactionalWriter, Writer
+    from halfbridge.bridge.ports import SeenTopic as Metadata
     from halfbridge.checker.admin.read import LogRecord
 
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 20.0  # an operator waits; brokers elect a leader in less
-REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the usual cause
+REACH_TIMEOUT_S = 8.0  # of a cluster that has answered before
+# Until a broker answers for the first time: an operator waits, and a typo in the address is the
+# usual cause. A client that is given three brokers of which two are gone needs less than a second.
+FIRST_ANSWER_S = 3.0
 SETTLE_TIMEOUT_S = 30.0  # a topic just made is not known to every broker at once
 SETTLE_POLL_S = 0.05  # a broker applies a new topic within some 100 ms; each look is one request
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
@@ -65,6 +69,7 @@ class Cluster:
         }
         self._reasons = Reasons()
         self._admin = self._ports.kafka.admin({**self._common, "error_cb": self._reasons.note})
+        self._has_answered = False
 
     @property
     def admin(self) -> Admin:
@@ -78,12 +83,32 @@ class Cluster:
             AdminError: none answers; the operator checks the address.
         """
         with self.errors("reach Kafka"):
-            return self._admin.broker_count(REACH_TIMEOUT_S)
+            count = self._admin.broker_count(self._patience_s)
+        self._has_answered = True
+        return count
 
     def topics(self) -> list[str]:
         """Return the names of all topics that may be seen."""
+        return sorted(self.seen_topics())
+
+    def seen_topics(self) -> dict[str, Metadata]:
+        """Return all topics that may be seen, as the brokers' metadata describe them.
+
+        Raises:
+            AdminError: no broker answers; the operator checks the address.
+        """
         with self.errors("reach Kafka"):
-            return sorted(self._admin.topics(REACH_TIMEOUT_S))
+            return self._known()
+
+    def _known(self) -> dict[str, Metadata]:
+        known = self._admin.topics(self._patience_s)
+        self._has_answered = True
+        return known
+
+    @property
+    def _patience_s(self) -> float:
+        """How long an answer about the cluster itself is waited for."""
+        return REACH_TIMEOUT_S if self._has_answered else FIRST_ANSWER_S
 
     def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:
         """Return those of `topics` that exist."""
@@ -92,7 +117,7 @@ class Cluster:
             return self.patiently(lambda: self._described(wanted))
 
     def _described(self, topics: Sequence[str]) -> dict[str, SeenTopic]:
-        known = self._admin.topics(REACH_TIMEOUT_S)
+        known = self._known()
         found = [topic for topic in topics if topic in known]
         if not found:
             return {}
@@ -174,8 +199,7 @@ class Cluster:
 
     def partition_count(self, topic: str) -> int:
         """Return a topic's number of partitions; 0 when it does not exist."""
-        with self.errors("reach Kafka"):
-            known = self._admin.topics(REACH_TIMEOUT_S).get(topic)
+        known = self.seen_topics().get(topic)
         return 0 if known is None else known.partitions
 
     def read(self, topic: str, partition: int, *, start: int, end: int) -> Iterator[LogRecord]:
@@ -260,8 +284,7 @@ class Cluster:
             self._ports.run.pause(SETTLE_POLL_S)
 
     def _answers(self, topic: str, partitions: int) -> bool:
-        with self.errors("reach Kafka"):
-            known = self._admin.topics(REACH_TIMEOUT_S).get(topic)
+        known = self.seen_topics().get(topic)
         # Any broker may be asked, and this one may not have heard of it.
         return known is not None and known.partitions >= partitions and known.is_led
 
@@ -283,6 +306,13 @@ class Cluster:
             yield
         except KafkaFailure as failure:
             self._admin.poll(0)  # hands over what it noted of its connections
+            if failure.code in SILENT and not self._has_answered:
+                where = f"{self.bootstrap_servers} within {FIRST_ANSWER_S:g} s"
+                why = f": {self._reasons.last}" if self._reasons.last else ""
+                raise AdminError(
+                    f"no broker answers at {where}{why}; check that the brokers run, and"
+                    " --bootstrap-servers and --kafka"
+                ) from failure
             text = self._reasons.explain(failure)
             raise AdminError(
                 f"cannot {action} at {self.bootstrap_servers}: {text};"

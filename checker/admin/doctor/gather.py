@@ -14,8 +14,9 @@ from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import NO_RIGHT, Code, KafkaFailure
 from halfbridge.bridge.settings_topic import READING, read_settings
 from halfbridge.bridge.signatures import load_signatures
+from halfbridge.bridge.trouble import Reasons
 from halfbridge.checker.admin.acls import daemon_acls, producer_acls
-from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S, Cluster
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, FIRST_ANSWER_S, Cluster
 from halfbridge.checker.admin.doctor.facts import Facts
 from halfbridge.checker.admin.doctor.halves import NewestHalves, newest_halves
 from halfbridge.checker.admin.doctor.keys import key_problems
@@ -75,11 +76,13 @@ def gather(
     facts = Facts(asked_at_ms=ports.clock.time_ms(), host=host, named_topics=named)
     ring = _key_ring(config, facts)
     common = _common(config, config.kafka)
-    admin = ports.kafka.admin(common)
+    reasons = Reasons()
+    admin = ports.kafka.admin({**common, "error_cb": reasons.note})
     try:
-        facts.topics = admin.topics(min(REACH_TIMEOUT_S, request.timeout_s))
+        facts.topics = admin.topics(min(FIRST_ANSWER_S, request.timeout_s))
     except KafkaFailure as failure:
-        facts.unreachable = failure.text
+        admin.poll(0)  # hands over what it noted of its connections
+        facts.unreachable = reasons.explain(failure)
         return facts
     real = [
         topic

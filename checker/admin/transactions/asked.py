@@ -48,8 +48,14 @@ class Request(NamedTuple):
 
 
 def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
-    """Return the daemon's limits as its settings record says; the defaults where there is none."""
+    """Return the daemon's limits as its settings record says; the defaults where there is none.
+
+    Raises:
+        AdminError: No broker answers; the operator checks the address.
+    """
     said: DaemonSettings | None = None
+    # Brokers that do not answer at all are an error here: the record would be waited for in vain.
+    cluster.broker_count()
     with suppress(BridgeError, AdminError), cluster.reader(more=READING) as reader:
         records, _ = read_settings(
             reader, names.settings, stop=cluster.ports.run.event(), clock=cluster.ports.clock

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from halfbridge.bridge.failure import Code
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Edge
-from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S
 from halfbridge.checker.admin.read import READ_BATCH
 from halfbridge.checker.errors import AdminError
 
@@ -122,9 +122,7 @@ def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, 
 
 def partition_counts(cluster: Cluster) -> dict[str, int]:
     """Return the number of partitions of every topic that may be seen."""
-    with cluster.errors("reach Kafka"):
-        known = cluster.admin.topics(REACH_TIMEOUT_S)
-    return {topic: seen.partitions for topic, seen in known.items()}
+    return {topic: seen.partitions for topic, seen in cluster.seen_topics().items()}
 
 
 def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:

@@ -240,7 +240,7 @@ def test_a_kafka_that_does_not_answer_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """502 with what to do, as JSON and as a page; a traceback for nobody."""
-    monkeypatch.setattr(cluster, "REACH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(cluster, "FIRST_ANSWER_S", 0.1)
     web = stage(tmp_path)
     answer = web.client(READ_TOKEN).get("/api/v1/topics")
     assert answer.status_code == 502
@@ -254,7 +254,7 @@ def test_a_part_of_a_page_shows_its_error_and_asks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the place of the part, which said "Reading from Kafka" for ever. Other ids get a page."""
-    monkeypatch.setattr(cluster, "REACH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(cluster, "FIRST_ANSWER_S", 0.1)
     browser = stage(tmp_path).browser(READ_TOKEN)
     part = browser.get("/topics", headers={"HX-Request": "true", "HX-Target": "topics"})
     assert part.status_code == 502
