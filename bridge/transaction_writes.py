@@ -53,6 +53,7 @@ class TransactionWrites:
         "_outstanding",
         "_rollback_on",
         "_sends",
+        "_sent_at_s",
         "_state",
         "commit_held",
         "half_partition",
@@ -89,10 +90,11 @@ class TransactionWrites:
         self._decision: DecisionFuture | None = None  # sent, not acknowledged
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._sends: list[SendFuture] = []
+        self._sent_at_s = 0.0  # of the last send, by the monotonic clock
 
-    @property
     def is_unanswered(self) -> bool:
-        """Whether a send has failed, and no half message was acknowledged."""
+        """Wait for outstanding sends; tell whether one has failed, and none was acknowledged."""
+        self._await_sends()
         return self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
@@ -123,6 +125,7 @@ class TransactionWrites:
             future.transaction = self
             future.index = index
             self._sends.append(future)
+        self._sent_at_s = shared.now()
         now_ms = shared.time_ms()
         headers = half_headers(
             message,
@@ -283,9 +286,12 @@ class TransactionWrites:
             future.settle()
 
     def _await_sends(self) -> None:
-        """Wait until no send is outstanding; give up sends that do not settle in time."""
+        """Wait until no send is outstanding; give up sends that do not settle in time.
+
+        The time began with the last send: who has waited for room since then waits no second time.
+        """
         now = self.shared.now
-        deadline = now() + self.shared.config.send_timeout_ms / MS_PER_S
+        deadline = self._sent_at_s + self.shared.config.send_timeout_ms / MS_PER_S
         for future in tuple(self._sends):
             if not future.wait(max(0.0, deadline - now())):
                 self.give_up_send(future)

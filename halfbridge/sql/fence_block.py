@@ -259,7 +259,7 @@ class _Block(Generic[Handle]):
             error.outcome = outcome
         if outcome is None:
             return
-        if outcome is Outcome.ROLLED_BACK and self._tx.is_unanswered:
+        if outcome is Outcome.ROLLED_BACK and self._tx.is_unanswered():
             _LOG.info("no broker answered for %s; if it is stored, a check settles it", self._tx.id)
             return
         self._tx.commit_held = ""

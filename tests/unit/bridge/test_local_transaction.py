@@ -18,7 +18,6 @@ class _Transaction:
     """Notes what it is told to do; fails with `error` where there is one."""
 
     id = "0" * 32
-    is_unanswered = False
 
     def __init__(self, error: Exception | None = None) -> None:
         self.told: list[str] = []

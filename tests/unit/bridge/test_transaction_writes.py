@@ -117,6 +117,20 @@ def test_who_decides_twice_sends_once(writer: FakeWriter, tx: Transaction) -> No
         tx.rollback_async()
 
 
+def test_who_waited_for_room_waits_no_second_time_for_acknowledgements(
+    writer: FakeWriter, tx: Transaction
+) -> None:
+    """A send has its time once; an acknowledgement that is there by then counts."""
+    tx.send_async(MESSAGE)
+    clock, timeout_s = tx.shared.now.__self__, tx.shared.config.send_timeout_ms / 1_000  # type: ignore[attr-defined]
+    clock.now_s += timeout_s
+    waited_until = clock.now_s + timeout_s
+    assert tx.is_unanswered()
+    assert clock.now_s < waited_until
+    _ack(tx, writer, None)
+    assert not tx.is_unanswered()
+
+
 def test_a_lost_half_message_leaves_rollback_only(writer: FakeWriter, tx: Transaction) -> None:
     """The future says that it may not be stored; commit is refused."""
     future = tx.send_async(MESSAGE)

@@ -1,0 +1,136 @@
+"""Blocks of a fence whose broker goes away before any half message is acknowledged."""
+
+# ruff: noqa: PT012  (what the body of a block does is what is tested)
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.bridge import Answer, IllegalTransitionError, Resolution, State
+from halfbridge.bridge.errors import BridgeError, HalfNotStoredError
+from halfbridge.testkit.broker import EmbeddedBroker
+from tests.integration.brokers import started
+from tests.kit.waiting import until
+from tests.sql.fence_scene import Scene, new_cluster, on, work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.broker
+
+SEND_MS = 3_000
+# A wait for a ROLLBACK, or for the broker that is asked before one, would take this long.
+DECISION_MS = 60_000
+# A machine that does other things too; far below DECISION_MS.
+FACTOR = 4
+
+
+class BrokenError(Exception):
+    """What goes wrong in a block."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """Yield a broker to freeze and to kill."""
+    with started(EmbeddedBroker(), "no broker") as made:
+        yield made
+
+
+@pytest.fixture
+def away(broker: EmbeddedBroker, database: Database) -> Iterator[Scene]:
+    """Yield a service whose producer waits much longer for a decision than for a half message."""
+    cluster = new_cluster(broker.bootstrap_servers)
+    with cluster.producer(send_timeout_ms=SEND_MS, decision_timeout_ms=DECISION_MS) as producer:
+        yield Scene(database, cluster=cluster, producer=producer)
+
+
+@contextmanager
+def frozen(broker: EmbeddedBroker) -> Iterator[None]:
+    """Have the broker alive and silent."""
+    broker.pause()
+    try:
+        yield
+    finally:
+        broker.resume()
+
+
+@contextmanager
+def dead(broker: EmbeddedBroker) -> Iterator[None]:
+    """Have nobody listen."""
+    broker.kill()
+    try:
+        yield
+    finally:
+        broker.restart()
+
+
+def in_a_block(scene: Scene, txs: list[Any]) -> None:
+    """Wait for the send, as is usual."""
+    with (
+        pytest.raises(HalfNotStoredError),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        txs.append(tx)
+        tx.send(scene.message())
+        work(connection, 1)
+
+
+def with_the_send_outstanding(scene: Scene, txs: list[Any]) -> None:
+    """Work while the send is on its way, which is refused."""
+    with (
+        pytest.raises(IllegalTransitionError),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        txs.append(tx)
+        tx.send_async(scene.message())
+        work(connection, 1)
+
+
+def by_an_exception(scene: Scene, txs: list[Any]) -> None:
+    """Leave the block while the send is on its way."""
+    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, _):
+        txs.append(tx)
+        tx.send_async(scene.message())
+        raise BrokenError
+
+
+@on("sqlite")
+@pytest.mark.parametrize("gone", [frozen, dead])
+def test_a_request_meets_one_send_timeout(
+    broker: EmbeddedBroker, away: Scene, gone: Callable[[EmbeddedBroker], Any]
+) -> None:
+    """Nothing waits for a ROLLBACK; whatever was stored nevertheless, a check rolls back."""
+    with away.block() as (tx, connection):  # all connections are there
+        work(connection, 0)
+    away.check_committed(tx, 0)
+    txs: list[Any] = []
+    took_s: dict[str, float] = {}
+    with gone(broker):
+        for way in (in_a_block, with_the_send_outstanding, by_an_exception):
+            began = monotonic()
+            way(away, txs)
+            took_s[way.__name__] = monotonic() - began
+    assert all(each < FACTOR * SEND_MS / 1_000 for each in took_s.values()), took_s
+    assert [each.state for each in txs] == [State.SEND_FAILED] * len(took_s)
+    assert away.worked() == [0]
+    rolled_back = Answer(Resolution.ROLLBACK)
+    assert all(away.fence.check(away.view(each.id)) == rolled_back for each in txs)
+
+    def goes_on() -> Any:
+        try:
+            with away.block() as (tx, connection):
+                work(connection, 1)
+        except BridgeError:  # the broker is still on its way back
+            return None
+        return tx
+
+    later = until("the service goes on", goes_on)
+    assert away.worked() == [0, 1]
+    assert away.decisions(later.id) == [("COMMIT", 1)]
+    assert all(away.decisions(each.id) == [] for each in txs)
