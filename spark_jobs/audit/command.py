@@ -26,7 +26,9 @@ from halfbridge.spark_jobs.audit.report import make_report, text_lines
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.topic_ids import refuse_changed
 from halfbridge.spark_jobs.reading.believed import believed
+from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.snapshot import Snapshot, read_snapshot
 from halfbridge.spark_jobs.reading.take_snapshot import (
     SETTLE_S,
@@ -34,9 +36,9 @@ from halfbridge.spark_jobs.reading.take_snapshot import (
     other_halves,
     topic_ranges,
 )
-from halfbridge.spark_jobs.reading.topics import read_ranges
+from halfbridge.spark_jobs.reading.topics import Topics, read_ranges
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.tables.storage import Storage
+from halfbridge.spark_jobs.tables.storage import Storage, jvm_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -145,25 +147,26 @@ def main(
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
             raise JobError(f"{findings} exists already: give another --findings")
+        where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
+        if given is not None:
+            _refuse_changed_topics(spark, given, **where)
         snapshot = given or _take(
             spark,
             source,
             _say,
-            bootstrap_servers=bootstrap_servers,
-            kafka=kafka,
             prefix=topic_prefix,
             topics=topics,
             settle_s=settle_s,
+            **where,
         )
         may_repeat = delivery == Delivery.AT_LEAST_ONCE
         bounds = Bounds(snapshot, round(grace_s * 1000), may_repeat)
 
         def find_others() -> Others:
-            ranges = snapshot.others
+            ranges, ids = snapshot.others, snapshot.topic_ids
             if given is None and not no_others:
-                where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
-                ranges = other_halves(spark, snapshot.names, other_prefixes, **where)
-            return _others(spark, ranges, source)
+                ranges, ids = other_halves(spark, snapshot.names, other_prefixes, **where)
+            return _others(spark, ranges, ids, source)
 
         _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
         facts = facts_of(spark, snapshot, source, judge)
@@ -202,13 +205,39 @@ def facts_of(
 
 
 def _others(
-    spark: SparkSession, ranges: Mapping[str, Mapping[int, Range]], source: Mapping[str, str]
+    spark: SparkSession,
+    ranges: Mapping[str, Mapping[int, Range]],
+    ids: Mapping[str, str],
+    source: Mapping[str, str],
 ) -> Others:
     if not ranges:
         return Others()
     _say(f"reading {', '.join(sorted(ranges))}, for transactions that are not known here")
     known = facts_of_halves(read_ranges(spark, ranges, source)).select("txn")
-    return Others(ranges, known.where(F.col("txn").isNotNull()))
+    return Others(ranges, known.where(F.col("txn").isNotNull()), ids)
+
+
+def _refuse_changed_topics(
+    spark: SparkSession, snapshot: Snapshot, *, bootstrap_servers: str, kafka: Mapping[str, str]
+) -> None:
+    """Refuse a snapshot whose offsets are not of the topics that the cluster has now.
+
+    Raises:
+        JobError: a topic is gone or was made anew; the user must take a new snapshot.
+    """
+    kept = snapshot.kept_ids()
+    if not kept:
+        return
+    try:
+        jvm_of(spark)
+    except JobError:
+        _say("whether the topics were created again is not known: this session has no JVM")
+        return
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        present = cluster.topic_ids(Topics.of(*kept))
+    refuse_changed(
+        "the snapshot", kept, present, remedy="Run the audit without --snapshot, which takes one."
+    )
 
 
 def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> None:

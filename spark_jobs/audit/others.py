@@ -25,7 +25,9 @@ class Others:
     Attributes:
         ranges: Half topic -> partition -> the offsets that are read.
         ids: Column txn: the transaction ids in these topics; None without such topics.
+        topic_ids: Half topic -> Kafka's id.
     """
 
     ranges: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
     ids: DataFrame | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)

@@ -111,7 +111,9 @@ def _audit(
     owned, of_others = None, 0
     if strange := states.pop(STRANGE, 0):
         others = find_others()
-        bounds = replace(bounds, snapshot=replace(bounds.snapshot, others=others.ranges))
+        topic_ids = {**bounds.snapshot.topic_ids, **others.topic_ids}
+        snapshot = replace(bounds.snapshot, others=others.ranges, topic_ids=topic_ids)
+        bounds = replace(bounds, snapshot=snapshot)
         if others.ids is not None:
             ids = sifted.where(F.col("state") == STRANGE).select("txn")
             owned = keep(ids.join(others.ids, "txn", how="left_semi"))

@@ -70,6 +70,7 @@ class Snapshot:
     hidden: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     others: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> TopicNames:
@@ -94,6 +95,14 @@ class Snapshot:
     def ranges(self, *topics: str) -> dict[str, Mapping[int, Range]]:
         """Return what was read of these topics, all of which it names."""
         return {topic: self.topics[topic] for topic in topics}
+
+    def kept_ids(self) -> dict[str, str]:
+        """Return topic -> id of all topics of which anything was read; empty: not known."""
+        return {
+            topic: self.topic_ids.get(topic, "")
+            for topic, read in {**self.topics, **self.others}.items()
+            if any(each.start < each.end for each in read.values())
+        }
 
     def cut_until_ms(self, topic: str) -> int:
         """Return the append time up to which records of `topic` may be deleted; -1: none is."""
@@ -132,6 +141,7 @@ def from_json(data: Any) -> Snapshot:
             hidden=tuple(given["hidden"]),
             gone=tuple(given["gone"]),
             others=_topics(given["others"]),
+            topic_ids=dict(given.get("topic_ids", {})),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise JobError(f"this is no snapshot: {type(error).__name__}: {error}") from error

@@ -31,7 +31,12 @@ from halfbridge.serde.topics import DEAD_LETTERS, TopicNames
 from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.reading.cluster import Applied, Brokers, connect
 from halfbridge.spark_jobs.reading.snapshot import NOTHING_LEFT_MS, Range, Snapshot
-from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME, cluster_options, read_ranges
+from halfbridge.spark_jobs.reading.topics import (
+    LOG_APPEND_TIME,
+    Topics,
+    cluster_options,
+    read_ranges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,7 +52,7 @@ _BRIEF_S = 1.0
 # Offsets read to learn when a cut log begins now; most of them may be markers.
 _PROBE_OFFSETS = 1_000
 
-Topics = dict[str, dict[int, Range]]
+Ranges = dict[str, dict[int, Range]]
 
 
 def audit_snapshot(
@@ -79,6 +84,9 @@ def audit_snapshot(
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
         taken_ms = _now_ms()
+        # Asked first: of a topic that is made anew now, the id does not fit the ends, which is an
+        # error later. The other way round its offsets would be read of another topic.
+        ids = cluster.topic_ids(Topics.of(names.half, names.op, names.dead, *real))
         outputs, hidden = cluster.awaited_ends(
             cluster.partitions([*real, names.dead]), within_s=settle_s
         )
@@ -97,6 +105,7 @@ def audit_snapshot(
         positions=applied.positions,
         hidden=tuple(sorted({topic for topic, _ in hidden})),
         gone=tuple(topic for topic in wanted if topic not in present),
+        topic_ids=ids,
     )
 
 
@@ -107,8 +116,8 @@ def other_halves(
     *,
     bootstrap_servers: str,
     kafka: Mapping[str, str],
-) -> Topics:
-    """Return what the half topics of other installations hold now.
+) -> tuple[Ranges, dict[str, str]]:
+    """Return what the half topics of other installations hold now, and the topics' ids.
 
     Asked after the ends of the real topics: what another installation has delivered by then has
     its half message in it, or had it before its retention deleted that.
@@ -130,9 +139,11 @@ def other_halves(
         for half in halves:
             if half not in present:
                 raise JobError(_missing(half, "--other-prefix"))
+        ids = cluster.topic_ids(Topics.of(*halves)) if halves else {}  # first, as in an audit
         ends = cluster.stable_ends(cluster.partitions(halves)) if halves else {}
         starts = cluster.starts(ends) if ends else {}
-    return _with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka))
+    options = cluster_options(bootstrap_servers, kafka)
+    return _with_first(spark, _ranges(starts, ends), options), ids
 
 
 def undecided_snapshot(
@@ -184,7 +195,7 @@ def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
 
 def topic_ranges(
     spark: SparkSession, topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str]
-) -> Topics:
+) -> Ranges:
     """Return what one topic holds now.
 
     Raises:
@@ -215,8 +226,8 @@ def _missing(topic: str, prefix: str = "") -> str:
     return f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
 
 
-def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Topics:
-    ranges: Topics = {}
+def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Ranges:
+    ranges: Ranges = {}
     for (topic, number), end in sorted(ends.items()):
         start = starts[topic, number]
         ranges.setdefault(topic, {})[number] = Range(start, max(start, end))
@@ -224,8 +235,8 @@ def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Topics:
 
 
 def _with_first(
-    spark: SparkSession, ranges: Topics, options: Mapping[str, str], *, real: Iterable[str] = ()
-) -> Topics:
+    spark: SparkSession, ranges: Ranges, options: Mapping[str, str], *, real: Iterable[str] = ()
+) -> Ranges:
     """Return the ranges, each that is cut with the time of the first record left (`first_times`).
 
     Where no record that is left tells the time, anything may have been deleted: NOTHING_LEFT_MS.

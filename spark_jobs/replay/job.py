@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.topic_ids import refuse_changed
+from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, Position
 from halfbridge.spark_jobs.reading.snapshot import Range
 from halfbridge.spark_jobs.reading.topics import Topics, cluster_options, read_ranges, read_topics
@@ -146,6 +148,9 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
         JobError: The source cannot be replayed; the user must act.
         PySparkException: Spark cannot read the source.
     """
+    # Asked first: of a topic that is created again now, the id does not fit the offsets, which is
+    # an error when the replay is resumed.
+    topic_id = _topic_ids(spark, job).get(job.from_topic, "")
     rows = _source(spark, job, None)
     counted = rows.groupBy("topic", "partition").agg(
         F.min("offset").alias("low"),
@@ -156,7 +161,7 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
         Place(row["topic"], row["partition"], row["low"], row["high"] + 1, row["rows"])
         for row in counted.collect()
     ]
-    return make_plan(job.identity(), places, slice_rows=job.slice_rows)
+    return make_plan(job.identity(), places, slice_rows=job.slice_rows, topic_id=topic_id)
 
 
 def preview(spark: SparkSession, job: Replay) -> Sent:
@@ -176,8 +181,8 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
     """Send the slices of `job` that are not done, and return what this run has sent.
 
     Raises:
-        JobError: The replay.id was used before, or the checkpoint belongs to another replay; the
-            user must act.
+        JobError: The replay.id was used before, the checkpoint belongs to another replay, or the
+            topic to read was deleted or created again; the user must act.
         SinkError: The installation is not set up correctly; the text says what to do.
         PySparkException: Spark or the sink failed.
     """
@@ -194,6 +199,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
             f"replay {job.replay_id} is complete: {plan.rows} rows were sent to {job.to_topic}."
             " To send them again, choose another --replay-id"
         )
+    _refuse_changed_topic(spark, job, plan)
     if done:
         show(f"resuming after {done} of {plan.slices} slices")
     sent = Sent(plan, done)
@@ -254,6 +260,30 @@ def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFram
         )
     wanted = selected(rows, where=job.where, replay_id=job.replay_id)
     return wanted if bounds is None else within(wanted, bounds)
+
+
+def _topic_ids(spark: SparkSession, job: Replay) -> dict[str, str]:
+    if job.table:
+        return {}
+    with connect(spark, job.bootstrap_servers, job.kafka) as cluster:
+        return cluster.topic_ids(Topics.of(job.from_topic))
+
+
+def _refuse_changed_topic(spark: SparkSession, job: Replay, plan: ReplayPlan) -> None:
+    """Refuse a plan whose offsets are not of the topic that the cluster has now.
+
+    Raises:
+        JobError: The topic is gone or was created again; the user must act.
+    """
+    if job.table or not plan.slices:
+        return
+    refuse_changed(
+        f"the plan in {job.checkpoint}",
+        {job.from_topic: plan.topic_id},
+        _topic_ids(spark, job),
+        remedy="Slices that were sent stay sent. For a replay of the topic that exists now give"
+        " another --replay-id and a new --checkpoint.",
+    )
 
 
 def _kept_plan(storage: Storage, job: Replay) -> ReplayPlan | None:

@@ -40,11 +40,13 @@ class ReplayPlan:
         identity: The settings that must not change when the replay is resumed; JSON values.
         places: The source partitions.
         slices: Number of slices; each is one batch of the sink.
+        topic_id: Kafka's id of the source topic; empty for a table, and in plans of halfbridge 0.1.
     """
 
     identity: Mapping[str, Any]
     places: tuple[Place, ...]
     slices: int
+    topic_id: str = ""
 
     @property
     def rows(self) -> int:
@@ -74,18 +76,19 @@ class ReplayPlan:
             "plan_version": PLAN_VERSION,
             "identity": dict(self.identity),
             "slices": self.slices,
+            "topic_id": self.topic_id,
             "places": places,
         }
         return json.dumps(plan, indent=1) + "\n"
 
 
 def make_plan(
-    identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int
+    identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int, topic_id: str = ""
 ) -> ReplayPlan:
     """Return a plan of slices with about `slice_rows` rows each; 0 slices for 0 rows."""
     rows = sum(place.rows for place in places)
     ordered = sorted(places, key=lambda place: (place.topic, place.partition))
-    return ReplayPlan(identity, tuple(ordered), -(-rows // slice_rows))
+    return ReplayPlan(identity, tuple(ordered), -(-rows // slice_rows), topic_id)
 
 
 def read_plan(text: str, where: str) -> ReplayPlan:
@@ -99,7 +102,8 @@ def read_plan(text: str, where: str) -> ReplayPlan:
         if kept["plan_version"] != PLAN_VERSION:
             raise ValueError(f"version {kept['plan_version']}")  # noqa: TRY301 (one handler)
         places = tuple(Place(*each) for each in kept["places"])
-        return ReplayPlan(kept["identity"], places, int(kept["slices"]))
+        topic_id = str(kept.get("topic_id", ""))
+        return ReplayPlan(kept["identity"], places, int(kept["slices"]), topic_id)
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(
             f"{where} is damaged: {error}. Restore it, or start again with another --replay-id"

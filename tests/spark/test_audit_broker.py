@@ -22,6 +22,7 @@ from halfbridge.spark_jobs.audit import main
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import GROUP, Installation
 from tests.spark.marks import INTERPRETED
+from tests.spark.real_topic import RealTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,6 +248,27 @@ def test_another_installation_on_the_same_topic(
     for each in (report, again):
         del each["seconds"]
     assert again == report
+
+
+def test_a_snapshot_of_a_topic_that_was_made_anew_is_refused(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
+    """Its offsets are of other records now: the error names the topic, and what to do."""
+    orders = installation.real("orders")
+    installation.write(orders, b"somebody else's")
+    path = tmp_path / "report.json"
+    assert audit(installation, "--topic", orders, "--report", str(path), exit_code=0)["clean"]
+    topic = RealTopic(installation.servers, orders)
+    changes = (topic.make_anew, "created again"), (topic.delete, "were deleted, or")
+    for change, named in changes:
+        change()
+        words = ["--bootstrap-servers", installation.servers, "--snapshot", str(path)]
+        refused = CliRunner().invoke(main, words)
+        assert refused.exit_code == 1
+        (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
+        assert named in line
+        assert orders in line
+        assert "without --snapshot" in line
 
 
 def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:

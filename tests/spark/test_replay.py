@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from halfbridge.serde.headers import RESERVED
 from halfbridge.spark_jobs.replay import main
 from halfbridge.spark_jobs.replay.rows import REPLAY_ID
+from tests.spark.real_topic import RealTopic
 from tests.spark.sink_scene import SinkScene, check_exactly_once, value_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def report(result: Result) -> dict[str, Any]:
 
 
 def test_offset_range_of_a_topic(spark: SparkSession, scene: SinkScene) -> None:
-    """A dry run writes nothing; a run sends what the filter wants; a second one is refused."""
+    """A dry run writes nothing; a run sends what the filter wants; a second one is refused.
+
+    So is one that is resumed when the topic was created again.
+    """
     checkpoint = str(scene.directory / "replay")
     where = "value >= cast('row-000030' AS binary)"
     words = ("--replay-id", "fix-1", "--where", where, "--slice-rows", "20")
@@ -78,6 +82,14 @@ def test_offset_range_of_a_topic(spark: SparkSession, scene: SinkScene) -> None:
         assert text in refused.stderr
     assert len(scene.settled(scene.fixes)) == ROWS - 30
     assert scene.undecided() == set()
+
+    # As if killed before the last slice; offsets of the plan are of other records now.
+    (scene.directory / "replay" / "done" / "2").unlink()
+    RealTopic(scene.servers, scene.orders).make_anew()
+    refused = replay(scene, *words, "--checkpoint", checkpoint)
+    assert refused.exit_code == 1
+    assert f"other records now: {scene.orders} (id " in refused.stderr
+    assert "give another --replay-id" in refused.stderr
 
 
 @pytest.mark.spark_long

@@ -25,8 +25,10 @@ def test_every_offset_is_in_one_slice(slice_rows: int) -> None:
 
 def test_a_plan_is_read_as_it_was_written() -> None:
     """A resumed replay cuts where the first run did."""
-    plan = make_plan(IDENTITY, PLACES, slice_rows=10)
+    plan = make_plan(IDENTITY, PLACES, slice_rows=10, topic_id="AbC")
     assert read_plan(plan.to_json(), "plan.json") == plan
+    of_0_1 = plan.to_json().replace(' "topic_id": "AbC",\n', "")
+    assert read_plan(of_0_1, "plan.json").topic_id == ""
     assert plan.rows == 68
     assert [place.topic for place in plan.places] == ["a", "a", "b"]
 
