@@ -28,7 +28,8 @@ class TopicIds:
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._client: Any = AdminClient(dict(properties))
+        self._properties = dict(properties)
+        self._client: Any = None
 
     def ask(self, topic: str, timeout_s: float) -> str:
         """Return the id of a topic, 32 hexadecimal digits.
@@ -39,8 +40,11 @@ class TopicIds:
         Raises:
             KafkaFailure: The topic does not exist or may not be described, or no broker answers.
         """
-        futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+        client = self._client or AdminClient(self._properties)
+        self._client = None  # one that had no answer may wait for a dead controller for ever
+        futures = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
         number: int = KafkaAnswer(futures[topic], _number, timeout_s).result()
+        self._client = client
         if number == _NO_UUID:
             return hashlib.sha256(topic.encode()).hexdigest()[:32]
         return f"{number:032x}"

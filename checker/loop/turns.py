@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.loop import transactional_ids
@@ -27,12 +27,21 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Call, Ports, SideThread
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
-    from halfbridge.checker.metrics import Metrics
 
 _log = logging.getLogger("halfbridge.checker")
 
 # Interval at which a slow commit is checked: bounds how late a hung call is noticed.
 LOOK_S = 0.5
+
+
+class TurnMetrics(Protocol):
+    """What is counted."""
+
+    def producer_replaced(self) -> None:
+        """Count a producer that was replaced."""
+
+    def spare_id_taken(self) -> None:
+        """Count a transactional id that was left for another one."""
 
 
 class Turns:
@@ -48,7 +57,7 @@ class Turns:
     """
 
     def __init__(
-        self, config: CheckerConfig, id_prefix: str, metrics: Metrics, *, ports: Ports
+        self, config: CheckerConfig, id_prefix: str, metrics: TurnMetrics, *, ports: Ports
     ) -> None:
         self._config = config
         count = config.transactional_producers + transactional_ids.SPARES_MAX

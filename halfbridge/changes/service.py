@@ -3,67 +3,54 @@
 Several relays of one topic share its partitions, as members of one consumer group. The broker
 refuses the kafka_txn of a relay that has lost its partitions (KIP-447). Whatever fails, the answer
 is the same: abort, drop the clients, read again from the committed offsets.
+
+A real topic that cannot take messages for now holds up no other one: its events are held, and a
+restart reads them again (`held`).
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from threading import Event as ThreadEvent
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
-from halfbridge.bridge.errors import (
-    BridgeError,
-    ConfigError,
-    FatalError,
-    RetriableError,
+from halfbridge.bridge.errors import BridgeError, ConfigError, FatalError, RetriableError
+from halfbridge.bridge.failure import (
+    MEMBER_FENCED,
+    UNREACHABLE,
+    Code,
+    KafkaFailure,
+    bridge_error,
 )
-from halfbridge.bridge.failure import MEMBER_FENCED, Code, KafkaFailure, bridge_error
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import NO_COMMITTED_OFFSET
-from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
+from halfbridge.changes.decide import Event
+from halfbridge.changes.held import Position, position_of
+from halfbridge.changes.writing import METADATA_S, ChangesMetrics, ChangesSetup, Learned, Writing
 from halfbridge.checker.loop.backoff import delay_s
-from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
-from halfbridge.checker.loop.outlet import Transactor
-from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.checker.metrics import build_info
+from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.status import Health
-from halfbridge.serde.avro import DEAD_LETTER
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import DEAD, headers_of
-from halfbridge.serde.limits import shortened
-from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, DeadLetter, DeadReason
+from halfbridge.serde.headers import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from halfbridge.bridge.ports import Member, Place, Ports, Record, SeenTopic
-    from halfbridge.changes.mapping import ChangeMapping
-    from halfbridge.changes.values import Schemas
-    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.bridge.ports import Member, Place, Ports, Record
 
 _LOG = logging.getLogger("halfbridge.changes")
+_PRODUCERS = 2  # which take turns: the markers of one are written while the other one is used
 _POLL_S = 0.5  # how soon `stop` is noticed
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.1, 5.0  # waits after a failure; they double
-_BISECT = 8  # a batch that is refused is divided by this factor, until one event is left
-# Events that are known to be refused. Each is forgotten with its dead letter.
-_BLAMED_MAX = 1_000
-_REFUSED_S = 60.0  # after which a topic without a right is tried again
-# How long metadata of real topics count, and how often a missing topic is looked for.
-_METADATA_S = 10.0
-_LOOK_AGAIN_S = 1.0
-# How fast the time is earned again for which topics may be waited for: at most a tenth of all time
-# is waited.
-_PATIENCE_REFILL = 0.1
 # Without a turn for so long the relay is not healthy: a turn takes two time-outs of a kafka_txn.
 _TURN_S_MAX = 60.0
-_MARK = "c1;"  # of the metadata of a committed offset; the id of the change topic follows
 
 
 class PositionLostError(BridgeError):
@@ -71,57 +58,6 @@ class PositionLostError(BridgeError):
 
     An operator looks for what is missing, and runs the relay once with `--accept-lost`.
     """
-
-
-class ChangesSetup(NamedTuple):
-    """What a relay of changes is given.
-
-    Attributes:
-        topic: The change topic.
-        mapping: Which changes become messages.
-        config: Brokers, prefix, sizes of batches, time-outs.
-        group: The consumer group.
-        slot: A stable name of this relay, which no other has at the same time.
-        transactional_id: Of this slot, and of no other.
-        schemas: Returns a schema of the registry; RetriableError: it does not answer.
-        topic_id: Asks for the id of the change topic.
-        accept_lost: Whether to go on where the topic begins, if the position is lost.
-    """
-
-    topic: str
-    mapping: ChangeMapping
-    config: CheckerConfig
-    group: str
-    slot: str
-    transactional_id: str
-    schemas: Schemas
-    topic_id: Callable[[], str]
-    accept_lost: bool = False
-
-
-class ChangesMetrics:
-    """The metrics of a relay of changes, on a registry of its own. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        build_info(self.registry)
-        self.events = Counter(
-            "halfbridge_relay_changes",
-            "Change events relayed, by outcome: message, dead, or why nothing is sent.",
-            ["outcome"],
-            registry=self.registry,
-        )
-        self.troubles = Counter(
-            "halfbridge_relay_troubles",
-            "Failures of Kafka or of the schema registry, after which the relay tried again.",
-            ["what"],
-            registry=self.registry,
-        )
-        self.turn_age_s = Gauge(
-            "halfbridge_relay_round_age_seconds",
-            "How long ago a turn ended well, or the relay began.",
-            registry=self.registry,
-        )
 
 
 class ChangesRelay:
@@ -141,7 +77,12 @@ class ChangesRelay:
         self._turn_at = monotonic()
         self._failures = 0
         self.topic_id = ""  # of the change topic, once it is known
-        self.learned = Learned(setup.config.batch_records_max, setup.config.topic_gone_ms / 1000)
+        self.learned = Learned(setup.config.batch_records_max)
+        # One kafka_txn at a time, each acknowledged before the next one begins.
+        exact = replace(
+            setup.config, delivery=Delivery.EXACTLY_ONCE.value, transactional_producers=_PRODUCERS
+        )
+        self.turns = Turns(exact, setup.transactional_id, self.metrics, ports=ports)
         self.metrics.turn_age_s.set_function(lambda: monotonic() - self._turn_at)
 
     def health(self) -> Health:
@@ -167,8 +108,14 @@ class ChangesRelay:
         Raises:
             PositionLostError: The position is lost; an operator acts.
             ConfigError: A setting of the Kafka clients is wrong.
-        FatalError: Another relay has the slot.
+            FatalError: Another relay has the slot.
         """
+        try:
+            self._run()
+        finally:
+            self.turns.close()
+
+    def _run(self) -> None:
         while not self.is_stopping:
             try:
                 self._session()
@@ -189,11 +136,15 @@ class ChangesRelay:
         self.metrics.troubles.labels(what).inc()
         _LOG.log(logging.WARNING if is_news else logging.DEBUG, "%s; again soon", text)
 
-    def well(self) -> None:
-        """Note that a turn has ended well."""
+    def well(self, waits_for: str = "") -> None:
+        """Note that a turn has ended well, and which real topics are waited for."""
         with self._lock:
-            self._ill, self._turn_at = "", monotonic()
+            is_news = waits_for not in ("", self._ill)
+            self._ill, self._turn_at = waits_for, monotonic()
         self._is_ready, self._failures = True, 0
+        if is_news:
+            self.metrics.troubles.labels("topics").inc()
+            _LOG.warning("%s; other topics go on", waits_for)
 
     def _session(self) -> None:
         """Read and write with new clients, until `stop` or a failure."""
@@ -204,93 +155,28 @@ class ChangesRelay:
             session.close(leaves=self.is_stopping)
 
 
-class Learned:
-    """What failed kafka_txns have told: kept over sessions. Times are monotonic seconds.
-
-    Attributes:
-        limit: Events in the next kafka_txn.
-        batch: How much is sent to a partition at once.
-        blamed: (partition, offset) -> why this event is refused.
-        stubs: Events whose dead letters are too large.
-        refused: Real topic that this relay may not write to -> why, and until when that counts.
-        has_failed: Whether the last kafka_txn failed without a record being refused.
-    """
-
-    def __init__(self, limit_max: int, patience_s: float) -> None:
-        self._limit_max, self._patience_max_s = limit_max, patience_s
-        self.limit, self.batch = limit_max, Batch.USUAL
-        self.blamed: dict[tuple[int, int], str] = {}
-        self.stubs: set[tuple[int, int]] = set()
-        self.refused: dict[str, tuple[str, float]] = {}
-        self.has_failed = False
-        self._left_s, self._at = patience_s, monotonic()
-
-    def succeeded(self, events: Iterable[Event]) -> None:
-        """Forget what was known of these events, and make the next batch larger."""
-        for each in events:
-            self.blamed.pop((each.partition, each.offset), None)
-            self.stubs.discard((each.partition, each.offset))
-        self.has_failed = False
-        self.limit = min(self._limit_max, self.limit * 2)
-        if self.limit == self._limit_max:
-            self.batch = Batch.USUAL
-
-    def failed(self, error: KafkaTxnFailedError, events: list[Event]) -> None:
-        """Note a failed kafka_txn with these events; one that is refused alone is blamed."""
-        self.has_failed = not error.permanent or error.untimely
-        if self.has_failed:
-            return
-        if error.topic_refused and error.topic:
-            self.refused[error.topic] = (str(error.failure), monotonic() + _REFUSED_S)
-            return
-        if error.too_large:
-            self.batch = Batch.ONE_RECORD
-        if len(events) > 1:
-            self.limit = max(1, len(events) // _BISECT)
-            return
-        place = (events[0].partition, events[0].offset)
-        if place in self.blamed:
-            self.stubs.add(place)  # the dead letter was refused
-        elif len(self.blamed) < _BLAMED_MAX:
-            self.blamed[place] = str(error.failure or error)
-
-    def may_wait(self) -> bool:
-        """Tell whether a topic that is away may be waited for; noted as a wait that begins now."""
-        now = monotonic()
-        earned_s = (now - self._at) * _PATIENCE_REFILL
-        self._left_s, self._at = min(self._patience_max_s, self._left_s + earned_s), now
-        return self._left_s > 0
-
-    def waited(self, seconds: float) -> None:
-        """Note a wait."""
-        self._left_s -= seconds * (1 + _PATIENCE_REFILL)
-
-
 class _Session:
     """A member of the group and a transactional producer, until one of them fails."""
 
     def __init__(self, setup: ChangesSetup, ports: Ports, relay: ChangesRelay) -> None:
         self._setup, self._ports, self._relay = setup, ports, relay
-        self._names = setup.config.names
-        self._dead_topic = self._names.dead
-        self._learned = relay.learned
+        self._admin = ports.kafka.admin(client_config(setup.config))
+        self._writing = Writing(
+            setup, relay.turns, admin=self._admin, learned=relay.learned, metrics=relay.metrics
+        )
         self._assigned: frozenset[Place] | None = None
         self._places: frozenset[Place] = frozenset()
         self._membership: object = None
-        self._seen: dict[str, SeenTopic] = {}
-        self._seen_at = float("-inf")
         self._topic_id, self._id_at = "", float("-inf")
-        self._has_joined = False
+        self._has_joined = self._is_paused = False
         self._member: Member | None = None
-        self._transactor: Transactor | None = None
 
     def run(self) -> None:
         """Relay until `stop`; raises as ChangesRelay.run, or what makes another session begin."""
         config = self._setup.config
-        self._admin = self._ports.kafka.admin(client_config(config))
         self._check_topics()
         self._check_id()
-        transactor = self._started()
+        self._relay.turns.start()
         member = self._ports.kafka.member(
             {
                 **member_config(config, self._setup.slot),
@@ -301,27 +187,30 @@ class _Session:
         self._member = member
         member.join([self._setup.topic], self._on_assigned, self._on_revoked)
         while not self._relay.is_stopping:
+            self._pause(member)
             first = member.poll(_POLL_S)
             if self._assigned is not None:
                 self._begin(member, self._assigned)
                 continue
-            if monotonic() - self._id_at > _METADATA_S:
+            if monotonic() - self._id_at > METADATA_S:
                 self._check_id()
-            if first is None:
-                if self._has_joined:
-                    self._relay.well()
-                continue
-            events = self._events(first, member.take(config.batch_records_max - 1))
+            more = [] if first is None else member.take(config.batch_records_max - 1)
+            events = [] if first is None else self._events(first, more)
             # `take` may have called back: then these events are another member's, or come again.
-            if not self._is_reading:
-                continue
-            for batch in self._batches(events):
-                if transactor.worn or transactor.batch is not self._learned.batch:
-                    transactor.close()
-                    transactor = self._started()
-                if not self._write(transactor, batch):
-                    return
-                self._relay.well()
+            if self._is_reading:
+                self._writing.relay(events)
+            if self._has_joined:
+                self._relay.well(self._writing.waits_for())
+
+    def _pause(self, member: Member) -> None:
+        """Read no further where nothing more can be held; read on once there is room.
+
+        Where other topics go on, the oldest events are given up instead (`Writing.relay`).
+        """
+        is_full = self._writing.is_full
+        if is_full != self._is_paused and self._is_reading:
+            (member.pause if is_full else member.resume)(self._places)
+            self._is_paused = is_full
 
     @property
     def _is_reading(self) -> bool:
@@ -330,31 +219,20 @@ class _Session:
 
     def close(self, *, leaves: bool) -> None:
         """Drop the clients; `leaves`: let other members have the partitions at once."""
-        if self._transactor is not None:
-            self._transactor.close()
+        self._relay.turns.discard()
         if self._member is not None:
             if leaves:
                 with suppress(KafkaFailure, RuntimeError):
                     self._member.leave()
             self._member.close()
 
-    def _started(self) -> Transactor:
-        self._transactor = Transactor(
-            self._setup.config,
-            self._setup.transactional_id,
-            ports=self._ports,
-            batch=self._learned.batch,
-        )
-        self._transactor.start()
-        return self._transactor
-
     def _check_topics(self) -> None:
-        self._look()
+        seen = self._admin.topics(QUESTION_S)
         for topic, remedy in (
             (self._setup.topic, "start the connector that writes it"),
-            (self._dead_topic, "run `halfbridge topics create`"),
+            (self._setup.config.names.dead, "run `halfbridge topics create`"),
         ):
-            if topic not in self._seen:
+            if topic not in seen:
                 raise RetriableError(f"no topic {topic}, or no right to describe it; {remedy}")
 
     # --- the group ---------------------------------------------------------------------------
@@ -373,50 +251,72 @@ class _Session:
         """Read the assigned partitions from their committed offsets."""
         self._assigned = None
         committed = member.committed(places, QUESTION_S) if places else {}
-        offsets = {
-            place: self._start(member, place, committed[place].offset, committed[place].metadata)
+        positions = {
+            place[1]: self._start(member, place, committed[place].offset, committed[place].metadata)
             for place in places
         }
+        self._writing.begin(positions, self._topic_id, self._membership)
+        self._is_paused = False
         self._places, self._has_joined = places, True
+        offsets = {place: positions[place[1]].offset for place in places}
         member.read_from(offsets)
         _LOG.info("relaying %s, from %s", self._setup.topic, _shown(offsets))
 
-    def _start(self, member: Member, place: Place, offset: int, metadata: str | None) -> int:
-        """Return the offset to read from.
+    def _start(self, member: Member, place: Place, offset: int, metadata: str | None) -> Position:
+        """Return where to begin.
 
         Raises:
             PositionLostError: What comes next was deleted, or belongs to an earlier topic.
+            RetriableError: The partition ends before what was relayed of it.
         """
         low, high = member.ends(place, QUESTION_S)
         if offset == NO_COMMITTED_OFFSET:
-            return low
-        mark = (metadata or "").removeprefix(_MARK)
+            return Position(self._topic_id, low)
         why = ""
-        if mark and mark != self._topic_id:
-            why = f"the topic was created again: its id is {self._topic_id}, not {mark}"
-        elif offset > high and self._setup.accept_lost:  # a deposed leader may tell an old end
-            why = f"offset {offset} comes next, and the topic ends at {high}"
+        try:
+            at = position_of(offset, metadata)
+        except ValueError as error:
+            at, why = Position(self._topic_id, offset), str(error)
+        is_same = at.topic_id in ("", self._topic_id)
+        if not is_same:
+            why = f"the topic was created again: its id is {self._topic_id}, not {at.topic_id}"
+        elif at.end > high:  # a deposed leader may tell an old end
+            why = f"offset {at.end} comes next, and the topic ends at {high}"
+            if not self._setup.accept_lost and at.due:
+                raise RetriableError(f"{place[0]}[{place[1]}]: {why}")
+            why = why if self._setup.accept_lost else ""
         elif offset < low:
-            why = f"offset {offset} comes next, and the topic begins at {low} by now"
-        if why and not self._setup.accept_lost:
+            why = why or f"offset {offset} comes next, and the topic begins at {low} by now"
+        if not why:
+            return at._replace(topic_id=self._topic_id)
+        if not self._setup.accept_lost:
             raise self._lost(f"{place[0]}[{place[1]}]: {why}")
-        if why:
-            _LOG.warning("%s[%d]: %s; going on at %d", *place, why, low)
-        return low if why else offset
+        due = tuple(each for each in at.due if is_same and low <= each < high)
+        end = max(low, at.end) if is_same and at.end <= high else low
+        going_on = Position(self._topic_id, end, due)
+        _LOG.warning("%s[%d]: %s; going on at %d", *place, why, going_on.offset)
+        return going_on
 
     def _check_id(self) -> None:
         """See whether the change topic is still the one that this process began with.
 
         Raises:
             PositionLostError: It was created again.
+            RetriableError: The same, and its loss is accepted.
         """
         self._id_at = monotonic()
-        found, known = self._setup.topic_id(), self._relay.topic_id
-        if known and found != known and not self._setup.accept_lost:
-            raise self._lost(
-                f"{self._setup.topic} was created again: its id is {found}, not {known}"
-            )
+        known = self._relay.topic_id
+        try:
+            found = self._setup.topic_id()
+        except KafkaFailure as failure:
+            if failure.code in UNREACHABLE and self._topic_id:
+                return  # the brokers that have the partitions may answer all the same
+            raise
         self._relay.topic_id = self._topic_id = found
+        if not known or found == known:
+            return
+        text = f"{self._setup.topic} was created again: its id is {found}, not {known}"
+        raise RetriableError(text) if self._setup.accept_lost else self._lost(text)
 
     @staticmethod
     def _lost(why: str) -> PositionLostError:
@@ -438,19 +338,6 @@ class _Session:
                 self._judge(failure_of(error))
         return events
 
-    def _batches(self, fetched: list[Event]) -> Iterator[list[Event]]:
-        """Yield events in order, in batches for a kafka_txn each."""
-        events: list[Event] = []
-        size_bytes, bytes_max = 0, self._setup.config.batch_bytes_max
-        for event in fetched:
-            events.append(event)
-            size_bytes += len(event.key or b"") + len(event.value or b"")
-            if len(events) >= self._learned.limit or size_bytes >= bytes_max:
-                yield events
-                events, size_bytes = [], 0
-        if events:
-            yield events
-
     def _judge(self, failure: KafkaFailure) -> None:
         if failure.code == Code.AUTO_OFFSET_RESET:
             self._check_id()  # names the cause, if the topic was created again
@@ -460,118 +347,6 @@ class _Session:
         if failure.code not in (Code.PARTITION_EOF, Code.TRANSPORT, Code.ALL_BROKERS_DOWN):
             error = bridge_error(failure)
             raise error if isinstance(error, ConfigError) else RetriableError(str(failure))
-
-    # --- writing -----------------------------------------------------------------------------
-
-    def _write(self, transactor: Transactor, events: list[Event]) -> bool:
-        """Write what becomes of events, and their offsets; tell whether to go on.
-
-        Raises:
-            KafkaTxnFailedError: Nothing was written, or that is not known.
-            RetriableError: The schema registry does not answer, or the group went on without this
-                member.
-        """
-        decided = [(each, self._decided(each)) for each in events]
-        away = self._away(decided)
-        while away and self._learned.may_wait():
-            if self._relay.is_stopping:
-                return False
-            text = "; ".join(f"{topic} {why}" for topic, why in sorted(away.items()))
-            self._relay.tell(f"waiting for real topics: {text}", what="topics")
-            ThreadEvent().wait(_LOOK_AGAIN_S)
-            self._learned.waited(_LOOK_AGAIN_S)
-            away = self._away(decided, is_due=True)
-        outcomes: dict[str, int] = {}
-        records = []
-        for event, wanted in decided:
-            decision = wanted
-            if isinstance(wanted, Message) and wanted.topic in away:
-                text = f"{wanted.topic} {away[wanted.topic]}"
-                decision = Dead(DeadReason.UNDELIVERABLE, text)
-            outcomes[_outcome(decision)] = outcomes.get(_outcome(decision), 0) + 1
-            if isinstance(decision, Message):
-                topic, key, value, headers = decision
-                records.append(Outgoing(topic, -1, key, value, headers, 0))
-            elif isinstance(decision, Dead):
-                records.append(self._letter(event, decision))
-        offsets = {event.partition: event.offset + 1 for event in events}
-        metadata = f"{_MARK}{self._topic_id}"
-        try:
-            transactor.write(records)
-            transactor.commit(
-                [(self._setup.topic, number, at, metadata) for number, at in offsets.items()],
-                self._membership,
-            )
-        except KafkaTxnFailedError as error:
-            self._learned.failed(error, events)
-            raise
-        self._learned.succeeded(events)
-        for outcome, count in outcomes.items():
-            self._relay.metrics.events.labels(outcome).inc(count)
-        return True
-
-    def _decided(self, event: Event) -> Message | Skip | Dead:
-        refused = self._learned.blamed.get((event.partition, event.offset))
-        if refused is not None:
-            return Dead(DeadReason.UNDELIVERABLE, refused)
-        return decide(
-            event,
-            self._setup.mapping,
-            topic_id=self._topic_id,
-            names=self._names,
-            schemas=self._setup.schemas,
-        )
-
-    def _letter(self, event: Event, dead: Dead) -> Outgoing:
-        is_stub = (event.partition, event.offset) in self._learned.stubs
-        letter = DeadLetter(
-            reason=dead.reason,
-            detail=shortened(dead.detail),
-            check_times=-1,
-            decided_timestamp=NO_TIMESTAMP,
-            op_offset=NO_OFFSET,
-            source_topic=self._setup.topic,
-            source_partition=event.partition,
-            source_offset=event.offset,
-            is_stub=is_stub,
-        )
-        mark = (DEAD, DEAD_LETTER.encode(letter))
-        if is_stub:
-            return Outgoing(self._dead_topic, -1, None, None, [mark], 0)
-        return Outgoing(self._dead_topic, -1, event.key, event.value, [*event.headers, mark], 0)
-
-    def _away(
-        self, decided: list[tuple[Event, Message | Skip | Dead]], *, is_due: bool = False
-    ) -> Mapping[str, str]:
-        """Return the real topics that cannot take messages now, with the reason."""
-        wanted = {each.topic for _, each in decided if isinstance(each, Message)}
-        if not wanted:
-            return {}
-        found = self._found(wanted)
-        is_old = monotonic() - self._seen_at > _METADATA_S
-        if is_due or is_old or found or self._learned.has_failed:
-            self._look()
-            found = self._found(wanted)
-        return found
-
-    def _found(self, wanted: set[str]) -> dict[str, str]:
-        found = {}
-        for topic in wanted:
-            seen = self._seen.get(topic)
-            why, until = self._learned.refused.get(topic, ("", 0.0))
-            if why and monotonic() < until:
-                found[topic] = f"refuses this relay: {why}"
-            elif seen is None:
-                found[topic] = "does not exist, or may not be described"
-            elif not seen.is_led:
-                found[topic] = "has a partition without a leader"
-            elif self._learned.has_failed and seen.out_of_sync:
-                found[topic] = "has replicas out of sync, and the last kafka_txn failed"
-        return found
-
-    def _look(self) -> None:
-        self._seen = self._admin.topics(QUESTION_S)
-        self._seen_at = monotonic()
 
 
 def _event(record: Record) -> Event:
@@ -587,12 +362,6 @@ def _event(record: Record) -> Event:
         headers,
         max(0, record.timestamp()[1]),
     )
-
-
-def _outcome(decision: Message | Skip | Dead) -> str:
-    if isinstance(decision, Message):
-        return "message"
-    return "dead" if isinstance(decision, Dead) else decision.why
 
 
 def _shown(offsets: Mapping[Place, int]) -> str:

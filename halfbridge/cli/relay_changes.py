@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from halfbridge.changes.values import Schemas
 
 F = TypeVar("F", bound="Callable[..., Any]")
+# Time-out of a question for the change topic's id: the relay writes nothing meanwhile.
+_ID_S = 3.0
 # Settings of the daemon that mean the same for a relay of changes.
 _SETTINGS = (
     *("kafka_txn_timeout_ms", "batch_records_max", "batch_bytes_max", "session_timeout_ms"),
@@ -85,8 +87,9 @@ def run_changes(values: dict[str, Any]) -> int:
     from halfbridge.bridge.kafka import system_ports
     from halfbridge.bridge.kafka.topic_ids import TopicIds
     from halfbridge.changes.mapping import load_mapping
-    from halfbridge.changes.service import ChangesRelay, ChangesSetup
-    from halfbridge.checker.loop.clients import QUESTION_S, client_config
+    from halfbridge.changes.service import ChangesRelay
+    from halfbridge.changes.writing import ChangesSetup
+    from halfbridge.checker.loop.clients import client_config
     from halfbridge.checker.process.slots import (
         claim,
         default_state_dir,
@@ -114,7 +117,7 @@ def run_changes(values: dict[str, Any]) -> int:
             slot=slot,
             transactional_id=f"{config.topic_prefix}halfbridge-changes-{key}-{slot}",
             schemas=_schemas(values["schema_registry"]),
-            topic_id=lambda: ids.ask(topic, QUESTION_S),
+            topic_id=lambda: ids.ask(topic, _ID_S),
             accept_lost=values["accept_lost"],
         )
         relay = ChangesRelay(setup, system_ports())

@@ -7,87 +7,42 @@ import os
 import random
 import secrets
 import signal
-import subprocess
-import sys
-from collections import Counter, defaultdict
+import statistics
 from contextlib import ExitStack
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.kafka.deletion import delete_topics
-from halfbridge.serde.avro import DEAD_LETTER
-from halfbridge.serde.headers import DEAD, TRANSACTION_ID
+from halfbridge.changes.held import HELD_MAX
+from halfbridge.checker.loop.batch_writer import STALL_S
+from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import DeadReason
-from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.stack import HalfbridgeStack
+from tests.kit.changes_relay import WAIT_S_MAX, Relay, judged, letters_of, row_of
 from tests.kit.debezium import plain, with_schema
-from tests.kit.http import answer_of
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from typing_extensions import Self
-
     from halfbridge.testkit.history import ReadRecord
     from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 3
 KEYS = 12
-WAIT_S_MAX = 120.0
 COLUMNS: list[dict[str, Any]] = [
     {"type": "int32", "optional": False, "field": "id"},
     {"type": "string", "optional": True, "field": "customer"},
 ]
 MAPPING = 'topic = "{topic}"\nkey_column = "customer"\n'
-
-
-class Relay:
-    """`halfbridge relay run --changes` on a stack; a context manager that kills it."""
-
-    def __init__(self, stack: HalfbridgeStack, changes: str, mapping: Path, *more: str) -> None:
-        (self.port,) = free_ports(1)
-        self._log = mapping.with_suffix(f".{self.port}.log")
-        self._command = [
-            *(sys.executable, "-m", "halfbridge", "relay", "run", "--changes", changes),
-            *("--map", str(mapping), "--bootstrap-servers", stack.bootstrap_servers),
-            *("--topic-prefix", stack.topic_prefix, "--metrics-port", str(self.port)),
-            *("--state-dir", str(mapping.parent), "--session-timeout-ms", "6000"),
-            *("--kafka-txn-timeout-ms", "5000", *more),
-        ]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> Self:
-        """Start it, and return at once."""
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        return self
-
-    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send it a signal, and return its exit status."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(WAIT_S_MAX)
-
-    def said(self) -> str:
-        """Return what it has printed."""
-        return self._log.read_text("utf-8")
-
-    def health(self) -> str:
-        """Return what /healthz says; empty while it says nothing."""
-        return answer_of(f"http://127.0.0.1:{self.port}/healthz", within_s=WAIT_S_MAX)[1]
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.end()
 
 
 class Events:
@@ -176,7 +131,7 @@ def test_each_change_becomes_one_message_while_relays_are_killed(
             doomed.start()
         found = _wait_for(halfbridge_stack, real, rows)
     assert judged(found) == []
-    assert sorted(_row(each)["id"] for each in found) == list(range(rows))
+    assert sorted(row_of(each)["id"] for each in found) == list(range(rows))
 
 
 def test_the_judge_notices_a_relay_without_a_kafka_txn(
@@ -234,7 +189,7 @@ def test_bad_events_become_dead_letters_and_the_others_go_on(
         letters: list[Any] = []
 
         def enough() -> bool:
-            letters[:] = _letters(halfbridge_stack, changes)
+            letters[:] = letters_of(halfbridge_stack, changes)
             return len(letters) >= 3
 
         until("three dead letters", enough, within_s=WAIT_S_MAX, every_s=0.2)
@@ -270,11 +225,158 @@ def test_a_topic_that_is_missing_is_waited_for_and_then_given_up(
         _wait_for(halfbridge_stack, real, 5)
         until(
             "dead letters",
-            lambda: len(_letters(halfbridge_stack, changes)) == 5,
+            lambda: len(letters_of(halfbridge_stack, changes)) == 5,
             within_s=WAIT_S_MAX,
             every_s=0.2,
         )
-    assert all(missing in each.detail for each in _letters(halfbridge_stack, changes))
+    assert all(missing in each.detail for each in letters_of(halfbridge_stack, changes))
+
+
+def test_a_missing_topic_holds_up_no_other_and_gets_its_events_once_it_is_there(
+    halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics, changes: str, real: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Events of a missing topic are held, over kills too, while others pass; each comes once."""
+    path = tmp_path / "mapping.toml"
+    path.write_text('topic = "{kind}"\nkey_column = "customer"\n', "utf-8")
+    events, late, rows = Events(halfbridge_stack, changes), f"{real}-late", 0
+
+    def write() -> None:
+        nonlocal rows
+        made: list[tuple[str, bytes | None]] = []
+        for number in range(rows, rows + 120):
+            row = {"id": number, "customer": f"c{number % KEYS}"}
+            kind = late if number % 7 in (0, 1) else real
+            made.append((row["customer"], plain("c", after={**row, "kind": kind})))  # type: ignore[arg-type]
+        events.write(made)
+        rows += 120
+
+    def others() -> int:
+        return sum(number % 7 > 1 for number in range(rows))
+
+    write()
+    with Relay(halfbridge_stack, changes, path, "--slot", "one", "--batch-records-max", "20") as on:
+        _wait_for(halfbridge_stack, real, others())
+        until(
+            "health names it", lambda: f"{late} does not exist" in on.health(), within_s=WAIT_S_MAX
+        )
+        for _ in range(2):
+            on.end()
+            write()
+            on.start()
+            _wait_for(halfbridge_stack, real, others())
+        assert letters_of(halfbridge_stack, changes) == []
+        assert halfbridge_topics.create("orders-late", partitions=PARTITIONS) == late
+        found = _wait_for(halfbridge_stack, late, rows - others())
+        until("health", lambda: '"healthy": true' in on.health(), within_s=WAIT_S_MAX)
+        assert on.end(signal.SIGTERM) == 0, on.said()
+    found += _wait_for(halfbridge_stack, real, others())
+    assert sorted(row_of(each)["id"] for each in found) == list(range(rows))
+    assert judged([each for each in found if each.topic == late]) == []
+    assert judged([each for each in found if each.topic == real]) == []
+    assert letters_of(halfbridge_stack, changes) == []
+
+
+@pytest.mark.parametrize("others", [0, 100])
+def test_more_events_than_can_be_held(  # noqa: PLR0917  (fixtures)
+    halfbridge_stack: HalfbridgeStack,
+    halfbridge_topics: OwnTopics,
+    changes: str,
+    real: str,
+    tmp_path: Path,
+    others: int,
+) -> None:
+    """The relay reads no further; where it would hold up others by that, it gives up the oldest."""
+    path = tmp_path / "mapping.toml"
+    path.write_text('topic = "{kind}"\nkey_column = "kind"\n', "utf-8")
+    late, rows = f"{real}-late", HELD_MAX + 2_000
+    numbers = [number for number in range(rows) if others and number % others == 0]
+    Events(halfbridge_stack, changes).write(
+        [
+            ("c0", plain("c", after={"id": number, "kind": real if number in numbers else late}))
+            for number in range(rows)
+        ]
+    )
+    with Relay(
+        halfbridge_stack, changes, path, "--slot", "one", "--batch-records-max", "500"
+    ) as on:
+        if others:
+            _wait_for(halfbridge_stack, real, len(numbers))
+        else:
+            until("it is full", lambda: f"{HELD_MAX}.0" in on.metric("changes_held"), within_s=60)
+        assert halfbridge_topics.create("orders-late", partitions=PARTITIONS) == late
+        letters = len(letters_of(halfbridge_stack, changes))
+        assert bool(letters) is bool(others)
+        found = _wait_for(halfbridge_stack, late, rows - len(numbers) - letters)
+    ids = [row_of(each)["id"] for each in found]
+    assert ids == sorted({*ids})
+    assert len(ids) == rows - len(numbers) - letters
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [[3], [1, 3]], ids=["rf1", "rf2"])
+def test_others_go_on_while_a_broker_is_down(tmp_path: Path, replicas: list[int]) -> None:
+    """A real topic without its broker, or below min.insync.replicas, gets its messages later."""
+    session = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1500"}
+    path = tmp_path / "mapping.toml"
+    path.write_text('topic = "{kind}"\nkey_column = "customer"\n', "utf-8")
+    away = "without a leader" if len(replicas) == 1 else "with fewer replicas"
+    with (
+        EmbeddedCluster(3, properties=session) as cluster,
+        HalfbridgeStack(cluster.bootstrap_servers) as stack,
+    ):
+        everywhere = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+        _placed(cluster, "changes", everywhere, 2)
+        _placed(cluster, "orders", everywhere, 2)
+        _placed(cluster, "reports", [replicas], len(replicas))
+        events, rows = Events(stack, "changes"), 0
+
+        def write(count: int = 20) -> int:
+            nonlocal rows
+            made: list[tuple[str, bytes | None]] = []
+            for number in range(rows, rows + count):
+                row = {"id": number, "customer": f"c{number % KEYS}"}
+                kind = "reports" if number % 4 == 0 else "orders"
+                made.append((f"c{number % KEYS}", plain("c", after={**row, "kind": kind})))
+            events.write(made)
+            rows += count
+            return sum(number % 4 > 0 for number in range(rows))
+
+        with Relay(stack, "changes", path, "--slot", "one", "--topic-gone-ms", "600000") as relay:
+            _wait_for(stack, "orders", write())
+            cluster.node(3).kill()
+            _wait_for(stack, "orders", write())
+            until(
+                "health",
+                lambda: f"reports has a partition {away}" in relay.health(),
+                within_s=WAIT_S_MAX,
+            )
+            took_s = []
+            for _ in range(20):
+                wanted, began = write(), monotonic()
+                _wait_for(stack, "orders", wanted)
+                took_s.append(monotonic() - began)
+            # An attempt to write to the topic that is away takes seconds; most rows meet none.
+            assert statistics.median(took_s) < STALL_S, took_s
+            relay.end()
+            relay.start()
+            _wait_for(stack, "orders", write())
+            cluster.node(3).spawn()
+            cluster.node(3).wait_ready(brokers_min=3, timeout_s=WAIT_S_MAX)
+            found = _wait_for(stack, "orders", write())
+            found += _wait_for(stack, "reports", rows - len(found))
+            until("health", lambda: '"healthy": true' in relay.health(), within_s=WAIT_S_MAX)
+        assert sorted(row_of(each)["id"] for each in found) == list(range(rows))
+        for topic in ("orders", "reports"):
+            assert judged([each for each in found if each.topic == topic]) == []
+
+
+def _placed(cluster: EmbeddedCluster, topic: str, places: list[list[int]], in_sync: int) -> None:
+    """Make a topic with given replicas of each partition."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    config = {"min.insync.replicas": str(in_sync)}
+    made = NewTopic(topic, len(places), replica_assignment=places, config=config)
+    admin.create_topics([made])[topic].result(60)
 
 
 def test_a_change_topic_that_is_created_again_stops_the_relay(
@@ -292,24 +394,6 @@ def test_a_change_topic_that_is_created_again_stops_the_relay(
         assert "--accept-lost" in relay.said()
 
 
-def judged(records: list[ReadRecord]) -> list[str]:
-    """Return what is wrong with the messages of relayed inserts, whose ids ascend in each key."""
-    problems = []
-    ids = Counter(dict(each.headers or ())[TRANSACTION_ID] for each in records)
-    problems += [f"{each!r} {count} times" for each, count in ids.items() if count > 1]
-    order = defaultdict(list)
-    for each in sorted(records, key=lambda one: (one.partition, one.offset)):
-        order[each.key].append(_row(each)["id"])
-    problems += [f"{key!r}: {got}" for key, got in order.items() if got != sorted(set(got))]
-    return problems
-
-
-def _row(record: ReadRecord) -> dict[str, Any]:
-    assert record.value is not None
-    row: dict[str, Any] = json.loads(record.value)
-    return row
-
-
 def _wait_for(stack: HalfbridgeStack, topic: str, count: int) -> list[ReadRecord]:
     found: list[ReadRecord] = []
 
@@ -319,13 +403,3 @@ def _wait_for(stack: HalfbridgeStack, topic: str, count: int) -> list[ReadRecord
 
     until(f"{count} messages in {topic}", enough, within_s=WAIT_S_MAX, every_s=0.2)
     return found
-
-
-def _letters(stack: HalfbridgeStack, changes: str) -> list[Any]:
-    read = stack.read_committed(stack.config.names.dead)
-    letters = [
-        DEAD_LETTER.decode(each.headers[-1][1] or b"")
-        for each in read
-        if each.headers and each.headers[-1][0] == DEAD
-    ]
-    return [each for each in letters if each.source_topic == changes]
