@@ -72,7 +72,11 @@ class Metrics:
         self._create_memory_metrics()
 
     def _create_transaction_metrics(self) -> None:
-        self._half = self._gauges("rocketmq_half_messages", "Undecided half messages.", "topic")
+        self._half = self._gauges(
+            "rocketmq_half_messages",
+            "Half messages that are undecided, or committed and wait for a real topic.",
+            "topic",
+        )
         self.half_messages = self._half.set_all
         self.committed = self._counters(
             "rocketmq_commit_messages", "Messages delivered by a COMMIT.", "topic"
@@ -131,7 +135,8 @@ class Metrics:
             "group",
         ).add_all
         self.oldest_undecided_age_s = self._gauge(
-            "halfbridge_oldest_undecided_age_seconds", "Age of the oldest undecided transaction."
+            "halfbridge_oldest_undecided_age_seconds",
+            "Age of the oldest transaction that waits for a decision or a real topic.",
         ).set
 
     def _create_kafka_metrics(self) -> None:

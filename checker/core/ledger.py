@@ -179,7 +179,7 @@ class Ledger:
         return None if self._rebuild is not None else self._book.schedule.next_due_ms()
 
     def oldest_undecided_ms(self) -> int | None:
-        """Return when the lowest undecided transaction was appended; None: none, or not known."""
+        """Return when the lowest held transaction was appended; None: none, or not known."""
         lowest = self._book.held.lowest()
         return None if lowest is None or lowest.first_append_ms < 0 else lowest.first_append_ms
 
@@ -204,7 +204,7 @@ class Ledger:
 
     @property
     def halves_by_topic(self) -> Counter[str]:
-        """Real topic -> undecided half messages."""
+        """Real topic -> half messages without a decision, and those of deferred transactions."""
         return self._book.held.by_topic
 
     def undecided(self) -> Iterator[Entry]:

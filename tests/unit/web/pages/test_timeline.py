@@ -58,6 +58,7 @@ def test_times_of_the_axis_do_not_overlap() -> None:
     assert all(b - a >= TICK_DISTANCE for a, b in itertools.pairwise(places))
     assert picture.ticks[0][1] == "begin"
     assert len({text for _, text in picture.ticks}) == len(picture.ticks)
+    assert LEFT >= TICK_DISTANCE / 2 <= RIGHT  # each time stands below its mark, the last one too
 
 
 def test_a_life_of_any_length_is_a_picture_of_bounded_size() -> None:

@@ -60,6 +60,7 @@ def test_page_and_api_say_what_the_command_says(stack: MemoryStack, web: MemoryW
     for sentence in web.get(f"/api/v1/transactions/{wanted}/explain").json()["sentences"]:
         assert html.escape(sentence, quote=False)[:60] in html.unescape(page).replace("&", "&amp;")
     assert page.count("<circle") == len(life["events"])
+    assert "not to scale" in page
 
 
 def test_lists_are_searched_and_paged(stack: MemoryStack, web: MemoryWeb) -> None:
