@@ -23,6 +23,11 @@ def one_line(text: str) -> str:
     return cut if len(text) <= SHOWN_CHARS_MAX else f"{cut}... ({len(text)} characters)"
 
 
+def bytes_text(data: bytes | None) -> str:
+    """Return bytes as UTF-8, escaped where they are none; `null` where there are none."""
+    return "null" if data is None else one_line(data.decode("utf-8", "backslashreplace"))
+
+
 class _Shown:
     """An argument of a log line; it is formatted in one line when the log line is formatted."""
 

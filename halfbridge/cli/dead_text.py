@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfbridge.bridge.log_text import one_line
+from halfbridge.bridge.log_text import bytes_text, one_line
 from halfbridge.checker.admin.words import counted, shown_time
-from halfbridge.cli.bytes_text import CARRIED, bytes_text
 from halfbridge.cli.table import table
+from halfbridge.serde.headers import CARRIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -90,7 +90,7 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
         with _no_collections():
             found = list_undecided(cluster, config.names, wanted, on_progress=told.count)
         if as_json:
-            click.echo(json.dumps(plain.listing(found)))
+            click.echo(json.dumps(plain.listing(found, with_keys=True)))
         else:
             if watch:
                 click.clear()

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfbridge.bridge.log_text import one_line
+from halfbridge.bridge.log_text import bytes_text, one_line
 from halfbridge.checker.admin.transactions.explain import span_text, time_text
 from halfbridge.checker.admin.words import counted
-from halfbridge.cli.bytes_text import CARRIED, bytes_text
 from halfbridge.cli.table import table
+from halfbridge.serde.headers import CARRIED
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event, Life
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = (
     *("ID", "AGE", "GROUP", "TOPIC", "CHECKS", "NEXT", "MESSAGES", "BYTES", "PAIR"),
-    *("OFFSET", "WAITS"),
+    *("OFFSET", "KEY", "WAITS"),
 )
 
 
@@ -44,7 +44,7 @@ def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
     return (
         *(each.id, span_text(each.age_ms), each.producer_group, each.real_topic),
         *(f"{asked}/{each.checks_answered}", after, each.messages, each.bytes),
-        *(each.partition, each.offset, f"{each.wait.value}: {each.why}"),
+        *(each.partition, each.offset, bytes_text(each.key), f"{each.wait.value}: {each.why}"),
     )
 
 

@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.waits import Undecided
 
 
-def listing(found: Listing) -> dict[str, Any]:
-    """Return `{"transactions": [...], "undecided": n, "stopped": [...], "at_ms": n}`."""
+def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
+    """Return `{"transactions": [...], "undecided": n, "stopped": [...], "at_ms": n}`.
+
+    Args:
+        found: What was found.
+        with_keys: With the key of each first message, which is a part of its payload.
+    """
     return {
-        "transactions": [undecided(each) for each in found.transactions],
+        "transactions": [
+            {**undecided(each), **(key(each.key) if with_keys else {})}
+            for each in found.transactions
+        ],
         "undecided": found.undecided,
         "stopped": [{"partition": each.partition, "why": each.why} for each in found.stopped],
         "at_ms": found.at_ms,
@@ -32,7 +40,14 @@ def undecided(each: Undecided) -> dict[str, Any]:
     """Return one undecided transaction; what is not known is None."""
     body = each._asdict()
     body["wait"] = each.wait.value
+    del body["key"]
     return body
+
+
+def key(data: bytes | None) -> dict[str, Any]:
+    """Return `{"key", "key_base64"}`: as text, escaped where it is no UTF-8, and exactly."""
+    text = None if data is None else data.decode("utf-8", "backslashreplace")
+    return {"key": text, "key_base64": _base64(data)}
 
 
 def groups(found: Groups) -> dict[str, Any]:

@@ -31,12 +31,16 @@ def headers_or_none(record: Any) -> Headers:
         return []
 
 
-def half_read(record: Any, verifier: Verifier | None) -> HalfRead | JunkRead:
+def half_read(
+    record: Any, verifier: Verifier | None, *, with_key: bool = False
+) -> HalfRead | JunkRead:
     """Return a half record without its body. `size_bytes` are the user's bytes.
 
     Args:
         record: As consumed.
         verifier: Judges signatures, as the daemon's does; None: every record is believed.
+        with_key: The key stands in place of the body. It counts as metadata, so that a ledger never
+            releases it.
     """
     appended_ms = append_ms(record)
     try:
@@ -53,6 +57,7 @@ def half_read(record: Any, verifier: Verifier | None) -> HalfRead | JunkRead:
             )
     except DecodeError as error:
         return JunkRead(record.offset(), appended_ms, shortened(error.reason), 0, None)
+    key = record.key() if with_key else None
     # Not `value()`, which copies what nobody looks at here: it may be a megabyte.
     size_bytes = len(record) + user_bytes(record.key(), None, headers or (), has_flaw=bool(flaw))
     return HalfRead(
@@ -61,9 +66,9 @@ def half_read(record: Any, verifier: Verifier | None) -> HalfRead | JunkRead:
         metadata,
         flaw,
         size_bytes,
-        None,
+        key,
         size_bytes,
-        message_bytes(metadata),
+        message_bytes(metadata) + len(key or b""),
     )
 
 

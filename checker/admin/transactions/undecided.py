@@ -243,7 +243,7 @@ def _take(
     for record in batch:
         pair = pairs[record.partition() or 0]
         if record.topic() == half_topic:
-            half = half_read(record, verifier)
+            half = half_read(record, verifier, with_key=True)
             if type(half) is HalfRead:
                 pair.ledger.half(half)
             elif isinstance(half, JunkRead):

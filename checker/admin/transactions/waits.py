@@ -87,6 +87,9 @@ class World:
     answers: Mapping[tuple[str, int, str], Op] = field(default_factory=dict)
 
 
+_Bytes = bytes  # a field of Undecided has that name
+
+
 class Undecided(NamedTuple):
     """An undecided transaction. Times are milliseconds since 1970.
 
@@ -106,6 +109,7 @@ class Undecided(NamedTuple):
         last_offset: Highest half offset of a message's original: a decision names it.
         wait: Why the transaction waits, as a word.
         why: The same as a sentence.
+        key: Of the first message; None also where it was not asked for.
     """
 
     id: str
@@ -127,6 +131,7 @@ class Undecided(NamedTuple):
     last_offset: int
     wait: Wait
     why: str
+    key: _Bytes | None = None
 
 
 def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = "") -> Undecided:
@@ -173,6 +178,7 @@ def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = 
         last_offset=first.origin if only else max(half.origin for half in halves),
         wait=wait,
         why=why,
+        key=first.body if isinstance(first.body, bytes) else None,
     )
 
 

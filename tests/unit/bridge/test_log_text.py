@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.bridge.log_text import SHOWN_CHARS_MAX, keep_to_one_line, one_line
+from halfbridge.bridge.log_text import SHOWN_CHARS_MAX, bytes_text, keep_to_one_line, one_line
 
 ROOT = Path(__file__).resolve().parents[3]
 FORGED = "A\n2026-11-23 06:00:00 ERROR halfbridge.checker all is lost"
@@ -78,3 +78,11 @@ def test_numbers_are_formatted_as_before(caplog: pytest.LogCaptureFixture) -> No
         logging.raiseExceptions = before
         log.handlers, log.propagate = [], True
     assert caplog.messages == ["3 of 2.5, True, None", "100 %"]
+
+
+def test_bytes_are_one_line_of_text() -> None:
+    """UTF-8 as it is; other bytes and control characters escaped; nothing is not empty."""
+    assert bytes_text("grün".encode()) == "grün"
+    assert bytes_text(b"\xff\n") == "\\xff\\n"
+    assert bytes_text(b"") == ""
+    assert bytes_text(None) == "null"

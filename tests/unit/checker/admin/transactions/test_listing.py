@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from halfbridge import Message, MessageView, Resolution
+from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.waits import Wait
 from halfbridge.testkit.memory import MemoryStack
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, sent, unknown
@@ -158,3 +159,21 @@ def test_a_stopped_pair_is_told_and_the_others_are_listed(stack: MemoryStack) ->
     assert found.transactions == ()
     assert [each.partition for each in found.stopped] == [pair]
     assert "reset by a tool" in found.stopped[0].why
+
+
+def test_keys_are_listed_for_commands_only(stack: MemoryStack) -> None:
+    """The key of the first message, as text and exactly; after it was put back, too."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        sent(producer, b"one", key=b"order-42\xff")
+        bare = producer.begin()
+        bare.send(Message(TOPIC, value=b"no key"))
+        stack.advance(seconds=45)
+        found = operator.listed()
+    listed = plain.listing(found, with_keys=True)["transactions"]
+    assert {each.checks_answered for each in found.transactions} == {2}
+    assert sorted((each["key"], each["key_base64"]) for each in listed if each["key"]) == [
+        ("order-42\\xff", "b3JkZXItNDL/")
+    ]
+    assert [each["key_base64"] for each in listed if each["key"] is None] == [None]
+    assert not any("key" in each for each in plain.listing(found)["transactions"])
