@@ -53,7 +53,7 @@ def test_the_page_shows_rates_and_health(daemon: HttpServer, status: Status) -> 
     page = web.client().get("/").text
     assert "2,000<small>/s" in page
     assert "Well" in page
-    assert '<td>3</td><td class="n">-</td><td class="n">17</td>' in page
+    assert '<td>3</td><td class="n">17</td><td class="n">-</td>' in page
     body = web.client().get("/api/v1/overview").json()
     assert body["per_second"]["delivered"] == 2000
     assert body["retention_left_s"] is None
