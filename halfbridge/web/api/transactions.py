@@ -77,7 +77,12 @@ def life_of(services: Services, values: Mapping[str, Any]) -> Life:
     """
     transaction_id, from_ms = values["id"], values["from_ms"]
     if from_ms is None and search.birth_ms(transaction_id) is None:
-        raise Refusal(400, "the id does not say when its transaction began: give from_ms")
+        raise Refusal(
+            400,
+            f"{transaction_id!r} is no id that halfbridge makes, so it does not say when the"
+            " transaction began: give from_ms in the address, the time since which to search, in"
+            " milliseconds since 1970",
+        )
     wanted = Wanted(id=transaction_id, from_ms=from_ms, until_ms=values["until_ms"])
     life = look_up(services.cluster(), services.config.names, wanted)
     if life.state == NOT_FOUND:

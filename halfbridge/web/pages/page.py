@@ -165,16 +165,13 @@ TEMPLATES.filters["exactly"] = lambda text: Markup(escape(text))  # noqa: S704 (
 TEMPLATES.filters["in_path"] = lambda text: Markup(quote(text, safe=""))  # noqa: S704 (quoted)
 
 
-def rendered(
-    template: str, navigation: tuple[Page, ...], visit: Visit, context: Mapping[str, Any]
-) -> HTMLResponse:
+def rendered(template: str, visit: Visit, context: Mapping[str, Any]) -> HTMLResponse:
     """Return a page for somebody who has signed in."""
     session = visit.session
     text = TEMPLATES.get_template(template).render(
         **context,
         path=visit.request.url.path,
         here=here_of(visit.request),
-        navigation=navigation,
         principal=visit.principal,
         csrf="" if session is None else session.csrf,
         signed_in=session is not None,
@@ -197,7 +194,7 @@ def error_page(request: Request, refusal: Refusal) -> Response:
     """
     part = request.headers.get("hx-target", "")
     if request.headers.get("hx-request") != "true" or not _PART.fullmatch(part):
-        return plain_page("error.html", refusal.status, refusal=refusal)
+        return plain_page("error.html", refusal.status, refusal=refusal, path=request.url.path)
     return plain_page(
         "error-part.html",
         refusal.status,

@@ -18,6 +18,7 @@ from halfbridge.web.pages import (
 )
 from halfbridge.web.pages.page import (
     SIGN_IN,
+    TEMPLATES,
     Form,
     Page,
     Visit,
@@ -47,6 +48,7 @@ PAGES: tuple[Page, ...] = (
 )
 FORMS: tuple[Form, ...] = (*transactions.FORMS, *dead_letters.FORMS)
 NAVIGATION = tuple(each for each in PAGES if each.entry)
+TEMPLATES.globals["navigation"] = NAVIGATION
 
 
 def page_routes(services: Services) -> list[HttpRoute]:
@@ -71,9 +73,7 @@ def _page(services: Services, page: Page) -> Callable[..., Any]:
         if "goto" in context:
             return RedirectResponse(context["goto"], 303)
         told = "" if visit.session is None else services.gate.sessions.told(visit.session)
-        return rendered(
-            page.template, NAVIGATION, visit, {"title": page.title, "told": told, **context}
-        )
+        return rendered(page.template, visit, {"title": page.title, "told": told, **context})
 
     return endpoint
 

@@ -270,7 +270,9 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     """As JSON under /api, as a page elsewhere."""
     web = stage(tmp_path)
     assert web.client().get("/api/v1/nothing").json()["status"] == 404
-    assert "no such page" in web.client().get("/nothing").text
+    page = web.client().get("/nothing").text
+    assert "no such page" in page
+    assert '<nav aria-label="Pages">' in page  # a way on, which tells nothing of the installation
     assert web.client(READ_TOKEN).delete("/api/v1/overview").status_code == 405
     assert web.client().get("/static/../app.py").status_code == 404
 
