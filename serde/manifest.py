@@ -81,4 +81,4 @@ def _head(name: str) -> tuple[bytes, Any]:
     return begins, fastavro.parse_schema(head)
 
 
-BATCH_MANIFEST = _ManifestCodec(("batch_manifest.v1", "batch_manifest.v2"))
+BATCH_MANIFEST = _ManifestCodec(("batch_manifest.v1", "batch_manifest.v2", "batch_manifest.v3"))

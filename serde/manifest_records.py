@@ -45,6 +45,7 @@ class BatchManifest(NamedTuple):
     plan_hash: str
     refused_count: int
     dead_letter_offsets: tuple[int, ...]
+    dead_letter_topic_id: str
     timestamp: int
     producer_group: str
     actor: str

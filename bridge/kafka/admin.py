@@ -140,6 +140,10 @@ class KafkaAdmin:
         """Ask what this client may do to topics."""
         return self._ask_topics(topics, _operations, timeout_s)
 
+    def ask_topic_ids(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
+        """Ask for the ids that topics got when they were created."""
+        return self._ask_topics(topics, _topic_id, timeout_s)
+
     def ask_cluster(self, timeout_s: float) -> KafkaAnswer:
         """Ask which brokers there are."""
         future = self._client.describe_cluster(
@@ -258,6 +262,15 @@ def _may_write(result: Any) -> bool | None:
 def _operations(result: Any) -> frozenset[str] | None:
     operations = result.authorized_operations
     return None if operations is None else frozenset(_kafka_name(one.name) for one in operations)
+
+
+def _topic_id(result: Any) -> str:
+    """Return the id in base64, as Kafka's tools print it; empty: the broker gives topics none."""
+    given = result.topic_id
+    is_given = given is not None and (
+        given.get_most_significant_bits() or given.get_least_significant_bits()
+    )
+    return str(given) if is_given else ""
 
 
 def _kafka_name(name: str) -> str:

@@ -152,6 +152,9 @@ class Admin(Protocol):
     ) -> Mapping[str, Answer[frozenset[str] | None]]:
         """Ask what this client may do to topics, as `Read`, `DescribeConfigs`; None: not told."""
 
+    def ask_topic_ids(self, topics: Iterable[str], timeout_s: float) -> Mapping[str, Answer[str]]:
+        """Ask for the ids that topics got when they were created; empty: they have none."""
+
     def ask_cluster(self, timeout_s: float) -> Answer[SeenCluster]:
         """Ask which brokers there are."""
 

@@ -233,6 +233,7 @@ class BatchCommitter:
             searched_from=found.searched_from,
             refused_count=tally.refused_count,
             dead_letter_offsets=tally.offsets,
+            dead_letter_topic_id=tally.topic_id,
         )
 
     def _winner_of(self, batch_id: int) -> BatchManifest | None:

@@ -47,6 +47,7 @@ def new_manifest(
         plan_hash=plan.plan_hash,
         refused_count=0,
         dead_letter_offsets=(),
+        dead_letter_topic_id="",
         timestamp=process.ports.clock.time_ms(),
         producer_group=options.producer_group,
         actor=process.actor,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Ports
     from halfbridge.spark_jobs.sink.options import SinkOptions
-    from halfbridge.spark_jobs.sink.tally import Letter
+    from halfbridge.spark_jobs.sink.tally import Letter, Tally
 
 # Limits of one look, so that dead letters of other apps delay a batch by no more. The next batch
 # continues where this one stopped. Dead letters are as large as messages: 64 MiB are 64 of the
@@ -42,11 +42,15 @@ class Look(NamedTuple):
         letters: Dead letters that may belong to the app.
         offsets: The position in each partition, in order.
         unread: Number of offsets that are left for the next look.
+        topic_id: Kafka's id of the topic that was read; empty: not known.
+        is_anew: The topic was created again since the last look, and was read from its beginning.
     """
 
     letters: Sequence[Letter]
     offsets: tuple[int, ...]
     unread: int
+    topic_id: str = ""
+    is_anew: bool = False
 
 
 class DeadLetters:
@@ -75,11 +79,30 @@ class DeadLetters:
         ends = self._asked(seen.partitions, Edge.STABLE_END)
         return tuple(ends.values()) if len(ends) == seen.partitions else ()
 
-    def read(self, since: tuple[int, ...]) -> Look | None:
-        """Return the dead letters after the offsets `since`; None if they cannot be read."""
+    def topic_id(self) -> str:
+        """Return Kafka's id of the topic; empty if it is not known. Ask before `ends`."""
+        if self._is_refused:
+            return ""
+        answers = self._admin.ask_topic_ids([self._topic], KAFKA_TIMEOUT_S)
+        try:
+            found: str = answers[self._topic].result()
+        except KafkaFailure as failure:
+            LOG.info("the id of %s is not known: %s", self._topic, failure)
+            return ""
+        return found
+
+    def read(self, tally: Tally) -> Look | None:
+        """Return the dead letters after the offsets of `tally`; None if they cannot be read."""
+        topic_id = self.topic_id()
         ends = self.ends()
         if not ends:
             return None
+        is_anew = bool(topic_id and tally.topic_id) and topic_id != tally.topic_id
+        since = () if is_anew else tally.offsets
+        look = self._look(since, ends)
+        return look and look._replace(topic_id=topic_id or tally.topic_id, is_anew=is_anew)
+
+    def _look(self, since: tuple[int, ...], ends: tuple[int, ...]) -> Look | None:
         at = dict(enumerate((*since, *(0 for _ in range(len(ends) - len(since))))))
         behind = {each: end for each, end in enumerate(ends) if end > at[each]}
         if not behind:

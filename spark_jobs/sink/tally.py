@@ -58,10 +58,12 @@ class Tally(NamedTuple):
         refused_count: The app's messages that were found among the dead letters so far.
         offsets: The position in each partition of the dead-letter topic, in order; empty: the topic
             cannot be read.
+        topic_id: Kafka's id of the topic that the offsets are of; empty: not known.
     """
 
     refused_count: int = 0
     offsets: tuple[int, ...] = ()
+    topic_id: str = ""
 
 
 NO_TALLY = Tally()
@@ -105,9 +107,22 @@ def letter_of(headers: Headers | None, *, app_id: str, producer_group: str) -> L
 
 
 def newest_tally(manifests: Sequence[BatchManifest]) -> Tally:
-    """Return the newest tally; each one continues the one before."""
-    tallies = (Tally(each.refused_count, each.dead_letter_offsets) for each in manifests)
-    return max(tallies, key=lambda tally: sum(tally.offsets), default=NO_TALLY)
+    """Return the newest tally; each one continues the one before.
+
+    The count goes first: offsets begin anew where the topic was created again.
+    """
+    return max(
+        map(tally_of, manifests),
+        key=lambda tally: (tally.refused_count, sum(tally.offsets)),
+        default=NO_TALLY,
+    )
+
+
+def tally_of(manifest: BatchManifest) -> Tally:
+    """Return the tally in a manifest."""
+    return Tally(
+        manifest.refused_count, manifest.dead_letter_offsets, manifest.dead_letter_topic_id
+    )
 
 
 def refused_by(

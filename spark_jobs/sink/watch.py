@@ -8,7 +8,7 @@ from halfbridge.serde.errors import SerdeError
 from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import RefusedError, SinkError
 from halfbridge.spark_jobs.sink.refused import await_delivery
-from halfbridge.spark_jobs.sink.tally import Refused, Tally, newest_tally, refused_by
+from halfbridge.spark_jobs.sink.tally import Refused, Tally, newest_tally, refused_by, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.manifest_records import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess
+    from halfbridge.spark_jobs.sink.refused import Look
 
 
 class RefusedWatch:
@@ -49,7 +50,9 @@ class RefusedWatch:
         """
         since = newest_tally(earlier)
         if not since.offsets:
-            return Tally(since.refused_count, self._process.dead_letters(self._options).ends())
+            dead = self._process.dead_letters(self._options)
+            topic_id = dead.topic_id()
+            return Tally(since.refused_count, dead.ends(), topic_id)
         batch_id = max(each.batch_id for each in earlier)
         return self._look(since, batch_id)
 
@@ -74,11 +77,11 @@ class RefusedWatch:
                 " are not visible; what is refused of it is counted with a later batch",
                 *(winner.batch_id, winner.app_id, wait_ms),
             )
-        self._look(Tally(winner.refused_count, winner.dead_letter_offsets), winner.batch_id)
+        self._look(tally_of(winner), winner.batch_id)
 
     def _look(self, since: Tally, newest_batch: int) -> Tally:
         """Look, and return the new tally; the old one if the topic cannot be read now."""
-        look = self._process.dead_letters(self._options).read(since.offsets)
+        look = self._process.dead_letters(self._options).read(since)
         if look is None:
             return since
         refused = Refused({}, "", 0)
@@ -92,16 +95,26 @@ class RefusedWatch:
                     *(self._options.app_id, error),
                 )
                 return since
-        tally = Tally(since.refused_count + refused.messages, look.offsets)
+        tally = Tally(since.refused_count + refused.messages, look.offsets, look.topic_id)
+        anew = self._anew(since, look) if look.is_anew else ""
+        if anew:
+            LOG.warning("%s", anew)
         self._tell(refused, tally, look.unread)
-        if (refused.messages or refused.unverified) and self._options.fails_on_refused:
-            raise RefusedError(self._failure(refused))
+        if (refused.messages or refused.unverified or anew) and self._options.fails_on_refused:
+            raise RefusedError(self._failure(refused, anew))
         return tally
 
-    def _failure(self, refused: Refused) -> str:
+    def _anew(self, since: Tally, look: Look) -> str:
+        return (
+            f"{self._options.names.dead} was deleted and created again (id {since.topic_id}, now"
+            f" {look.topic_id}): dead letters of {self._options.app_id} that were deleted with it"
+            " are not counted"
+        )
+
+    def _failure(self, refused: Refused, anew: str) -> str:
         """Return a text that says what happened to refused rows, and what to do."""
         app, topic = self._options.app_id, self._options.names.dead
-        said = []
+        said = [anew] if anew else []
         if refused.messages:
             said.append(
                 f"{_words(refused)} of {app} were published, and the daemon has put them into"

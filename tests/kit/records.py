@@ -92,6 +92,7 @@ A_MANIFEST = BatchManifest(
     plan_hash="",
     refused_count=0,
     dead_letter_offsets=(),
+    dead_letter_topic_id="",
     timestamp=0,
     producer_group="g",
     actor="",

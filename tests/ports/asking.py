@@ -180,6 +180,16 @@ def operations_are_told(world: World) -> None:
     assert refused(answers[none].result).code == Code.UNKNOWN_TOPIC_OR_PART
 
 
+def topic_ids_are_of_one_topic_each(world: World) -> None:
+    """An id is the same each time; of no topic there is none."""
+    topic, other, none = world.topic(), world.topic("other"), world.name("none")
+    asked = [world.admin.ask_topic_ids([topic, other, none], LIMIT_S) for _ in range(2)]
+    first, second = ([answers[each].result() for each in (topic, other)] for answers in asked)
+    assert first == second
+    assert len({*first, ""}) == 3
+    assert refused(asked[0][none].result).code == Code.UNKNOWN_TOPIC_OR_PART
+
+
 def brokers_are_told(world: World) -> None:
     """Each has an address, and settings."""
     brokers = world.admin.ask_cluster(LIMIT_S).result().brokers
@@ -203,6 +213,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     settings_are_altered,
     settings_of_nothing_fail,
     rights_are_told,
+    topic_ids_are_of_one_topic_each,
     records_are_deleted_from_the_start,
     operations_are_told,
     brokers_are_told,

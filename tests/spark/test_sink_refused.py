@@ -26,6 +26,7 @@ from halfbridge.spark_jobs.sink import refused
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 from halfbridge.spark_jobs.sink.errors import RefusedError, SearchLimitError
 from halfbridge.spark_jobs.sink.progress import SinkMetrics, SinkProgress, sink_progress
+from tests.spark.real_topic import RealTopic
 from tests.spark.sink_scene import until
 
 if TYPE_CHECKING:
@@ -123,6 +124,21 @@ def test_the_first_batch_counts_nothing_of_the_past(sink: Sink) -> None:
     (manifest,) = sink.scene.manifests()
     assert manifest.refused_count == 0
     assert sum(manifest.dead_letter_offsets) > 0
+
+
+def test_a_dead_letter_topic_that_was_made_anew_is_counted_from_its_beginning(
+    sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first dead letters stand at offsets that were read of the old topic."""
+    first = sink.attempt(rows=ROWS)
+    bury(sink, [first, first])
+    sink.committer.commit(0, [first])
+    RealTopic(sink.scene.servers, sink.scene.names.dead).make_anew()
+    bury(sink, [first])
+    sink.committer.commit(1, [sink.attempt(1)])
+    sink.committer.commit(2, [sink.attempt(2)])
+    assert counts(sink) == [0, ROWS, ROWS]
+    assert f"{sink.scene.names.dead} was deleted and created again" in caplog.text
 
 
 def test_progress_is_read_from_the_manifests(sink: Sink) -> None:

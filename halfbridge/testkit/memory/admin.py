@@ -160,6 +160,19 @@ class MemoryAdmin(Client):
             for topic in topics
         }
 
+    def ask_topic_ids(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, MemoryAnswer[str]]:
+        """Ask for the ids that topics got when they were created."""
+
+        def topic_id(topic: str) -> str:
+            return self._broker.topic(topic).topic_id
+
+        return {
+            topic: self._ask(Kind.METADATA, topic, partial(topic_id, topic), timeout_s)
+            for topic in topics
+        }
+
     def ask_cluster(self, timeout_s: float) -> MemoryAnswer[SeenCluster]:
         """Ask which brokers there are."""
 

@@ -55,6 +55,7 @@ class Broker:
         self.scheduler = scheduler
         self.brokers = brokers
         self.topics: dict[str, Topic] = {}
+        self._topics_made = 0
         self.groups: dict[str, Group] = {}
         self.rights: dict[str, Rights] = {}
         self.version = 0
@@ -93,7 +94,10 @@ class Broker:
             )
         check_settings(topic.settings)
         replicas = topic.replicas if topic.replicas > 0 else 1
-        self.topics[topic.name] = Topic(topic.name, topic.partitions, replicas, topic.settings)
+        made = Topic(topic.name, topic.partitions, replicas, topic.settings)
+        self._topics_made += 1
+        made.topic_id = f"memory-{self._topics_made}"
+        self.topics[topic.name] = made
         self.changed()
 
     def grow_topic(self, name: str, partitions: int) -> None:

@@ -51,9 +51,18 @@ class Topic:
         settings: All of them.
         partitions: In order.
         is_stamped: Brokers set the time of its records (LogAppendTime).
+        topic_id: Of no other topic, whenever it was created.
     """
 
-    __slots__ = ("bytes_max", "is_stamped", "name", "partitions", "replicas", "settings")
+    __slots__ = (
+        "bytes_max",
+        "is_stamped",
+        "name",
+        "partitions",
+        "replicas",
+        "settings",
+        "topic_id",
+    )
 
     def __init__(
         self, name: str, partitions: int, replicas: int, settings: Mapping[str, str]
@@ -64,6 +73,7 @@ class Topic:
         self.settings: dict[str, str] = {}
         self.is_stamped = False
         self.bytes_max = 0
+        self.topic_id = ""
         self.alter({**DEFAULTS, **settings})
 
     def alter(self, settings: Mapping[str, str]) -> None:

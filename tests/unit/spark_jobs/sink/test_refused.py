@@ -15,6 +15,7 @@ from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.refused import DeadLetters, await_delivery
+from halfbridge.spark_jobs.sink.tally import Tally
 from tests.fake_ports import Clock, fake_ports
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
 TOPIC = OPTIONS.names.dead
+SINCE = Tally(0, (0,), "A")
 NOT_UTF_8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
@@ -88,6 +90,7 @@ class Kafka:
     failure: KafkaFailure | None = None
     connects_s: float = 0.0
     position: int = 0
+    topic_id: str = "A"
 
     def admin(self, _properties: dict[str, Any]) -> Kafka:
         """Return a client for questions."""
@@ -107,6 +110,10 @@ class Kafka:
         """Return where the partition begins or ends."""
         offset = 0 if edge is Edge.START else self._end(edge)
         return {place: SimpleNamespace(result=lambda: offset) for place in places}
+
+    def ask_topic_ids(self, topics: list[str], _timeout_s: float) -> dict[str, Any]:
+        """Return the topic's id."""
+        return {topic: SimpleNamespace(result=lambda: self.topic_id) for topic in topics}
 
     def read_from(self, offsets: dict[Place, int]) -> None:
         """Read from there on."""
@@ -156,7 +163,7 @@ def test_a_record_whose_headers_cannot_be_read_is_nobodys(letters: Letters) -> N
     """Anybody who may write the topic can write one: it stops no sink, and hides no dead letter."""
     kafka, dead = letters
     kafka.told = [NOT_UTF_8, letter("a"), SystemError("returned a result with an exception set")]
-    look = dead.read((0,))
+    look = dead.read(SINCE)
     assert look is not None
     assert [each.transaction_id for each in look.letters] == ["a"]
     assert (look.offsets, look.unread) == ((3,), 0)
@@ -170,10 +177,10 @@ def test_brokers_that_do_not_answer_fail_no_batch(
     kafka.told = [letter("a")]
     kafka.failure = KafkaFailure(Code.TRANSPORT)
     with caplog.at_level("INFO"):
-        assert dead.read((0,)) is None
+        assert dead.read(SINCE) is None
     assert "was not read: no broker answers" in caplog.text
     kafka.failure = None
-    look = dead.read((0,))
+    look = dead.read(SINCE)
     assert look is not None
     assert look.offsets == (1,)
 
@@ -183,8 +190,25 @@ def test_offsets_never_go_back(letters: Letters) -> None:
     kafka, dead = letters
     kafka.told = [letter(f"{n}") for n in range(10)]
     kafka.end = 8
-    look = dead.read((10,))
-    assert look == ((), (10,), 0)
+    look = dead.read(Tally(0, (10,), "A"))
+    assert look == ((), (10,), 0, "A", False)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_anew"),
+    [("A", "A", False), ("A", "B", True), ("", "B", False), ("A", "", False)],
+)
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
+    letters: Letters, before: str, now: str, *, is_anew: bool
+) -> None:
+    """By its id: offsets of the old topic mean nothing in it. Without an id nothing is guessed."""
+    kafka, dead = letters
+    kafka.told = [letter("a"), letter("b")]
+    kafka.topic_id = now
+    look = dead.read(Tally(0, (1,), before))
+    assert look is not None
+    assert [each.transaction_id for each in look.letters] == (["a", "b"] if is_anew else ["b"])
+    assert (look.offsets, look.topic_id, look.is_anew) == ((2,), now or before, is_anew)
 
 
 @pytest.mark.parametrize(("connects_s", "is_read"), [(9.0, True), (11.0, False)])
@@ -195,7 +219,7 @@ def test_a_look_begins_when_the_brokers_answer(
     kafka, dead = letters
     kafka.told = [letter("a")]
     kafka.connects_s = connects_s
-    look = dead.read((0,))
+    look = dead.read(SINCE)
     assert look is not None
     assert (len(look.letters), look.unread) == ((1, 0) if is_read else (0, 1))
 

@@ -28,6 +28,7 @@ def manifest(batch: int, *transactions: str, tally: Tally = NO_TALLY) -> BatchMa
         batch_id=batch,
         refused_count=tally.refused_count,
         dead_letter_offsets=tally.offsets,
+        dead_letter_topic_id=tally.topic_id,
         attempts=(ManifestAttempt("a", listed),),
     )
 
@@ -145,3 +146,5 @@ def test_the_tally_that_came_furthest_counts_on() -> None:
     assert newest_tally([]) == NO_TALLY
     tallies = [Tally(1, (5, 5)), Tally(2, (5, 9)), NO_TALLY]
     assert newest_tally([manifest(1, tally=each) for each in tallies]) == Tally(2, (5, 9))
+    tallies = [Tally(2, (5, 9), "A"), Tally(3, (1, 0), "B"), Tally(2, (5, 8), "A")]
+    assert newest_tally([manifest(1, tally=each) for each in tallies]) == Tally(3, (1, 0), "B")

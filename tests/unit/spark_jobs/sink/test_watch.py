@@ -16,28 +16,31 @@ from halfbridge.spark_jobs.sink.watch import RefusedWatch
 from tests.kit.records import A_MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app", "fail.on.refused": "true"}
-EARLIER = A_MANIFEST._replace(batch_id=4, refused_count=3, dead_letter_offsets=(7,))
+EARLIER = A_MANIFEST._replace(
+    batch_id=4, refused_count=3, dead_letter_offsets=(7,), dead_letter_topic_id="A"
+)
 
 
 class Topic:
     """A dead-letter topic that was read."""
 
-    def __init__(self, *letters: Letter) -> None:
+    def __init__(self, *letters: Letter, topic_id: str = "A") -> None:
         self._letters = letters
+        self._topic_id = topic_id
 
     def dead_letters(self, _: SinkOptions) -> Topic:
         """Return this: it stands for what a process has, too."""
         return self
 
-    def read(self, since: Sequence[int]) -> Look:
+    def read(self, since: Tally) -> Look:
         """Return all of them."""
-        assert tuple(since) == EARLIER.dead_letter_offsets
-        return Look(self._letters, (9,), 0)
+        assert since == Tally(3, (7,), "A")
+        return Look(self._letters, (9,), 0, self._topic_id, is_anew=self._topic_id != "A")
 
 
 def watched(
@@ -57,7 +60,7 @@ def test_manifests_that_cannot_be_read_fail_no_batch(
         raise error
 
     watch = watched(GIVEN, Topic(Letter("t", 4, "why")), winner_of)
-    assert watch.before([EARLIER]) == Tally(3, (7,))
+    assert watch.before([EARLIER]) == Tally(3, (7,), "A")
     assert "counted with a later batch" in caplog.text
 
 
@@ -68,4 +71,15 @@ def test_what_was_not_looked_up_fails_a_query_that_is_to_fail(claimed: int) -> N
     with pytest.raises(RefusedError, match=r"1 transactions .* until one new batch is published"):
         watched(GIVEN, topic, lambda _: EARLIER).before([EARLIER])
     lenient = {**GIVEN, "fail.on.refused": "false"}
-    assert watched(lenient, topic, lambda _: EARLIER).before([EARLIER]) == Tally(3, (9,))
+    assert watched(lenient, topic, lambda _: EARLIER).before([EARLIER]) == Tally(3, (9,), "A")
+
+
+def test_a_dead_letter_topic_that_was_made_anew_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """What was deleted with the old one is not known: a query that is to fail fails."""
+    topic = Topic(topic_id="B")
+    named = r"was deleted and created again \(id A, now B\).* until one new batch"
+    with pytest.raises(RefusedError, match=named):
+        watched(GIVEN, topic, lambda _: EARLIER).before([EARLIER])
+    lenient = {**GIVEN, "fail.on.refused": "false"}
+    assert watched(lenient, topic, lambda _: EARLIER).before([EARLIER]) == Tally(3, (9,), "B")
+    assert "was deleted and created again" in caplog.text
