@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.kafka.tasting import Deadly, taste
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.ports import free_ports
@@ -23,9 +27,10 @@ from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+REPORT = Path(__file__).parents[2] / "docs" / "librdkafka-crc-report.md"
 
 SOUND, DAMAGED = 0, 1
 BEFORE = 5
@@ -111,6 +116,32 @@ def test_a_child_finds_the_record(damaged: Installation) -> None:
     found = taste(properties, {(half, SOUND): 0, (half, DAMAGED): 0})
     assert found == Deadly(half, DAMAGED, BEFORE, "SIGABRT")
     assert taste(properties, {(half, SOUND): 0}) is None
+
+
+@pytest.mark.parametrize(("damage", "check_crcs"), [("flip", "true"), ("zero", "false")])
+def test_the_report_for_the_library_reproduces_the_fault(
+    broker: EmbeddedBroker, tmp_path: Path, damage: str, check_crcs: str
+) -> None:
+    """Its program and its steps end in the assertion that the report names."""
+    text = REPORT.read_text().partition("## Reproduction")[2]
+    lines = [line for line in text.splitlines() if not line or line.startswith("    ")]
+    script = tmp_path / "crc.py"
+    script.write_text(textwrap.dedent("\n".join(lines)))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic("crc", 1, 1)])["crc"].result()
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(script), *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=FOUND_S)
+
+    assert run("write", broker.bootstrap_servers).returncode == 0
+    broker.node.terminate()
+    (log,) = broker.directory.glob("**/crc-0/*.log")
+    assert run(damage, log).returncode == 0
+    broker.restart()
+    read = run("read", broker.bootstrap_servers, check_crcs)
+    assert read.returncode == -signal.SIGABRT, read.stdout
+    assert "rd_slice_narrow_copy" in read.stderr
 
 
 @pytest.mark.parametrize(
