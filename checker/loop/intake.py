@@ -15,15 +15,16 @@ from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.loop.at_least_once import BoundMember, commits_with
-from halfbridge.checker.loop.clients import QUESTION_S, member_config
+from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config, unjoined
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.member_failures import MemberFailures
 from halfbridge.checker.loop.reading import GroupTrouble, Reading
+from halfbridge.checker.loop.silence import REPLACED_AFTER_S, Silence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from halfbridge.bridge.ports import Committed, Member, Place, Ports, Record
+    from halfbridge.bridge.ports import Committed, Member, Place, Ports, Reader, Record
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
 
@@ -33,6 +34,10 @@ _log = logging.getLogger("halfbridge.checker")
 FETCH_MAX = 5_000
 # How long a member that leaves waits for the revocation of its partitions.
 _LEAVE_S = 1.0
+# A consumer that is no member of its group is asked so often whether brokers answer it. The loop
+# waits for the answer, and has nothing else to do. A stop is noticed after it.
+_ASK_S = 5.0
+_ANSWER_S = 3.0
 
 
 class Input:
@@ -40,6 +45,15 @@ class Input:
 
     An assignment alone starts no reading. `assigned` holds the assigned partitions, and `read_from`
     starts them after a check of their committed offsets.
+
+    A consumer that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
+    answered.
+
+    Args:
+        config: The daemon's settings.
+        ids: Of the worker's slot.
+        ports: Make the consumer.
+        on_replaced: Called when the consumer was replaced for its silence.
 
     Attributes:
         assigned: (topic, partition) pairs of the current generation.
@@ -51,7 +65,13 @@ class Input:
             join it has no generation, and the broker would fence nobody.
     """
 
-    def __init__(self, config: CheckerConfig, ids: SlotIds, ports: Ports) -> None:
+    def __init__(
+        self,
+        config: CheckerConfig,
+        ids: SlotIds,
+        ports: Ports,
+        on_replaced: Callable[[], object] = lambda: None,
+    ) -> None:
         self._config = config
         self._ids = ids
         self._ports = ports
@@ -67,6 +87,9 @@ class Input:
         self.is_member = False
         self._troubles = Troubles(_log, ports.clock)
         self._failures = MemberFailures(ports.clock)
+        self._on_replaced = on_replaced
+        self._silence = Silence()
+        self._ask_at = self._monotonic() + REPLACED_AFTER_S
         self._member = self._open()
 
     def fetch(self, wait_s: float) -> list[Record]:
@@ -77,6 +100,7 @@ class Input:
             SlotTakenError: another worker runs on this slot.
         """
         self._replace_if_broken()
+        self._replace_if_silent()
         self.reading.takes(self._monotonic())
         try:
             first = self._member.poll(wait_s)
@@ -117,10 +141,14 @@ class Input:
         Raises:
             InputLostError: the coordinator did not answer.
         """
+        asked_at = self._monotonic()
         try:
-            return self._member.committed(wanted, QUESTION_S)
+            found = self._member.committed(wanted, QUESTION_S)
         except KafkaFailure as failure:
+            self._note_silence(failure, asked_at)
             raise InputLostError(str(failure)) from failure
+        self._silence.end()
+        return found
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions, from these offsets."""
@@ -217,6 +245,53 @@ class Input:
         if why := self._failures.why_replace():
             self._renew(why)
 
+    def _replace_if_silent(self) -> None:
+        """Replace the consumer if no broker answers it, and one answers another client.
+
+        Raises:
+            InputLostError: a new member joins; read again from the committed offsets.
+        """
+        now = self._monotonic()
+        if self.is_member:
+            self._ask_at = now + REPLACED_AFTER_S
+        elif now >= self._ask_at:
+            self._ask_at = now + _ASK_S
+            self._ask(self._member, now)
+        if self._silence.is_over_limit(now):
+            self._silence.end()
+            if self._is_another_answered():
+                self._on_replaced()
+                self.renew("brokers did not answer the consumer, but answer another one")
+
+    def _ask(self, reader: Reader, now: float) -> None:
+        """Ask for an offset of the group, as `committed` does."""
+        try:
+            reader.committed([(self._config.names.half, 0)], _ANSWER_S)
+        except KafkaFailure as failure:
+            self._note_silence(failure, now)
+        else:
+            self._silence.end()
+
+    def _note_silence(self, failure: KafkaFailure, asked_at: float) -> None:
+        if failure.code > 0:  # a broker's answer
+            self._silence.end()
+        else:
+            self._silence.goes_on(asked_at)
+
+    def _is_another_answered(self) -> bool:
+        config = self._config
+        try:
+            reader = self._ports.kafka.reader({**client_config(config), **unjoined(config)})
+        except ConfigError:  # for example while a certificate is being replaced
+            return False
+        try:
+            reader.committed([(config.names.half, 0)], _ANSWER_S)
+        except KafkaFailure as failure:
+            return failure.code > 0
+        finally:
+            self._ports.run.let_go(reader)
+        return True
+
     def _leave(self) -> None:
         self._member.leave()
         deadline = self._monotonic() + _LEAVE_S
@@ -243,6 +318,8 @@ class Input:
         except ConfigError as error:  # for example while a certificate is being replaced
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
         self._failures.replaced()
+        self._silence.end()
+        self._ask_at = self._monotonic() + REPLACED_AFTER_S
         raise InputLostError(f"{why}: a new one joins")
 
     def _open(self) -> Member:

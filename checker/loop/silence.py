@@ -1,7 +1,10 @@
 """When a Kafka client is replaced because brokers do not answer it.
 
-Consumers have `StallWatch`, and transactional producers are replaced after each failure. This is
-the rule for the clients that a worker otherwise keeps for its life.
+This is the rule for the clients that a worker keeps for its life: its consumer, its admin client
+and its producer of check requests. `StallWatch` replaces a consumer that is answered and reads
+nothing. All other clients are replaced after each failure, or live as long as one question: the
+producers of batches and of barriers, the reader of bodies, and the clients of the settings record
+and of the marks.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ class Worker:
         )
         self._barriers = Barriers(config, ids, ports, status.metrics.spare_id_taken)
         self._bodies = BodyReader(config, ports)
-        self._input = Input(config, ids, ports)
+        self._input = Input(
+            config, ids, ports, partial(status.metrics.clients_replaced, {"consumer": 1})
+        )
         questions = Questions(config, ports, partial(status.metrics.clients_replaced, {"admin": 1}))
         self._topics = TopicWatch(questions, self._routes, config, status, clock=ports.clock)
         self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))

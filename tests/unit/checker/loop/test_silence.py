@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+import halfbridge.checker
 from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.check_sender import CheckSender
+from halfbridge.checker.loop.clients import SlotIds
 from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.loop.silence import REPLACED_AFTER_S
@@ -33,6 +38,23 @@ LIMIT_S = REPLACED_AFTER_S + 30.0
 # Longer than a request to a client waits for its acknowledgement.
 SLICE_S = 8.0
 UNHEARD_S = 1.0
+TOPICS = {"orders", CONFIG.names.half, CONFIG.names.op}
+# Where a worker makes Kafka clients, and what becomes of one that no broker answers.
+KEPT = "replaced after REPLACED_AFTER_S"
+FAILED = "replaced after each failure"
+ONCE = "lives as long as one question"
+CLIENTS = {
+    "loop/at_least_once.py": FAILED,
+    "loop/barriers.py": FAILED,
+    "loop/bodies.py": FAILED,
+    "loop/check_sender.py": KEPT,
+    "loop/first_reads.py": ONCE,
+    "loop/intake.py": KEPT,
+    "loop/outlet.py": FAILED,
+    "loop/questions.py": KEPT,
+    "process/settings_topic.py": ONCE,
+}
+MAKES_A_CLIENT = re.compile(r"kafka\.(reader|member|writer|transactional_writer|admin)\(")
 
 
 class Deaf(Network):
@@ -57,7 +79,8 @@ class Deaf(Network):
 def machine() -> Iterator[Machine]:
     """Yield brokers with one topic."""
     with Machine(network=Deaf) as made:
-        made.broker.create_topic(NewTopic("orders", 1, 1, {}))
+        for topic in TOPICS:
+            made.broker.create_topic(NewTopic(topic, 1, 1, {}))
         yield made
 
 
@@ -73,20 +96,63 @@ def _unheard(machine: Machine) -> set[object]:
     return network.unheard
 
 
+def test_every_client_of_a_worker_has_a_rule() -> None:
+    """Whoever makes a further client says here what becomes of one that stays silent."""
+    root = Path(halfbridge.checker.__file__).parent
+    found = {
+        str(path.relative_to(root))
+        for room in ("loop", "process")
+        for path in (root / room).glob("*.py")
+        if MAKES_A_CLIENT.search(path.read_text())
+    }
+    assert found == set(CLIENTS)
+
+
+def test_a_consumer_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
+    """It joined no group, or got no committed offsets, and nothing else notices that."""
+    replaced: list[int] = []
+    intake = Input(CONFIG, SlotIds("slot", "slot"), ports, partial(replaced.append, 1))
+    for count in (1, 2):
+        _unheard(machine).add(intake._member)
+        began = ports.clock.monotonic()
+        while len(replaced) < count:
+            with suppress(InputLostError):
+                intake.fetch(UNHEARD_S)
+                if intake.is_member:
+                    intake.committed([(CONFIG.names.half, 0)])
+            assert ports.clock.monotonic() - began < 3 * LIMIT_S
+        assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
+        while not intake.is_member:
+            intake.fetch(UNHEARD_S)
+            assert ports.clock.monotonic() - began < 4 * LIMIT_S
+
+
+def test_a_consumer_is_kept_while_nobody_is_answered(machine: Machine, ports: Ports) -> None:
+    """A new one would have to join again, and is not answered either."""
+    replaced: list[int] = []
+    intake = Input(CONFIG, SlotIds("slot", "slot"), ports, partial(replaced.append, 1))
+    kept = intake._member
+    machine.network.is_down = True
+    began = ports.clock.monotonic()
+    while ports.clock.monotonic() - began < 3 * LIMIT_S:
+        intake.fetch(UNHEARD_S)
+    assert (intake._member, replaced) == (kept, [])
+
+
 def test_an_admin_client_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
     """A worker kept it for its life, and could do nothing until somebody restarted the worker."""
     replaced: list[int] = []
     questions = Questions(CONFIG, ports, partial(replaced.append, 1))
-    assert set(questions.topics()) == {"orders"}
+    assert set(questions.topics()) == TOPICS
     _unheard(machine).add(questions._admin)
     began = ports.clock.monotonic()
 
     while not replaced:
         with suppress(InputLostError):
-            assert set(questions.topics()) == {"orders"}
+            assert set(questions.topics()) == TOPICS
         assert ports.clock.monotonic() - began < LIMIT_S
     assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
-    assert set(questions.topics()) == {"orders"}
+    assert set(questions.topics()) == TOPICS
     assert replaced == [1]
 
 
@@ -104,7 +170,7 @@ def test_an_admin_client_is_kept_while_nobody_is_answered(machine: Machine, port
     assert questions._admin is kept
     assert not replaced
     machine.network.is_down = False
-    assert set(questions.topics()) == {"orders"}
+    assert set(questions.topics()) == TOPICS
 
 
 def test_a_producer_of_checks_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
