@@ -26,6 +26,8 @@ class CheckCounts:
         departures: How often this member left its group because all its threads hung.
         unwritten: Answers that did not reach the op topic, or whose half partition's end is not
             known; the daemon asks again.
+        unreadable: How often requests were left out because a record of the check topic cannot be
+            read; the daemon asks again. The log names the record.
         errors: Errors of the consumer.
     """
 
@@ -41,6 +43,7 @@ class CheckCounts:
     replaced: int = 0
     departures: int = 0
     unwritten: int = 0
+    unreadable: int = 0
     errors: int = 0
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,10 @@ class CheckResponder:
         self._hung = HungCheckers(
             config.producer_group, ports.run, counts=self.counts, listener=on_hung
         )
-        self._requests = CheckRequests(shared, ports)  # the consuming thread's, once that runs
+        # The consuming thread's, once that runs.
+        self._requests = CheckRequests(
+            shared, ports, on_unreadable=partial(self._tally.add, "unreadable")
+        )
         self._consuming: Running | None = None
         self._answering: Running | None = None
 
@@ -160,7 +164,8 @@ class CheckResponder:
             error = record.error()
             if error is not None:
                 self._tally.add("errors")
-                tell(_LOG.warning, "reading checks: %s", failure_of(error))
+                where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
+                tell(_LOG.warning, "reading checks: %s: %s", where, failure_of(error))
                 continue
             check = self._decoded(record)
             if check is None:
@@ -182,7 +187,8 @@ class CheckResponder:
             request = CHECK_REQUEST.decode(raw or b"")
         except DecodeError as error:
             self._tally.add("undecodable")
-            tell(_LOG.warning, "check request at %d skipped: %s", record.offset(), error.reason)
+            where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
+            tell(_LOG.warning, "check request %s skipped: %s", where, error.reason)
             return None
         shared = self._shared
         if request.producer_group != shared.producer_group or not self._knows(request.real_topic):

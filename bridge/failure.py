@@ -80,6 +80,8 @@ class Code(IntEnum):
     PARTITION_EOF = -191
     MSG_TIMED_OUT = -192
     TRANSPORT = -195
+    BAD_COMPRESSION = -198
+    BAD_MSG = -199
 
     @classmethod
     def name_of(cls, code: int) -> str:
@@ -87,6 +89,11 @@ class Code(IntEnum):
         if code not in cls._value2member_map_:
             return f"error {code}"
         return f"_{cls(code).name}" if code < 0 else cls(code).name
+
+
+# Records cannot be read. Brokers have no code for some damage, such as a wrong format version, and
+# say -1 (unknown server error).
+DAMAGED = frozenset((Code.BAD_MSG, Code.BAD_COMPRESSION, Code.INVALID_MSG, -1))
 
 
 class KafkaFailure(Exception):  # noqa: N818  (an error of others, which may be news rather than an error)

@@ -5,6 +5,7 @@ CheckerError (BridgeError)
 ├─ SlotTakenError        another worker runs on this slot; the operator stops one of the two
 ├─ MetricsPortError      the port is taken; the operator gives another --metrics-port
 └─ AdminError            topics or offsets could not be read or written; the text says what to do
+   ├─ DamagedRecordError a record cannot be read; the text names it, and what to do
    └─ InDoubtError       a record was sent and may be stored; the same command may be repeated
 """
 
@@ -44,6 +45,23 @@ class MetricsPortError(CheckerError):
 
 class AdminError(CheckerError):
     """An operator's command could not be carried out; the text says what to do."""
+
+
+class DamagedRecordError(AdminError):
+    """A record cannot be read: the operator repairs the partition from another replica.
+
+    Attributes:
+        place: Topic and partition.
+        offset: The first offset that cannot be read.
+    """
+
+    def __init__(self, place: tuple[str, int], offset: int, why: str = "") -> None:
+        (topic, partition), cause = place, f" ({why})" if why else ""
+        super().__init__(
+            f"{topic}[{partition}]@{offset}: the record there is damaged{cause};"
+            " repair the partition from another replica: docs/operations.md, A damaged record"
+        )
+        self.place, self.offset = place, offset
 
 
 class InDoubtError(AdminError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer, libversion, version
 
+from halfbridge.bridge import last_read
 from halfbridge.bridge.kafka.admin import KafkaAdmin
 from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
@@ -36,7 +37,8 @@ class KafkaClients:
 
     def reader(self, properties: Mapping[str, Any]) -> KafkaReader:
         """Return a reader that joins no group."""
-        return KafkaReader(made(Consumer, dict(properties), **self._log))
+        on_read = partial(last_read.note, properties)
+        return KafkaReader(made(Consumer, dict(properties), **self._log), on_read=on_read)
 
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None

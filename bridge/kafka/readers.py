@@ -25,9 +25,17 @@ class KafkaReader:
     Args:
         consumer: The client library's Consumer.
         stays: When closed, it stays a member of its group: a static member that has not left.
+        on_read: Called with the partitions and offsets that are read from now on.
     """
 
-    def __init__(self, consumer: Any, *, stays: bool = False) -> None:
+    def __init__(
+        self,
+        consumer: Any,
+        *,
+        stays: bool = False,
+        on_read: Callable[[Mapping[Place, int]], None] = lambda _: None,
+    ) -> None:
+        self._on_read = on_read
         self._consumer: Any = consumer
         self._stays = stays
         self._no_commit = Event()  # unset while `commit_as` runs, maybe in another thread
@@ -35,6 +43,7 @@ class KafkaReader:
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions from these offsets on; empty: read nothing."""
+        self._on_read(offsets)
         self._call(
             self._consumer.assign,
             [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()],
@@ -157,6 +166,10 @@ class KafkaReader:
     def join_and_read(self, topics: Sequence[str]) -> None:
         """Join the group, and read the assigned partitions from the committed offsets on."""
         self._call(self._consumer.subscribe, list(topics))
+
+    def skip_to(self, place: Place, offset: int) -> None:
+        """Read an assigned partition from an offset on; what was fetched of it is dropped."""
+        self._call(self._consumer.seek, TopicPartition(*place, offset))
 
     def membership(self) -> object:
         """Return the member's id and generation."""

@@ -46,7 +46,7 @@ class Deadly(NamedTuple):
         topic: The topic.
         partition: The partition.
         offset: The first offset that could not be read.
-        signal: By which the process ended.
+        signal: By which the process ended; empty: the record is only an error.
     """
 
     topic: str
@@ -65,9 +65,15 @@ def taste(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly 
     Returns:
         Where the child was ended by a record; None: all was read, or could not be tried.
     """
+    found = first_damage(properties, starts)
+    return found if found is not None and found.signal else None
+
+
+def first_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly | None:
+    """As `taste`; a record that is only an error is found too."""
     found = _run(properties, [(*place, start) for place, start in starts.items()])
     if found is None or not found.signal:
-        return None
+        return found
     # The child ended while the library parsed a whole answer of a broker. With one batch in each
     # answer the last offset is that of the batch. Alone, the batch may be an error only.
     one_by_one = {**properties, "max.partition.fetch.bytes": 1, "queued.min.messages": 1}

@@ -128,6 +128,9 @@ class Member(Reader, Protocol):
     def join_and_read(self, topics: Sequence[str]) -> None:
         """Join the group, and read the assigned partitions from the committed offsets on."""
 
+    def skip_to(self, place: Place, offset: int) -> None:
+        """Read an assigned partition from an offset on (seek); fetched records are dropped."""
+
     def membership(self) -> object:
         """Return the member's id and generation, for `send_offsets` and `commit_as`."""
 

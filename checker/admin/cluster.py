@@ -7,14 +7,16 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from halfbridge.bridge import last_read
 from halfbridge.bridge.failure import PASSING, Code, KafkaFailure
 from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.kafka.tasting import first_damage
 from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
 from halfbridge.bridge.signatures import NO_SIGNATURES, Signatures
 from halfbridge.bridge.trouble import SILENT, Reasons
 from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.serde.topics import ADMIN_GROUP
 
 if TYPE_CHECKING:
@@ -67,6 +69,16 @@ class Cluster:
             # Errors come back from the calls; librdkafka's own log lines would only repeat them.
             "log_level": 0,
         }
+        self._reading: dict[str, Any] = {
+            **self._common,
+            "group.id": ADMIN_GROUP,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "check.crcs": last_read.is_guarded(),  # a wrong checksum may abort the process
+        }
+        self._has_system_ports = self._ports is system_ports()
         self._reasons = Reasons()
         self._admin = self._ports.kafka.admin({**self._common, "error_cb": self._reasons.note})
         self._has_answered = False
@@ -206,15 +218,38 @@ class Cluster:
         """Yield a partition's committed records from `start` up to `end`, an end it has had.
 
         Raises:
+            DamagedRecordError: a record cannot be read.
             AdminError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn.
         """
         if start >= end:
             return
+        place = (topic, partition)
+        self.refuse_damaged({place: (start, end)})
         with self.errors(f"read {topic} {partition}"), self.reader() as reader:
-            clock, place = self._ports.clock, (topic, partition)
             yield from records_between(
-                reader, place, start, end, clock=clock, patience_s=CALL_TIMEOUT_S
+                reader,
+                place,
+                start,
+                end,
+                clock=self._ports.clock,
+                patience_s=CALL_TIMEOUT_S,
+                on_silence=self.find_damage,
             )
+
+    def refuse_damaged(self, spans: Mapping[Place, tuple[int, int]]) -> None:
+        """Raise DamagedRecordError if a span has a record that ended this command before."""
+        for place, (start, end) in spans.items():
+            at, why = last_read.DAMAGED.get(place, (-1, ""))
+            if start <= at < end:
+                raise DamagedRecordError(place, at, why)
+
+    def find_damage(self, starts: Mapping[Place, int]) -> None:
+        """Raise DamagedRecordError if nothing comes of partitions because a record is damaged."""
+        if self._has_system_ports:
+            found = first_damage(self._reading, starts)
+            if found is not None:
+                place = found.topic, found.partition
+                raise DamagedRecordError(place, found.offset, found.signal)
 
     def _create(self, topic: NewTopic, *, attempt: int) -> bool:
         try:
@@ -257,16 +292,7 @@ class Cluster:
             group: Whose rights are needed, and whose offsets are meant.
             more: Client properties that come before those of other readers.
         """
-        settings = {
-            **self._common,
-            "group.id": group,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            **more,
-        }
-        reader = self._ports.kafka.reader(settings)
+        reader = self._ports.kafka.reader({**self._reading, "group.id": group, **more})
         try:
             yield reader
         finally:

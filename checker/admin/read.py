@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code
+from halfbridge.bridge.failure import DAMAGED, Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.core.events import append_ms_of
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of, parse_half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from halfbridge.bridge.ports import Clock, Place, Reader
     from halfbridge.serde.records import HalfMetadata, Op
@@ -91,7 +91,14 @@ class LogRecord:
 
 
 def records_between(
-    reader: Reader, place: Place, start: int, end: int, *, clock: Clock, patience_s: float
+    reader: Reader,
+    place: Place,
+    start: int,
+    end: int,
+    *,
+    clock: Clock,
+    patience_s: float,
+    on_silence: Callable[[Mapping[Place, int]], None] = lambda _: None,
 ) -> Iterator[LogRecord]:
     """Yield the committed records of a partition from `start` up to `end`.
 
@@ -102,6 +109,7 @@ def records_between(
         end: An end that the partition has had.
         clock: Tells how long nothing came.
         patience_s: Longest time without a record.
+        on_silence: Called then, with the offset from which nothing comes; may raise the reason.
 
     Raises:
         AdminError: nothing came for `patience_s`, such as behind an open kafka_txn; try again.
@@ -121,14 +129,24 @@ def records_between(
                 continue
             failure = failure_of(error)
             if failure.code != Code.PARTITION_EOF:
-                raise failure
+                raise named(failure, place, record.offset())
             # EOF is sent at the last stable offset, which an open kafka_txn holds back.
             at_end = at_end or record.offset() >= end
         if clock.monotonic() - last_progress > patience_s:
+            at = reader.positions([place])[place]
+            on_silence({place: max(start, at)})
             raise AdminError(
                 f"{place[0]} {place[1]}: nothing readable up to offset {end} within"
                 f" {patience_s:.0f} s: an open kafka_txn may hold it back; try again"
             )
+
+
+def named(failure: KafkaFailure, place: Place, offset: int | None) -> Exception:
+    """Return what to raise for an error that came in place of a record; it names the place."""
+    if failure.code in DAMAGED and offset is not None and offset >= 0:
+        return DamagedRecordError(place, offset, failure.text)
+    topic, partition = place
+    return KafkaFailure(failure.code, f"{topic}[{partition}]@{offset}: {failure.text}")
 
 
 def _fetched(reader: Reader) -> list[Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from halfbridge import __version__
+from halfbridge.cli.guard import guard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,6 +167,7 @@ def main() -> NoReturn:
     from halfbridge.checker.process.process_end import end_process
 
     _open_closed_streams()
+    guard(sys.argv[1:])
     try:
         cli.main(prog_name="halfbridge")
     except SystemExit as end:

@@ -101,7 +101,7 @@ def _status(found: Groups) -> int:
     for each in found.stopped:
         click.echo(
             f"pair {each.partition} is stopped, and what is undecided in it is not known:"
-            f" {one_line(each.why)}; run halfbridge checker init --partition {each.partition}",
+            f" {one_line(each.why)}{each.remedy}",
             err=True,
         )
     return 1 if found.stopped else 0

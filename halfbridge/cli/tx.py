@@ -98,7 +98,7 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
         for each in found.stopped:
             click.echo(
                 f"pair {each.partition} is stopped, and what is undecided in it is not known:"
-                f" {one_line(each.why)}; run halfbridge checker init --partition {each.partition}",
+                f" {one_line(each.why)}{each.remedy}",
                 err=True,
             )
         if not watch:

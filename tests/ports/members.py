@@ -256,6 +256,19 @@ def what_is_read_is_committed_by_itself(world: World) -> None:
     world.until(lambda: member.poll(SLICE_S) is None and world.committed(topic) == (2, None))
 
 
+def a_member_skips(world: World) -> None:
+    """It reads on from the offset, whatever it has fetched."""
+    topic = world.topic()
+    world.put(topic, *(b"%d" % number for number in range(9)))
+    member = world.member(auto_offset_reset="earliest")
+    member.join_and_read([topic])
+    seen: list[Any] = []
+    world.until(lambda: _took(member, seen) == 1)
+    member.skip_to((topic, 0), 8)
+    world.until(lambda: _took(member, seen) == 2)
+    assert seen == [0, 8]
+
+
 def a_missing_topic_is_told_to_members(world: World) -> None:
     """A topic that is subscribed to and is not there is an error in place of a record."""
     member = world.member(auto_offset_reset="earliest")
@@ -300,6 +313,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     a_silent_member_is_out,
     a_member_goes_on_where_the_group_left_off,
     what_is_read_is_committed_by_itself,
+    a_member_skips,
     a_missing_topic_is_told_to_members,
     new_partitions_are_noticed,
 )

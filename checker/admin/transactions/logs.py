@@ -8,7 +8,7 @@ from halfbridge.bridge.failure import Code
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Edge
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S
-from halfbridge.checker.admin.read import READ_BATCH
+from halfbridge.checker.admin.read import READ_BATCH, named
 from halfbridge.checker.errors import AdminError
 
 if TYPE_CHECKING:
@@ -58,12 +58,14 @@ class Scan:
         Records of one partition come in offset order. A batch may be empty.
 
         Raises:
+            DamagedRecordError: A record cannot be read.
             AdminError: The brokers do not answer, or nothing came for CALL_TIMEOUT_S, such as
                 behind an open kafka_txn; the operator tries again.
         """
         if not self._spans:
             return
         cluster = self._cluster
+        cluster.refuse_damaged({place: (at.start, at.end) for place, at in self._spans.items()})
         monotonic = cluster.ports.clock.monotonic
         with cluster.errors("read the logs"), cluster.reader(more=_FETCHING) as reader:
             reader.read_from({place: span.start for place, span in self._spans.items()})
@@ -77,6 +79,12 @@ class Scan:
                         reader.pause(self._skipped)
                         self._skipped = set()
                 elif monotonic() - last_progress > CALL_TIMEOUT_S:
+                    cluster.find_damage(
+                        {
+                            place: max(self._spans[place].start, at)
+                            for place, at in reader.positions(self._ends).items()
+                        }
+                    )
                     raise AdminError(
                         f"{_named(self._ends)}: nothing readable within {CALL_TIMEOUT_S:.0f} s: an"
                         " open kafka_txn may hold it back; try again"
@@ -92,7 +100,7 @@ class Scan:
             if error is not None:
                 failure = failure_of(error)
                 if failure.code != Code.PARTITION_EOF:
-                    raise failure
+                    raise named(failure, place, record.offset())
                 if end is not None and record.offset() >= end:
                     self.skip([place])
                 continue

@@ -18,7 +18,7 @@ from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.progress import check_against_log
 from halfbridge.checker.core.settings import LedgerSettings
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.protocol import decision_of
 from halfbridge.serde.records import OpKind
@@ -52,10 +52,20 @@ _BODIES_MAX = 64 * 1024 * 1024
 
 
 class Stopped(NamedTuple):
-    """A pair of which nobody knows what is undecided: its committed offsets cannot be trusted."""
+    """A pair of which nobody knows what is undecided.
+
+    Its committed offsets cannot be trusted, or one of its records is damaged.
+    """
 
     partition: int
     why: str
+    is_damaged: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """What the operator does, as the end of a sentence; empty: `why` says it."""
+        init = f"; run halfbridge checker init --partition {self.partition}"
+        return "" if self.is_damaged else init
 
 
 class PairState:
@@ -116,13 +126,19 @@ def read_pairs(
     numbers = wanted_partitions(cluster, names, partitions)
     begun = _begun(cluster, names, numbers)
     settings = reading_settings(limits)
-    pairs = [
-        PairState(number, progress, settings)
-        for number, progress in begun.items()
-        if not isinstance(progress, Stopped)
-    ]
-    _read(cluster, names, {pair.partition: pair for pair in pairs}, on_progress)
-    return pairs, [each for each in begun.values() if isinstance(each, Stopped)]
+    while True:  # once more for each pair with a damaged record
+        pairs = [
+            PairState(number, progress, settings)
+            for number, progress in begun.items()
+            if not isinstance(progress, Stopped)
+        ]
+        try:
+            _read(cluster, names, {pair.partition: pair for pair in pairs}, on_progress)
+        except DamagedRecordError as error:
+            number = error.place[1]
+            begun[number] = Stopped(number, str(error), is_damaged=True)
+        else:
+            return pairs, [each for each in begun.values() if isinstance(each, Stopped)]
 
 
 def wanted_partitions(

@@ -102,6 +102,17 @@ class MemoryReader(GroupOffsets):
             one for one in self._fetched if (one.topic(), one.partition()) not in paused
         )
 
+    def skip_to(self, place: Place, offset: int) -> None:
+        """Read one of the partitions from an offset on; what was fetched of it is dropped."""
+        self._check_open()
+        self._fetched = deque(
+            one for one in self._fetched if (one.topic(), one.partition()) != place
+        )
+        self._next[place] = offset
+        self._stopped.discard(place)
+        self._told_ends.pop(place, None)
+        self._seen_version = -1
+
     def resume(self, places: Iterable[Place]) -> None:
         """Fetch these again."""
         self._check_open()
