@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 
-def create_command(topic: str, bootstrap_servers: str, prefix: str) -> str:
-    """Return the command that creates a real topic of an installation."""
+def create_command(topic: str, bootstrap_servers: str = "", prefix: str = "") -> str:
+    """Return the command that creates a real topic, with options for what is given."""
+    servers = f" --bootstrap-servers {bootstrap_servers}" if bootstrap_servers else ""
     option = f" --topic-prefix {prefix}" if prefix else ""
-    return (
-        f"halfbridge topics create {shlex.quote(topic)} --type transaction"
-        f" --bootstrap-servers {bootstrap_servers}{option}"
-    )
+    return f"halfbridge topics create {shlex.quote(topic)} --type transaction{servers}{option}"
 
 
 class RealTopics:

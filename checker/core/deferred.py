@@ -43,6 +43,14 @@ DEFERRED_CHARS_MAX = 3_500
 DEFERRED_MAX = 1_000
 # Different keys of their messages, some 150 bytes each. A transaction may have a thousand.
 KEYS_MAX = 20_000
+# A partition that exists comes back, so it is waited for at least this long: a broker that restarts
+# is back sooner, and so is a new leader.
+AWAY_MS_MIN = 30_000
+# For this time a partition number that is too high may be right: the topic may have grown since it
+# was looked up, and brokers learn of new partitions one after the other.
+PARTITION_NEW_MS = 2_000
+# Why a topic or a partition that does not exist cannot be written.
+MISSING = "does not exist"
 
 
 class Deferred:

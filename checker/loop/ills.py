@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.real_topics import create_command
-from halfbridge.checker.loop.routes import MISSING, Lack
+from halfbridge.checker.core.deferred import MISSING
+from halfbridge.checker.loop.routes import Lack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
+from halfbridge.checker.core.deferred import AWAY_MS_MIN, MISSING, PARTITION_NEW_MS
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.partitioner import Partitioner, partition_by_crc, partition_of
 from halfbridge.serde.records import PARTITION_BY_KEY
@@ -28,9 +29,6 @@ REFUSED_TOPIC_MS = 10_000
 # Refused transactions are remembered until their ops apply again after the rebuild. If there are
 # more, the oldest applied long ago.
 REFUSED_TRANSACTIONS_MAX = 1_000
-# For this time a partition number that is too high may be right: the topic may have grown since it
-# was looked up, and brokers learn of new partitions one after the other.
-PARTITION_NEW_MS = 2_000
 # After this time a number that is too high may be right again, because the topic may have grown
 # since. A client that always sends such numbers makes its pair wait 2 s in 60 s.
 PARTITION_DOUBT_MS = 60_000
@@ -42,11 +40,6 @@ LOST_MS = 3_000
 # the time that it takes to notice it (`batch_writer.STALL_S`).
 BLAMED_MS = 5_000
 BLAMED_MS_MAX = 60_000
-# A partition that exists comes back, so it is waited for at least this long: a broker that restarts
-# is back sooner, and so is a new leader.
-AWAY_MS_MIN = 30_000
-# Why a topic or a partition that does not exist cannot be written.
-MISSING = "does not exist"
 # Why a partition is not written to for now that did not acknowledge records.
 TOOK_NOTHING = "took no record in time"
 # An answered look-up adds at most so much to the time that a partition was away: while no broker

@@ -160,7 +160,10 @@ def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
         check_interval_ms=config.check_interval_ms,
         check_count_max=config.check_count_max,
         transaction_age_ms_max=config.transaction_age_ms_max,
-        further={DELIVERY_LIMIT: Delivery(config.delivery).number},
+        further={
+            DELIVERY_LIMIT: Delivery(config.delivery).number,
+            "topic_gone_ms": config.topic_gone_ms,
+        },
     )
 
 

@@ -156,7 +156,8 @@ def describe(**values: Any) -> int:
     """
     # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.placed import create_command, placed
+    from halfbridge.checker.admin.placed import placed
+    from halfbridge.checker.admin.real_topics import create_command
 
     config = load_settings(CheckerConfig, values)
     cluster, names = Cluster(config.bootstrap_servers, kafka=config.kafka), config.names

@@ -56,6 +56,7 @@ def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
         registry: Decodes payloads; None: bytes are shown as text.
     """
     applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
+    applied = ", delivery deferred" if life.is_deferred else applied
     click.echo(f"{one_line(life.id)}  {life.state}{applied}")
     if life.partition is not None:
         resumed = f", resume count {life.resume_count}" if life.resume_count else ""
@@ -79,6 +80,8 @@ def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
         _show_payload(each, registry)
     if life.undecided is not None:
         click.echo(f"waits: {life.undecided.wait.value}: {one_line(life.undecided.why)}")
+    for lack in life.lacks:
+        click.echo(f"lacks: {one_line(str(lack))}: {one_line(lack.mend)}")
     for note in life.notes:
         click.echo(f"note: {one_line(note)}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -173,6 +174,30 @@ def _dead(stack: HalfbridgeStack, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
+def _commands_name_it(stack: HalfbridgeStack, traffic: Traffic, away: str) -> None:
+    """`tx explain` and `doctor` name partition, cause and broker, and a command of halfbridge."""
+    value = b"explained"
+    with (
+        stack.producer("asking", checker=lambda _: Resolution.COMMIT, topics=[away]) as producer,
+        producer.begin() as tx,
+    ):
+        tx.send(Message(away, value=value))
+    traffic.decided[value] = away, time.monotonic()
+    for words in (("tx", "explain", tx.id), ("doctor", "--timeout", "120")):
+        text = _output(stack, *words)
+        assert re.search(rf"artition 0 of topic {away} has .*: it needs broker {GONE}", text), text
+        assert f"halfbridge topics describe {away}" in text
+        assert "UNDELIVERABLE" in text
+
+
+def _output(stack: HalfbridgeStack, *words: str) -> str:
+    command = [sys.executable, "-m", "halfbridge", *words]
+    command += ["--bootstrap-servers", stack.bootstrap_servers]
+    command += ["--topic-prefix", stack.topic_prefix]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    return done.stdout + done.stderr
+
+
 def _bound_s(before_s: float) -> float:
     return max(3 * before_s, LEAST_BOUND_S)
 
@@ -191,6 +216,7 @@ def _one_topic_is_away(
         until("health names it", lambda: named in _health(stack), within_s=FOUND_S)
         named_s = time.monotonic() - killed
         assert 'halfbridge_partition_unavailable{cause="' in _metrics(stack)
+        _commands_name_it(stack, traffic, away)
 
         settled = time.monotonic()
         until(

@@ -106,6 +106,42 @@ def test_without_a_daemon_the_log_alone_tells(installation: Installation) -> Non
     assert (life["state"], life["is_applied"]) == ("COMMITTED", False)
 
 
+def test_a_real_topic_that_is_missing_is_named_by_explain_and_doctor(
+    installation: Installation,
+) -> None:
+    """With the command that creates it, and when the message becomes a dead letter otherwise."""
+    installation.make(partitions=2)
+    topic, other = installation.topic("ghost"), installation.topic("orders")
+    installation.start(topic_gone_ms=120_000)
+    waits = installation.half(topic, IDS.next(), partition=1)
+    installation.delete(topic)
+    installation.commit(waits)
+    installation.commit(installation.half(other, IDS.next(), partition=1))
+    assert installation.tail(other).until(1)
+
+    until("it is deferred", lambda: installation.progress(1).deferred == (0,))
+    text = _invoke(installation, "explain", waits.transaction_id).stdout
+    create = f"halfbridge topics create {topic} --type transaction"
+    assert f"Topic {topic} does not exist; run {create}." in text
+    assert "UNDELIVERABLE, 2m0s after the decision" in text
+    shown = _invoke(installation, "show", waits.transaction_id).stdout
+    assert "COMMITTED, delivery deferred" in shown
+    assert f"lacks: topic {topic} does not exist: {create}" in shown
+    (lack,) = _json(installation, "show", waits.transaction_id)["lacks"]
+    assert (lack["topic"], lack["mend"]) == (topic, create)
+
+    place = ("--bootstrap-servers", installation.servers)
+    prefix = ("--topic-prefix", installation.names.prefix)
+    doctor = CliRunner().invoke(cli, ["doctor", "--json", *place, *prefix])
+    found = {each["code"]: each for each in json.loads(doctor.stdout)["findings"]}
+    assert waits.transaction_id in found["real-topic"]["what"]
+    assert found["real-topic"]["mend"].startswith(create)
+
+    installation.create(topic)
+    assert installation.tail(topic).until(1)
+    assert "lacks:" not in _invoke(installation, "show", waits.transaction_id).stdout
+
+
 def test_what_is_not_there_is_an_exit_status(installation: Installation) -> None:
     """1, with one line on standard error and an answer for machines; 2 for a wrong flag."""
     installation.make()

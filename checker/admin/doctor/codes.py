@@ -40,7 +40,7 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     "topic-setting": (Severity.ERROR, "a setting of a topic loses records or refuses them"),
     "topic-replicas": (Severity.WARNING, "a topic has fewer replicas than the brokers allow"),
     "topic-in-sync": (Severity.WARNING, "a replica has not caught up: its broker is down, or slow"),
-    "topic-offline": (Severity.ERROR, "a partition of the installation has no leader"),
+    "topic-offline": (Severity.ERROR, "a partition of the installation takes no records"),
     "partitions": (Severity.ERROR, "half and op topic have different numbers of partitions"),
     "offsets": (Severity.ERROR, "a partition has no offsets that can be trusted: it is stopped"),
     "damaged": (Severity.ERROR, "a damaged record ends the worker that reads it: its pair waits"),
@@ -63,7 +63,15 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     "clock-client": (Severity.WARNING, "a client's clock and the brokers' differ"),
     "real-topic": (
         Severity.WARNING,
-        "a real topic that is named here or in the policy does not exist",
+        "a real topic that is named here, or that deliveries wait for, does not exist",
+    ),
+    "partition-away": (
+        Severity.ERROR,
+        "a partition of a real topic takes no records: deliveries to it wait",
+    ),
+    "delivery-waits": (
+        Severity.WARNING,
+        "deliveries wait, and the brokers' metadata do not show for what",
     ),
     "plain-writer": (
         Severity.WARNING,

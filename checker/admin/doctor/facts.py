@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import SeenTopic
     from halfbridge.checker.admin.acls import Acl
+    from halfbridge.checker.admin.placed import Lacking, PlacedPartition
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import Role
 
@@ -76,6 +77,23 @@ class PlainRecords(NamedTuple):
     partition: int
     offset: int
     records: int
+
+
+class Delayed(NamedTuple):
+    """Committed transactions whose delivery waits, by a real topic of theirs.
+
+    Attributes:
+        transactions: How many.
+        oldest_id: The one that was committed first.
+        since_ms: Append time of its COMMIT; below 0: not known.
+        lacks: What of the topic cannot be written to now, by the brokers' metadata.
+    """
+
+    topic: str
+    transactions: int
+    oldest_id: str
+    since_ms: int
+    lacks: tuple[Lacking, ...]
 
 
 class Connector(NamedTuple):
@@ -160,6 +178,8 @@ class Facts:
         workers: Live members of the daemon's group.
         responders: Producer group -> live members of its check group.
         stalls: Partitions whose readers are held back.
+        away: Partitions, of internal topics and of known real ones, that take no records.
+        delayed: What committed transactions wait for.
         damaged: Pair -> the record that ends whoever reads it.
         plain: Transaction topics to which somebody else writes.
         clocks: Clients' clocks, by producer group.
@@ -186,6 +206,8 @@ class Facts:
     workers: tuple[str, ...] | None = None
     responders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()
+    away: tuple[PlacedPartition, ...] = ()
+    delayed: tuple[Delayed, ...] = ()
     damaged: Mapping[int, str] = field(default_factory=dict)
     plain: tuple[PlainRecords, ...] = ()
     clocks: tuple[BornClock, ...] = ()

@@ -6,6 +6,7 @@ daemon's is taken, one that no worker has (`<prefix>halfbridge-doctor`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,20 @@ from halfbridge.bridge.signatures import load_signatures
 from halfbridge.bridge.trouble import Reasons
 from halfbridge.checker.admin.acls import daemon_acls, producer_acls
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, FIRST_ANSWER_S, Cluster
-from halfbridge.checker.admin.doctor.facts import Facts
+from halfbridge.checker.admin.doctor.facts import Delayed, Facts
 from halfbridge.checker.admin.doctor.halves import NewestHalves, newest_halves
 from halfbridge.checker.admin.doctor.keys import key_problems
 from halfbridge.checker.admin.doctor.logs import open_txns, plain_records
 from halfbridge.checker.admin.doctor.questions import Questions
 from halfbridge.checker.admin.doctor.rights import lacking
+from halfbridge.checker.admin.placed import lacks_of, needed, placed
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
 from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
 from halfbridge.checker.admin.topics import check_topics, plan_layout
+from halfbridge.checker.admin.transactions.asked import daemon_limits
+from halfbridge.checker.admin.transactions.undecided import read_pairs
 from halfbridge.checker.policy import may_deliver
+from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.signing_keys import Role
 from halfbridge.serde.topic_types import TopicType
 from halfbridge.serde.topics import DEADLY
@@ -37,7 +42,10 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Admin, Answer, Place, Ports
     from halfbridge.checker.admin.acls import Acl
     from halfbridge.checker.admin.doctor.facts import Host
+    from halfbridge.checker.admin.placed import PlacedPartition
     from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import OpRead
     from halfbridge.checker.policy import Policy
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import KeyRing
@@ -147,10 +155,14 @@ class _Asker:
             if name in topics
             for number in range(topics[name].partitions)
         ]
+        checks = [names.check(group) for group in self._groups]
+        known = [*mine, names.settings, *checks]
+        questions.ask("partitions", partial(self._away, [each for each in known if each in topics]))
         questions.ask("ends of logs", partial(open_txns, places, self._ports, self._common))
         if names.half in topics:
             halves = [(names.half, number) for number in range(topics[names.half].partitions)]
             look = partial(newest_halves, halves, self._ports, self._common, names=names)
+            questions.ask("deferred deliveries", partial(self._delayed, halves))
             questions.ask("damaged records", partial(self._damaged, halves))
             questions.ask("half records", partial(look, ring=self._ring))
         if names.settings in topics:
@@ -158,9 +170,13 @@ class _Asker:
         if self._request.client_kafka is not None:
             questions.ask("rights of the client", self._client_lacks)
 
+    def _cluster(self) -> Cluster:
+        """Return a cluster for one question: clients are not shared by threads."""
+        config = self._config
+        return Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self._ports)
+
     def _report(self) -> Any:
-        config, request = self._config, self._request
-        cluster = Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self._ports)
+        config, request, cluster = self._config, self._request, self._cluster()
         layout = plan_layout(
             cluster,
             partitions=None,
@@ -171,15 +187,32 @@ class _Asker:
         return check_topics(cluster, self._names, layout, is_real=set(self._real).__contains__)
 
     def _damaged(self, halves: list[Place]) -> dict[int, str]:
-        cluster = Cluster(
-            self._config.bootstrap_servers, kafka=self._config.kafka, ports=self._ports
-        )
-        found = cluster.committed(self._names.reading_group, halves)
+        found = self._cluster().committed(self._names.reading_group, halves)
         return {
             number: each.metadata.removeprefix(DEADLY)
             for (_, number), each in found.items()
             if each.metadata.startswith(DEADLY)
         }
+
+    def _away(self, topics: list[str]) -> tuple[PlacedPartition, ...]:
+        found = placed(self._cluster(), topics)
+        return tuple(each for topic in found.values() for each in topic if each.why)
+
+    def _delayed(self, halves: list[Place]) -> tuple[Delayed, ...]:
+        """Return what committed transactions wait for; only pairs that have some are read."""
+        cluster, names = self._cluster(), self._names
+        ops = [(names.op, number) for _, number in halves]
+        committed = cluster.committed(names.daemon_group, [*halves, *ops])
+        waits = []
+        for half, op in zip(halves, ops, strict=True):
+            with suppress(ProgressError):  # `topics check` tells it
+                at = committed[op]
+                progress = parse_progress(committed[half].offset, at.offset, at.metadata)
+                waits += [half[1]] if progress.deferred else []
+        if not waits:
+            return ()
+        pairs, _ = read_pairs(cluster, names, daemon_limits(cluster, names), partitions=waits)
+        return _delayed(cluster, [one for pair in pairs for one in pair.ledger.deferred])
 
     def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
         brokers = self._admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
@@ -249,6 +282,26 @@ class _Asker:
         return known[-1] if known else None
 
 
+def _delayed(cluster: Cluster, deferred: list[tuple[Entry, OpRead]]) -> tuple[Delayed, ...]:
+    """Return the real topics of deferred transactions, the most awaited ones first."""
+    by_topic: dict[str, list[OpRead]] = {}
+    wanted = set()
+    for entry, read in deferred:
+        told = [half.metadata for half in entry.messages.values()]
+        wanted |= {needed(one.real_topic, one.real_partition, 0) for one in told}
+        for topic in {one.real_topic for one in told}:
+            by_topic.setdefault(topic, []).append(read)
+    most = sorted(by_topic, key=lambda topic: -len(by_topic[topic]))[:REAL_TOPICS_MAX]
+    lacks = lacks_of(cluster, [each for each in wanted if each.topic in most])
+    found = []
+    for topic in most:
+        oldest = min(by_topic[topic], key=lambda read: read.append_ms)
+        its = tuple(lack for lack in lacks if lack.topic == topic)
+        one = Delayed(topic, len(by_topic[topic]), oldest.op.transaction_id, oldest.append_ms, its)
+        found.append(one)
+    return tuple(found)
+
+
 def _filled(facts: Facts, questions: Questions) -> Facts:
     answer = questions.answer
     facts.silent = questions.silent
@@ -260,6 +313,8 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
     facts.workers = answer("workers", None)
     facts.responders = answer("check responders", {})
     facts.stalls = answer("ends of logs", ())
+    facts.away = answer("partitions", ())
+    facts.delayed = answer("deferred deliveries", ())
     facts.damaged = answer("damaged records", {})
     facts.plain = answer("records of transaction topics", ())
     facts.clocks, facts.newest_ms, facts.not_believed = answer("half records", NewestHalves())

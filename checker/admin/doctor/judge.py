@@ -11,7 +11,9 @@ from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
 from halfbridge.checker.admin.doctor.judge_changes import judge_changes
 from halfbridge.checker.admin.doctor.judge_host import judge_host
 from halfbridge.checker.admin.doctor.judge_keys import judge_keys
-from halfbridge.checker.admin.placed import create_command, describe_command
+from halfbridge.checker.admin.placed import PlacedPartition, describe_command
+from halfbridge.checker.admin.real_topics import create_command
+from halfbridge.checker.admin.words import counted
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 
@@ -41,6 +43,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         _silent(facts, config),
         _topics(facts),
         _replicas(facts, config),
+        _away(facts, config),
         _in_sync(facts, config),
         judge_brokers(facts, config),
         _rights(facts, config),
@@ -91,10 +94,6 @@ def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             continue
         if topic not in (names.half, names.op, names.dead, names.settings):
             continue
-        if not seen.is_led:
-            what = f"{topic}: a partition has no leader; its pair waits until a replica is back"
-            mend = f"{describe_command(topic)} {where(config)}"
-            yield finding("topic-offline", what, mend)
         if seen.replicas < wanted:
             ids = ",".join(map(str, sorted(facts.brokers)))
             move = f'{{"version":1,"topics":[{{"topic":"{topic}"}}]}}'
@@ -104,6 +103,55 @@ def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
                 f" --broker-list {ids} --topics-to-move-json-file <(echo {shlex.quote(move)})"
             )
             yield finding("topic-replicas", what, mend)
+
+
+def _away(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    """Yield partitions that take no records, and what waits for real topics."""
+    names = config.names
+    by_topic: dict[str, list[PlacedPartition]] = {}
+    for each in facts.away:
+        by_topic.setdefault(each.topic, []).append(each)
+    for topic, partitions in by_topic.items():
+        mend = f"{describe_command(topic)} {where(config)}"
+        named = ", ".join(
+            f"partition {each.partition} {each.cause}" for each in partitions[:SHOWN_MAX]
+        )
+        more = f", and {len(partitions) - SHOWN_MAX} more" if len(partitions) > SHOWN_MAX else ""
+        if names.is_internal(topic):
+            what = f"{topic}: {named}{more}; what needs the partition waits until then"
+            yield finding("topic-offline", what, mend)
+        elif all(one.topic != topic or not one.lacks for one in facts.delayed):
+            what = f"real topic {topic}: {named}{more}; deliveries to it would wait"
+            made = finding("partition-away", what, mend)
+            yield Finding(Severity.WARNING, made.code, made.what, made.mend)
+    yield from _delayed(facts, config)
+
+
+def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for one in facts.delayed:
+        for lack in one.lacks[:SHOWN_MAX]:
+            wait_s = lack.wait_ms(config.topic_gone_ms) / 1000
+            since = ""
+            if one.since_ms >= 0:
+                since = f", committed {max(0, facts.asked_at_ms - one.since_ms) / 1000:.0f} s ago"
+            what = (
+                f"{lack}: deliveries of {counted(one.transactions, 'transaction')} wait, first"
+                f" {one.oldest_id}{since}; {wait_s:.0f} s after the COMMIT their messages become"
+                " dead letters, UNDELIVERABLE"
+            )
+            code = "partition-away" if lack.is_away else "real-topic"
+            mend = f"{lack.mend} {where(config)}"
+            yield Finding(Severity.ERROR, code, one_line(what), mend)
+    # One without a lack may wait behind an earlier transaction with the same key.
+    if facts.delayed and not any(one.lacks for one in facts.delayed):
+        topics = ", ".join(one.topic for one in facts.delayed[:SHOWN_MAX])
+        what = (
+            f"deliveries to {topics} wait, and by metadata all partitions take records: brokers do"
+            " not acknowledge, or did not until now. /healthz of the workers names the partition"
+        )
+        oldest = min(facts.delayed, key=lambda one: one.since_ms).oldest_id
+        mend = f"halfbridge tx explain {shlex.quote(oldest)} {where(config)}"
+        yield finding("delivery-waits", one_line(what), mend)
 
 
 def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -227,7 +275,7 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
 
 def _real_topics(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     for topic in facts.named_topics:
-        if topic in facts.topics:
+        if topic in facts.topics or any(one.topic == topic for one in facts.delayed):
             continue
         what = f"real topic {topic} does not exist (or may not be seen): its messages would wait"
         yield finding("real-topic", what, f"{create_command(topic)} {where(config)}")

@@ -10,7 +10,12 @@ from halfbridge.bridge.ports import Edge
 from halfbridge.bridge.settings_topic import READING, read_settings
 from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, offsets_at
 from halfbridge.checker.admin.transactions.records import headers_or_none
-from halfbridge.checker.admin.transactions.waits import CHECK_BACKOFF_MS_MAX, Asked, Limits
+from halfbridge.checker.admin.transactions.waits import (
+    CHECK_BACKOFF_MS_MAX,
+    TOPIC_GONE_MS,
+    Asked,
+    Limits,
+)
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
@@ -69,6 +74,7 @@ def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
         check_count_max=settings.check_count_max,
         transaction_age_ms_max=settings.transaction_age_ms_max,
         check_backoff_ms_max=max(backoff_ms, settings.check_interval_ms),
+        topic_gone_ms=settings.further.get("topic_gone_ms", TOPIC_GONE_MS),
         delivery=Delivery.of_number(settings.further.get(DELIVERY_LIMIT)),
     )
 

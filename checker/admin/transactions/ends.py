@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from halfbridge.checker.admin.transactions import events as made
 from halfbridge.checker.admin.transactions import search
 from halfbridge.checker.admin.transactions.life import Kind, Verdict
+from halfbridge.checker.admin.transactions.logs import not_read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,15 +32,23 @@ class Ends:
         trail: Of the transaction's id.
         names: Of the installation's topics.
         counts: Topic -> partitions.
+        leaderless: Partitions that cannot be read now.
         wanted: What the ledger makes of the transaction.
     """
 
     def __init__(
-        self, trail: Trail, names: TopicNames, counts: Mapping[str, int], *, wanted: Judged
+        self,
+        trail: Trail,
+        names: TopicNames,
+        counts: Mapping[str, int],
+        leaderless: frozenset[Place],
+        *,
+        wanted: Judged,
     ) -> None:
         self._trail = trail
         self._names = names
         self._counts = counts
+        self._leaderless = leaderless
         self._judged = wanted
         self._events: dict[tuple[str, int, int], Event] = {}
         self._notes: list[str] = []
@@ -56,7 +65,7 @@ class Ends:
             return [], []
         decisions = [each for each in op_events if each.verdict is Verdict.WON]
         if decisions and not any(each.is_applied is not False for each in decisions):
-            text = "the decision is in the log, and the daemon has not applied it yet"
+            text = "the decision is in the log; its messages are not delivered yet"
             return [], [text]
         since_ms = min((each.at_ms or time.from_ms for each in decisions), default=time.from_ms)
         places = self._places(half_events)
@@ -127,4 +136,5 @@ class Ends:
         ]
         if len(places) > REAL_PARTITIONS_MAX:
             self._notes.append(f"only {REAL_PARTITIONS_MAX} of {len(places)} partitions were read")
-        return list(places)[:REAL_PARTITIONS_MAX]
+        self._notes += not_read(self._leaderless & places.keys(), {topic for topic, _ in places})
+        return [each for each in places if each not in self._leaderless][:REAL_PARTITIONS_MAX]

@@ -10,6 +10,9 @@ from halfbridge.checker.admin.transactions.waits import PREPARED, Wait
 from halfbridge.checker.admin.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfbridge.checker.admin.placed import Lacking
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.waits import Undecided
 
@@ -91,7 +94,7 @@ def explain(life: Life) -> tuple[str, ...]:
         return _not_found(life)
     sentences = _begin(life)
     if life.state == PREPARED and life.undecided is not None:
-        sentences += _undecided(life.undecided, life.at_ms)
+        sentences += _undecided(life, life.undecided)
     else:
         sentences += _decided(life)
     sentences += _lost(life)
@@ -159,13 +162,14 @@ def _begin(life: Life) -> list[str]:
     ]
 
 
-def _undecided(found: Undecided, now_ms: int) -> list[str]:
+def _undecided(life: Life, found: Undecided) -> list[str]:
     after, to_do = _NEXT[found.wait]
     sentences = [f"It waits because {found.why} ({found.wait.value}).", after]
     if found.next_check_at_ms is not None:
-        left_ms = found.next_check_at_ms - now_ms
+        left_ms = found.next_check_at_ms - life.at_ms
         when = f"in {span_text(left_ms)}" if left_ms > 0 else f"since {span_text(-left_ms)}"
         sentences.append(f"Its next check is due {when}, at {time_text(found.next_check_at_ms)}.")
+    sentences += _lacks(life)
     sentences.append(to_do.format(group=found.producer_group))
     sentences.append(_DECIDE.format(id=found.id, messages=found.messages))
     return sentences
@@ -181,11 +185,11 @@ def _decided(life: Life) -> list[str]:
             f" {time_text(won.at_ms)}, op offset {won.offset}: the first decision in op order wins"
             "."
         )
-    if life.is_applied is False:
-        sentences.append(
-            "A worker delivers it once it has applied the ops before it and its real topics can be"
-            " written; /healthz of the workers names a topic or partition that is missing or away."
-        )
+    if life.is_deferred:
+        sentences += _deferred(life)
+    elif life.is_applied is False:
+        sentences.append("A worker delivers it once it has applied the ops before it.")
+        sentences += _lacks(life)
     delivered = [each for each in life.events if each.kind is Kind.DELIVERY]
     sentences += [
         f"Message {each.message_index} was delivered to {_place(each)} at {time_text(each.at_ms)}."
@@ -196,6 +200,49 @@ def _decided(life: Life) -> list[str]:
     if life.state == "ROLLED_BACK":
         sentences.append("Nothing of it is delivered, and nothing can bring it back.")
     return sentences + _dead(life)
+
+
+def _deferred(life: Life) -> list[str]:
+    """Return why the delivery of a committed transaction waits, and how the wait ends."""
+    text = "Its delivery is deferred; of later messages those with the same key wait behind it."
+    sentences = [text]
+    if life.lacks:
+        sentences += _named(life.lacks)
+        wait_ms = max(each.wait_ms(life.topic_gone_ms) for each in life.lacks)
+        at_ms = None if life.decided_by is None else life.decided_by.at_ms
+        until = "" if at_ms is None else f", at {time_text(at_ms + wait_ms)}"
+        sentences.append(
+            "It is delivered as soon as that is mended. Else its messages become dead letters,"
+            f" UNDELIVERABLE, {span_text(wait_ms)} after the decision{until}, and halfbridge dead"
+            f" redeliver {life.id} --reason TEXT brings them back."
+        )
+    else:
+        sentences.append(
+            "By the brokers' metadata its topics can be written. So a worker delivers it within"
+            " seconds, unless an earlier message with the same key for the same topic waits, or"
+            " brokers do not acknowledge: /healthz of the workers names topic and partition."
+        )
+    return sentences
+
+
+def _lacks(life: Life) -> list[str]:
+    """Return what would make the delivery wait if it was to be made now."""
+    if not life.lacks:
+        return []
+    wait_ms = max(each.wait_ms(life.topic_gone_ms) for each in life.lacks)
+    text = (
+        f"A delivery waits for that, at most {span_text(wait_ms)} from the COMMIT on; then the"
+        " messages become dead letters, UNDELIVERABLE."
+    )
+    return [*_named(life.lacks), text]
+
+
+def _named(lacks: Sequence[Lacking]) -> list[str]:
+    texts = [f"{each}; run {each.mend}." for each in lacks[:TOLD_MAX]]
+    named = [f"{text[:1].upper()}{text[1:]}" for text in texts]
+    if len(lacks) > TOLD_MAX:
+        named.append(f"{len(lacks) - TOLD_MAX} more topics or partitions cannot be written.")
+    return named
 
 
 def _dead(life: Life) -> list[str]:
@@ -211,6 +258,7 @@ def _dead(life: Life) -> list[str]:
             f"{len(letters)} of its messages are dead letters, for {reasons}{detail}; the"
             f" first one is {_place(letters[0])}."
         ),
+        *(("The cause may still be there.", *_named(life.lacks)) if life.lacks else ()),
         f"To bring them back once the cause is gone: {command}.",
     ]
 

@@ -19,6 +19,7 @@ from halfbridge.serde.protocol import Effect, State, decision_of, effect_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from halfbridge.checker.admin.placed import Lacking
     from halfbridge.checker.admin.transactions.waits import Undecided
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import HalfRead, OpRead
@@ -126,6 +127,9 @@ class Life:
         is_applied: Whether the daemon has applied the decision; None: undecided, or not known.
         events: What was found, in the order of time.
         undecided: Why the transaction waits; None once it is decided.
+        is_deferred: A worker has applied the COMMIT, and the delivery waits.
+        lacks: What its messages cannot be written to now, as long as some are not delivered.
+        topic_gone_ms: For how long a delivery waits for a topic, by the daemon's settings record.
         read_from_ms, read_until_ms: The range of time that was read; None: to the end of the logs.
         at_ms: When this was found, by the operator's clock.
         delivery: The mode in which the daemon delivers, as its settings record says; None: it does
@@ -142,6 +146,9 @@ class Life:
     is_applied: bool | None = None
     events: tuple[Event, ...] = ()
     undecided: Undecided | None = None
+    is_deferred: bool = False
+    lacks: tuple[Lacking, ...] = ()
+    topic_gone_ms: int = 0
     read_from_ms: int | None = None
     read_until_ms: int | None = None
     at_ms: int = 0

@@ -12,7 +12,7 @@ from halfbridge.checker.admin.read import READ_BATCH, named
 from halfbridge.checker.errors import AdminError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from halfbridge.bridge.ports import Place, Reader, Record
     from halfbridge.checker.admin.cluster import Cluster
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
 # looks at a full queue the queue would be empty most of the time.
 _FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
+# Of partitions that cannot be read so many are named; an operator who reads on has seen enough.
+NOTED_MAX = 10
 # How late it is noticed that nothing comes any more.
 _WAIT_S = 0.2
 
@@ -131,6 +133,20 @@ def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, 
 def partition_counts(cluster: Cluster) -> dict[str, int]:
     """Return the number of partitions of every topic that may be seen."""
     return {topic: seen.partitions for topic, seen in cluster.seen_topics().items()}
+
+
+def leaderless(cluster: Cluster) -> frozenset[Place]:
+    """Return the partitions without a leader: a question about their logs is not answered."""
+    known = cluster.seen_topics()
+    return frozenset((topic, number) for topic, seen in known.items() for number in seen.leaderless)
+
+
+def not_read(places: Iterable[Place], topics: Collection[str]) -> list[str]:
+    """Return a note for each of the first NOTED_MAX of `places` that is of one of `topics`."""
+    return [
+        f"partition {number} of topic {topic} has no leader, so it was not read"
+        for topic, number in sorted(place for place in places if place[0] in topics)[:NOTED_MAX]
+    ]
 
 
 def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:

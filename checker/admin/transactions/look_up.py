@@ -10,11 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from halfbridge.checker.admin.placed import lacks_of, needed
 from halfbridge.checker.admin.transactions import asked, search
 from halfbridge.checker.admin.transactions import events as made
 from halfbridge.checker.admin.transactions.ends import Ends
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, judge
-from halfbridge.checker.admin.transactions.logs import Span, partition_counts
+from halfbridge.checker.admin.transactions.logs import (
+    Span,
+    leaderless,
+    not_read,
+    partition_counts,
+)
 from halfbridge.checker.admin.transactions.one_asked import OneAsked
 from halfbridge.checker.admin.transactions.trail import Pieces, Trail, after
 from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
@@ -24,9 +30,11 @@ from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from halfbridge.bridge.ports import Place
     from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.placed import Lacking
     from halfbridge.checker.admin.transactions.life import Event, Judged
     from halfbridge.checker.admin.transactions.trail import Match
     from halfbridge.checker.admin.transactions.waits import Limits
@@ -94,6 +102,7 @@ class _LookUp:
         self._trail = Trail(cluster, wanted.id, tell)
         self._tell = tell
         self._notes: list[str] = []
+        self._leaderless: frozenset[Place] = frozenset()
 
     def life(self) -> Life:
         wanted = self._wanted
@@ -107,6 +116,7 @@ class _LookUp:
             )
         partitions = None if wanted.partition is None else [wanted.partition]
         numbers = wanted_partitions(self._cluster, self._names, partitions)
+        self._leaderless = leaderless(self._cluster)
         ranges = search.slices(begin_ms, wanted.until_ms, is_exact=wanted.from_ms is not None)
         from_ms = min(each.from_ms for each in ranges)
         for each in ranges:
@@ -119,7 +129,10 @@ class _LookUp:
             read_from_ms=from_ms,
             read_until_ms=wanted.until_ms,
             at_ms=self._cluster.ports.clock.time_ms(),
-            notes=("no record of this id was found; records that expired cannot be found",),
+            notes=(
+                "no record of this id was found; records that expired cannot be found",
+                *not_read(self._leaderless, (self._names.half, self._names.op)),
+            ),
         )
 
     def _first_in(self, time: search.Slice, numbers: list[int]) -> Match | None:
@@ -127,7 +140,9 @@ class _LookUp:
         if time.until_ms is None or time.until_ms - time.from_ms > search.USUAL_MS:
             self._tell("not found within ten minutes of its begin; reading on to the end")
         for topic in (self._names.half, self._names.op):
-            places = [(topic, number) for number in numbers]
+            places = [
+                place for number in numbers if (place := (topic, number)) not in self._leaderless
+            ]
             match = self._trail.first(places, time, is_half=topic == self._names.half)
             if match is not None:
                 return match
@@ -220,10 +235,17 @@ class _LookUp:
         key = self._wanted.id, judged.resume_count, judged.group
         asking = OneAsked(self._cluster, self._names, key, limits, counts)
         checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
-        found, notes = Ends(self._trail, self._names, counts, wanted=judged).read(
+        ends = Ends(self._trail, self._names, counts, self._leaderless, wanted=judged)
+        found, notes = ends.read(
             half_events, op_events, search.Slice(begun_ms, self._wanted.until_ms)
         )
-        ends = [self._with_payload(event, record) for event, record in found]
+        end_events = [self._with_payload(event, record) for event, record in found]
+        is_open = judged.state is State.UNDECIDED or (
+            winner is not None and winner.is_applied is False
+        )
+        has_dead = any(event.kind is Kind.DEAD_LETTER for event, _ in found)
+        lacks = self._lacks(pieces, judged, counts) if is_open or has_dead else ()
+        events = [*half_events, *op_events, *map(made.check_event, checks), *end_events]
         life = Life(
             id=self._wanted.id,
             state=STATES[judged.state],
@@ -232,7 +254,10 @@ class _LookUp:
             partition=partition,
             decided_by=winner,
             is_applied=None if winner is None else winner.is_applied,
-            events=made.in_order([*half_events, *op_events, *map(made.check_event, checks), *ends]),
+            events=made.in_order(events),
+            is_deferred=progress is not None and judged.winner in progress.deferred,
+            lacks=lacks,
+            topic_gone_ms=limits.topic_gone_ms,
             read_from_ms=time.from_ms,
             read_until_ms=time.until_ms,
             at_ms=self._cluster.ports.clock.time_ms(),
@@ -243,6 +268,19 @@ class _LookUp:
             return life
         world = asking.world(checks, [read.op for _, read in pieces.ops])
         return replace(life, undecided=undecided_of(judged.entry, partition, world))
+
+    def _lacks(
+        self, pieces: Pieces, judged: Judged, counts: Mapping[str, int]
+    ) -> tuple[Lacking, ...]:
+        """Return what the messages of the transaction's last life cannot be written to now."""
+        messages = [
+            needed(topic, told.real_partition, counts.get(topic, 0), record.key())
+            for record, half in pieces.halves
+            if (told := half.metadata).resume_count == judged.resume_count
+            and told.producer_group == judged.group
+            and not self._names.is_internal(topic := told.real_topic)
+        ]
+        return lacks_of(self._cluster, messages)
 
     def _progress_of(self, partition: int) -> Progress | None:
         """Return the daemon's committed progress of the pair; None where it cannot be trusted."""

@@ -76,6 +76,7 @@ def life(found: Life) -> dict[str, Any]:
     body["events"] = [event(each) for each in found.events]
     body["decided_by"] = None if found.decided_by is None else event(found.decided_by)
     body["undecided"] = None if found.undecided is None else undecided(found.undecided)
+    body["lacks"] = [each._asdict() for each in found.lacks]
     body["notes"] = list(found.notes)
     return body
 

@@ -24,7 +24,7 @@ from halfbridge.serde.protocol import decision_of
 from halfbridge.serde.records import OpKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from halfbridge.bridge.ports import Place, Record
     from halfbridge.checker.admin.cluster import Cluster
@@ -281,12 +281,17 @@ def _take(
     return newest_ms
 
 
+def _was_deferred(_messages: Sequence[HalfRead], _op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
+    """Keep the deliveries deferred that the committed progress says are."""
+    return again
+
+
 def _apply(pairs: Collection[PairState], now_ms: int) -> None:
     """Have the ledgers apply what they can, and forget what is decided."""
     entries_bytes = 0
     for pair in pairs:
         ledger = pair.ledger
-        ledger.plan(now_ms, records_max=_PLAN_MAX, size_bytes_max=_PLAN_MAX)
+        ledger.plan(now_ms, records_max=_PLAN_MAX, size_bytes_max=_PLAN_MAX, awaits=_was_deferred)
         ledger.committed(ledger.progress())
         entries_bytes += ledger.memory.entries_bytes
         while len(pair.answers) > ANSWERS_MAX:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PREPARED = "PREPARED"
 # What a daemon does where its settings record does not say otherwise.
 CHECK_BACKOFF_MS_MAX = 600_000
+TOPIC_GONE_MS = 60_000
 
 
 class Wait(str, Enum):
@@ -52,6 +53,7 @@ class Limits:
     """The daemon's limits that say when it asks and when it gives up, in milliseconds.
 
     Attributes:
+        topic_gone_ms: For how long a delivery waits for a real topic that is missing.
         delivery: The mode in which it delivers; None: its settings record does not say.
     """
 
@@ -60,6 +62,7 @@ class Limits:
     check_count_max: int
     transaction_age_ms_max: int
     check_backoff_ms_max: int = CHECK_BACKOFF_MS_MAX
+    topic_gone_ms: int = TOPIC_GONE_MS
     delivery: Delivery | None = None
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.daemon_settings import differences
+from halfbridge.checker.admin.transactions.waits import TOPIC_GONE_MS
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.settings_record import limits_of
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
@@ -23,7 +24,9 @@ def _config(**settings: Any) -> BridgeConfig:
 def test_defaults_of_client_and_daemon_agree() -> None:
     """Both with the settings that nobody gave, and with what is assumed without a record."""
     published = dict(limits_of(CheckerConfig(), "w-0").limits())
-    assert published.pop(DELIVERY_LIMIT) == Delivery.EXACTLY_ONCE.number  # no limit of a client's
+    # No limits of a client's.
+    assert published.pop(DELIVERY_LIMIT) == Delivery.EXACTLY_ONCE.number
+    assert published.pop("topic_gone_ms") == TOPIC_GONE_MS
     assert published == DaemonSettings().limits()
     assert differences(_config(), DaemonSettings()) == []
 

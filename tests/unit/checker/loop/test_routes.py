@@ -9,15 +9,14 @@ from zlib import crc32
 import pytest
 
 from halfbridge.bridge.ports import SeenTopic
+from halfbridge.checker.core.deferred import AWAY_MS_MIN, PARTITION_NEW_MS
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery
 from halfbridge.checker.loop.routes import (
-    AWAY_MS_MIN,
     BLAMED_MS,
     LOOK_STEP_MS_MAX,
     LOST_MS,
     PARTITION_DOUBT_MS,
-    PARTITION_NEW_MS,
     REFUSED_TOPIC_MS,
     REFUSED_TRANSACTIONS_MAX,
     Routes,

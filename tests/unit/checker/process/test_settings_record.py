@@ -85,7 +85,8 @@ def test_the_first_look_writes_the_limits() -> None:
         assert (first.look(), second.look()) == ("", "")
     (said,) = log.said
     assert said.settings is not None
-    assert said.settings.limits() == {**DaemonSettings().limits(), "delivery": 1}
+    further = {"delivery": 1, "topic_gone_ms": 60_000}
+    assert said.settings.limits() == {**DaemonSettings().limits(), **further}
     assert (said.settings.worker, said.settings.timestamp > 0) == ("w-0", True)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from halfbridge import Message, MessageView, Resolution
+from halfbridge.checker.admin.doctor.codes import Severity
+from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.rights import Rights
 from tests.unit.checker.admin.doctor.scene import PROCESS, facts_of, found_by
@@ -51,6 +53,64 @@ def test_a_right_that_is_missing_is_named_with_its_grant(stack: MemoryStack) -> 
     found = found_by(stack, real_topics=("orders",))
     assert "may not Write topic orders" in found["daemon-right"].what
     assert "--operation Write --topic orders" in found["daemon-right"].mend
+
+
+def test_a_topic_that_deliveries_wait_for_is_named_without_being_asked_for(
+    stack: MemoryStack,
+) -> None:
+    """An error with the command that creates it, and nothing once it is there."""
+    broker = stack.machine.broker
+    stack.create_topic("ghost")
+    with stack.producer(GROUP, checker=unknown) as producer:
+        for topic in ("ghost", "orders"):
+            tx = producer.begin()
+            tx.send(Message(topic, value=b"v"))
+            if topic == "ghost":
+                ghostly = tx.id
+                broker.delete_topic(topic)
+            tx.commit()
+        stack.advance(5)
+        found = found_by(stack)["real-topic"]
+        assert found.severity is Severity.ERROR
+        assert found.what.startswith("topic ghost does not exist: deliveries of 1 transaction wait")
+        assert ghostly in found.what
+        assert found.mend.startswith("halfbridge topics create ghost --type transaction")
+        stack.create_topic("ghost")
+        stack.advance(5)
+        assert found_by(stack) == {}
+
+
+def test_a_partition_that_is_away_is_named(stack: MemoryStack) -> None:
+    """Of a real topic while a delivery waits, of the daemon's own topics at once."""
+    broker, names = stack.machine.broker, stack.config.names
+    with stack.producer(GROUP, checker=unknown) as producer:
+        for place in (("orders", 0), (names.dead, 0), (names.check(GROUP), 0)):
+            broker.go_away(place, is_told=True)
+        with producer.begin() as tx:
+            tx.send(Message("orders", key=b"k", value=b"v"))
+        stack.advance(5)
+        found = judge(facts_of(stack), stack.config)
+        away = [each.what for each in found if each.code == "topic-offline"]
+        (waits,) = (each for each in found if each.code == "partition-away")
+        assert waits.what.startswith("partition 0 of topic orders has no leader: it needs broker 0")
+        assert waits.severity is Severity.ERROR
+        assert sorted(away) == sorted(
+            f"{topic}: partition {number} has no leader: it needs broker 0; what needs the"
+            " partition waits until then"
+            for topic, number in ((names.dead, 0), (names.check(GROUP), 0))
+        )
+
+
+def test_silent_brokers_are_no_secret(stack: MemoryStack) -> None:
+    """Where nothing but silence shows the partition, doctor says that deliveries wait."""
+    stack.machine.broker.go_away(("orders", 0), is_told=False)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        with producer.begin() as tx:
+            tx.send(Message("orders", key=b"k", value=b"v"))
+        stack.advance(20)
+        found = found_by(stack)["delivery-waits"]
+        assert "deliveries to orders wait" in found.what
+        assert found.mend.startswith(f"halfbridge tx explain {tx.id} ")
 
 
 def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:

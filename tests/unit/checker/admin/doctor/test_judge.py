@@ -15,6 +15,7 @@ from halfbridge.checker.admin.doctor.facts import (
     BornClock,
     Changes,
     Connector,
+    Delayed,
     Facts,
     Host,
     NotBelieved,
@@ -24,9 +25,11 @@ from halfbridge.checker.admin.doctor.facts import (
 )
 from halfbridge.checker.admin.doctor.judge import CLOCK_MS_MAX, KAFKA_TXN_MS_MAX, judge
 from halfbridge.checker.admin.doctor.judge_changes import KEPT_BYTES_MAX
+from halfbridge.checker.admin.placed import Lacking, PlacedPartition
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.core.deferred import MISSING
 from halfbridge.cli import cli
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.signing_keys import Role
@@ -44,11 +47,22 @@ def problem(code: str, *, blocking: bool = True) -> dict[str, Any]:
     return {"report": Report(problems=(one,))}
 
 
-def half(
-    partitions: int = 4, replicas: int = 3, *, is_led: bool = True, out_of_sync: int = 0
-) -> dict[str, Any]:
+def away(topic: str) -> dict[str, Any]:
+    """Return a partition that takes no records."""
+    one = PlacedPartition(
+        topic=topic, partition=2, leader=None, replicas=(3,), in_sync=(3,), why="has no leader"
+    )
+    return {"away": (one,)}
+
+
+def delayed(*lacks: Lacking) -> dict[str, Any]:
+    """Return two transactions that wait for topic orders."""
+    return {"delayed": (Delayed("orders", 2, "A", NOW_MS - 12_000, lacks),)}
+
+
+def half(partitions: int = 4, replicas: int = 3, *, out_of_sync: int = 0) -> dict[str, Any]:
     """Return a half topic on three brokers."""
-    seen = SeenTopic(partitions, replicas, frozenset(() if is_led else (0,)), out_of_sync)
+    seen = SeenTopic(partitions, replicas, frozenset(), out_of_sync)
     return {"topics": {NAMES.half: seen}, "brokers": {1: "a:1", 2: "b:1", 3: "c:1"}}
 
 
@@ -88,7 +102,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "topic-setting": (problem("topic-setting"), "topics create"),
     "topic-replicas": (half(replicas=1), "--broker-list 1,2,3"),
     "topic-in-sync": (half(out_of_sync=1), f"topics describe {NAMES.half}"),
-    "topic-offline": (half(is_led=False), f"topics describe {NAMES.half}"),
+    "topic-offline": (away(NAMES.half), f"topics describe {NAMES.half}"),
     "partitions": (problem("partitions"), "topics create"),
     "offsets": (problem("offsets"), "topics create"),
     "damaged": ({"damaged": {1: "half[1]@5: damaged"}}, f"topics describe {NAMES.half}"),
@@ -112,6 +126,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
+    "partition-away": (
+        delayed(Lacking("orders", 2, "has no leader", "halfbridge topics describe orders")),
+        "topics describe orders --bootstrap-servers kafka:9092",
+    ),
+    "delivery-waits": (delayed(), "tx explain A"),
     "real-topic": ({"named_topics": ("none",)}, "topics create none --type transaction"),
     "plain-writer": ({"plain": (PlainRecords("orders", 2, 17, 3),)}, "--list --topic orders"),
     "not-signed": (
@@ -230,6 +249,31 @@ def test_a_demand_to_come_is_a_warning() -> None:
     assert (one.code, one.severity) == ("not-signed", Severity.WARNING)
     assert "1 half record of its workers" in one.what
     assert "would not be believed" in one.what
+
+
+def test_what_deliveries_wait_for_is_named_with_what_becomes_of_them() -> None:
+    """Partition, cause, how many, the first of them and its end; an error, however it is named.
+
+    A missing topic is mended by its command, and told once, also where the policy names it.
+    """
+    lack = Lacking("orders", 2, "has no leader: it needs broker 3", "halfbridge topics describe x")
+    (one,) = found({**delayed(lack), **away("orders")})
+    assert one.what == (
+        "partition 2 of topic orders has no leader: it needs broker 3: deliveries of 2 transactions"
+        " wait, first A, committed 12 s ago; 60 s after the COMMIT their messages become dead"
+        " letters, UNDELIVERABLE"
+    )
+    gone = Lacking("orders", None, MISSING, "halfbridge topics create orders --type transaction")
+    (one,) = found({**delayed(gone), "named_topics": ("orders",)})
+    assert (one.code, one.severity) == ("real-topic", Severity.ERROR)
+    assert one.mend.startswith("halfbridge topics create orders --type transaction --bootstrap")
+
+
+def test_a_real_partition_that_nothing_waits_for_is_a_warning() -> None:
+    """Of a topic that is named; a partition of an internal topic is an error."""
+    (one,) = found(away("orders"))
+    assert (one.code, one.severity) == ("partition-away", Severity.WARNING)
+    assert "partition 2 has no leader: it needs broker 3; deliveries to it would wait" in one.what
 
 
 def test_text_of_records_breaks_no_line() -> None:

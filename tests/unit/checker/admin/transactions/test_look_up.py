@@ -184,7 +184,7 @@ def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
         tx.commit()
         life = operator.shown(tx.id)
     assert (life.state, life.is_applied, kinds(life)) == ("COMMITTED", False, ["half", "decision"])
-    assert "not applied" in life.notes[0]
+    assert "not delivered yet" in life.notes[0]
 
 
 def test_a_transaction_that_settled_late_is_found(stack: MemoryStack) -> None:
