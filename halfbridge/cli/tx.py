@@ -28,12 +28,14 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # Rows that `--watch` shows unless --limit says otherwise: a screen.
 _WATCH_ROWS = 40
 _WATCH_S = 2.0
+# Transactions that `tx find` shows: a screen, and what a person can look through.
+_FOUND, _FOUND_MAX = 20, 1_000
 _PROGRESS_S = 1.0
 
 
 @click.group()
 def tx() -> None:
-    """See undecided transactions and the life of one, and decide them.
+    """See undecided transactions and the life of one, find them by key, and decide them.
 
     The commands read the logs. They work beside running daemons and without one, join no group and
     commit no offsets. `commit` and `rollback` decide a transaction; the others change nothing.
@@ -104,6 +106,63 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
         if not watch:
             return 1 if found.stopped else 0
         sleep(_WATCH_S)
+
+
+@tx.command(name="find")
+@click.option(
+    "--key",
+    required=True,
+    metavar="KEY",
+    help="Of a message: as text, as `tx list` prints it, or 0x and hexadecimal digits.",
+)
+@click.option("--topic", default="", metavar="NAME", help="Only messages to this real topic.")
+@click.option(
+    "--since",
+    "since_ms",
+    type=moment_ms,
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Only messages stored since then: 2h, 7d, or a date.",
+)
+@click.option(
+    "--until",
+    "until_ms",
+    type=moment_ms,
+    default=None,
+    metavar="TIME",
+    help="Only messages stored before.  [default: now]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _FOUND_MAX),
+    default=_FOUND,
+    show_default=True,
+    help="Most transactions, the newest ones.",
+)
+@json_option
+@settings_options(CheckerConfig, only=JUDGING)
+def find_command(*, as_json: bool, **values: Any) -> int:
+    """Find transactions by the key of a message, and say what became of each.
+
+    All half messages since --since are read, and no more than the newest 10,000,000. Exit status 1:
+    no transaction was found.
+    """
+    from halfbridge.checker.admin.transactions import plain
+    from halfbridge.checker.admin.transactions.find import Sought, find
+    from halfbridge.cli.tx_display import show_found
+
+    config = load_settings(CheckerConfig, values)
+    names = ("key", "topic", "since_ms", "until_ms", "limit")
+    sought = Sought(**{name: values[name] for name in names})
+    with _no_collections():
+        found = find(
+            _cluster(config), config.names, sought, tell=lambda line: click.echo(line, err=True)
+        )
+    if as_json:
+        click.echo(json.dumps({**plain.found(found), "key": sought.key}))
+    show_found(found, sought, only_notes=as_json)
+    return 0 if found.hits else 1
 
 
 def look_up_options(command: F) -> F:

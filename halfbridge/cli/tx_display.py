@@ -8,11 +8,13 @@ import click
 
 from halfbridge.bridge.log_text import bytes_text, one_line
 from halfbridge.checker.admin.transactions.explain import span_text, time_text
-from halfbridge.checker.admin.words import counted
+from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.cli.table import table
 from halfbridge.serde.headers import CARRIED
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
+    from halfbridge.checker.admin.transactions.find import Found, Hit, Sought
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.listing import Filter, Listing
     from halfbridge.checker.admin.transactions.waits import Undecided
@@ -22,6 +24,7 @@ _HEADINGS = (
     *("ID", "AGE", "GROUP", "TOPIC", "CHECKS", "NEXT", "MESSAGES", "BYTES", "PAIR"),
     *("OFFSET", "KEY", "WAITS"),
 )
+_FOUND_HEADINGS = ("STORED", "ID", "STATE", "GROUP", "TOPIC", "MESSAGE", "OUTCOME")
 
 
 def show_list(found: Listing, wanted: Filter) -> None:
@@ -45,6 +48,44 @@ def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
         *(each.id, span_text(each.age_ms), each.producer_group, each.real_topic),
         *(f"{asked}/{each.checks_answered}", after, each.messages, each.bytes),
         *(each.partition, each.offset, bytes_text(each.key), f"{each.wait.value}: {each.why}"),
+    )
+
+
+def show_found(found: Found, sought: Sought, *, only_notes: bool = False) -> None:
+    """Print what has a key as a table, and on standard error what else an operator should know."""
+    key = one_line(sought.key)
+    read = f"{counted(found.records, 'half record')} read, since {shown_time(found.read_from_ms)}"
+    if found.hits and not only_notes:
+        for line in table(_FOUND_HEADINGS, [_found_row(each) for each in found.hits]):
+            click.echo(line)
+        shown = len(found.hits)
+        more = f", the newest {shown} of them shown" if shown < found.total else ""
+        click.echo(f"{counted(found.total, 'transaction')} with the key {key}{more} ({read})")
+    if not found.hits:
+        to = f" to {one_line(sought.topic)}" if sought.topic else ""
+        longer = "" if found.unread else "; look further back with --since, such as --since 7d"
+        click.echo(f"no transaction{to} with the key {key} was found ({read}){longer}", err=True)
+    if found.unread:
+        # Rounded up to a whole second, as the text has it: no record is left out between the two.
+        until = shown_time(found.read_from_ms + MS_PER_S - 1).replace(" ", "T")
+        click.echo(
+            f"note: {counted(found.unread, 'older half record')} not read, because of the limit of"
+            f" {sought.records_max}: look there with --until {until}",
+            err=True,
+        )
+    if found.unreadable:
+        click.echo(
+            f"note: {counted(found.unreadable, 'record')} with this key cannot be read, or are not"
+            " believed: see halfbridge dead list --reason INVALID",
+            err=True,
+        )
+
+
+def _found_row(each: Hit) -> tuple[object, ...]:
+    half = each.half
+    return (
+        *(shown_time(half.at_ms or 0), each.id, each.state, half.producer_group),
+        *(half.real_topic, half.message_index, each.outcome),
     )
 
 

@@ -93,6 +93,36 @@ def test_beside_a_daemon_the_life_of_each_is_shown(installation: Installation) -
     assert table[-1] == "1 undecided transaction"
 
 
+def test_a_transaction_is_found_by_a_key(installation: Installation) -> None:
+    """With what became of it; text, printed bytes and hexadecimal digits name the same key."""
+    installation.make(partitions=2)
+    topic, other = installation.topic("orders"), installation.topic("bills")
+    installation.start()
+    key = b"order-42\xff"
+    delivered = installation.half(topic, IDS.next(), key=key)
+    open_ = installation.half(other, IDS.next(), key=key, partition=1)
+    installation.half(topic, IDS.next(), key=b"order-4")
+    installation.commit(delivered)
+    (record,) = installation.tail(topic).until(1)
+
+    table = _invoke(installation, "find", "--key", "order-42\\xff")
+    assert table.exit_code == 0
+    assert f"delivered to {topic}[{record.partition}]@{record.offset}" in table.stdout
+    assert table.stdout.splitlines()[-1].startswith("2 transactions with the key order-42\\xff (3 ")
+    body = _json(installation, "find", "--key", f"0x{key.hex()}", "--topic", other)
+    assert [each["id"] for each in body["transactions"]] == [open_.transaction_id]
+    assert body["transactions"][0]["half"]["offset"] == open_.offset
+    limited = _invoke(installation, "find", "--key", "order-42\\xff", "--limit", "1").stdout
+    assert "the newest 1 of them shown" in limited
+    listed = {each["id"]: each["key"] for each in _json(installation, "list")["transactions"]}
+    assert listed[open_.transaction_id] == "order-42\\xff"
+
+    nothing = _invoke(installation, "find", "--key", "order-42", "--json")
+    assert (nothing.exit_code, json.loads(nothing.stdout)["transactions"]) == (1, [])
+    assert "no transaction with the key order-42 was found (3 half records read" in nothing.stderr
+    assert nothing.stderr.endswith("look further back with --since, such as --since 7d\n")
+
+
 def test_without_a_daemon_the_log_alone_tells(installation: Installation) -> None:
     """Nothing was applied yet, and the decision stands all the same."""
     installation.make(partitions=2)

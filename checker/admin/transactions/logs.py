@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place, Reader, Record
     from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.search import Slice
 
 # What the client fetches ahead, in records of each partition. With its default of 100,000 a search
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
@@ -181,6 +182,25 @@ def offsets_at(cluster: Cluster, times_ms: Mapping[Place, int]) -> dict[Place, i
         return {}
     with cluster.errors("look up offsets by time"), cluster.reader() as reader:
         return reader.offsets_at(times_ms, CALL_TIMEOUT_S)
+
+
+def spans_between(cluster: Cluster, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
+    """Return the offsets of a range of time, up to the last stable offsets.
+
+    Places without a record in or after the range are left out.
+    """
+    wanted = list(places)
+    ends = edges(cluster, wanted, Edge.STABLE_END)
+    begins = offsets_at(cluster, dict.fromkeys(wanted, time.from_ms))
+    stops: dict[Place, int | None] = {}
+    if time.until_ms is not None:
+        stops = offsets_at(cluster, dict.fromkeys(wanted, time.until_ms))
+    found = {}
+    for place in wanted:
+        begin, stop = begins[place], stops.get(place)
+        if begin is not None:
+            found[place] = Span(begin, ends[place] if stop is None else stop)
+    return found
 
 
 def _fetched(reader: Reader) -> list[Any]:

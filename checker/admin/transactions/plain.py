@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from halfbridge.checker.admin.transactions.find import Found
     from halfbridge.checker.admin.transactions.group_facts import GroupFacts
     from halfbridge.checker.admin.transactions.groups import Groups
     from halfbridge.checker.admin.transactions.life import Event, Life, Payload
@@ -79,6 +80,24 @@ def life(found: Life) -> dict[str, Any]:
     body["lacks"] = [each._asdict() for each in found.lacks]
     body["notes"] = list(found.notes)
     return body
+
+
+def found(result: Found) -> dict[str, Any]:
+    """Return `{"transactions": [...], "total", "records", "unread", ...}` of a search by key."""
+    names = ("total", "records", "unread", "read_from_ms", "unreadable")
+    return {
+        "transactions": [
+            {
+                "id": each.id,
+                "state": each.state,
+                "outcome": each.outcome,
+                "half": event(each.half),
+                "end": None if each.end is None else event(each.end),
+            }
+            for each in result.hits
+        ],
+        **{name: getattr(result, name) for name in names},
+    }
 
 
 def event(each: Event) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.bridge.ports import Edge
-from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, offsets_at
+from halfbridge.checker.admin.transactions.logs import Scan, Span, spans_between
 from halfbridge.checker.admin.transactions.records import (
     append_ms,
     half_read,
@@ -80,22 +79,8 @@ class Trail:
         self._told_at = cluster.ports.clock.monotonic()
 
     def spans(self, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
-        """Return the offsets of a range of time, up to the last stable offsets.
-
-        Places without a record in or after the range are left out.
-        """
-        wanted = list(places)
-        ends = edges(self._cluster, wanted, Edge.STABLE_END)
-        begins = offsets_at(self._cluster, dict.fromkeys(wanted, time.from_ms))
-        stops: dict[Place, int | None] = {}
-        if time.until_ms is not None:
-            stops = offsets_at(self._cluster, dict.fromkeys(wanted, time.until_ms))
-        found = {}
-        for place in wanted:
-            begin, stop = begins[place], stops.get(place)
-            if begin is not None:
-                found[place] = Span(begin, ends[place] if stop is None else stop)
-        return found
+        """Return the offsets of a range of time; see `spans_between`."""
+        return spans_between(self._cluster, places, time)
 
     def first(self, places: Iterable[Place], time: Slice, *, is_half: bool) -> Match | None:
         """Return the record of the id that was appended first in a range of time.

@@ -20,6 +20,7 @@ ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8801"
 WHY = ("--reason", "test", "--yes")
 COMMANDS = {
     "tx list": (),
+    "tx find": ("--key", "order-42"),
     "tx show": (ID,),
     "tx explain": (ID,),
     "tx commit": (ID, "--messages", "1", *WHY),
