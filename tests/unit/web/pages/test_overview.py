@@ -26,10 +26,10 @@ def test_findings_of_doctor_are_told() -> None:
     """Warnings and errors, the first few; a note is left to the page of doctor."""
     some = [finding("no-responder", f"nobody answers {n}", "start") for n in range(7)]
     page = _live(finding("idle-workers", "too many", "fewer"), *some)
-    assert "7 to look at" in page
+    assert "7 findings" in page
     assert page.count("nobody answers") == FINDINGS_MAX
     assert "too many" not in page
-    assert "all well" in _live()
+    assert "no findings" in _live()
 
 
 def test_half_messages_that_wait_are_not_called_undecided() -> None:

@@ -32,7 +32,7 @@ def test_page_and_api_say_what_the_command_says(stack: MemoryStack, tmp_path: Pa
     assert not body["ok"]
     (problem,) = [each for each in body["problems"] if "compact" in each["what"]]
     page = web.get("/topics").text
-    assert "Not well" in page
+    assert "Problems" in page
     assert problem["subject"] in page
     assert problem["fix"].split()[0] in page
 
