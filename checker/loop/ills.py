@@ -90,7 +90,7 @@ class Ills:
             return ""
         found = Counter((lack.topic, lack.partition, lack.why) for lack in lacks)
         texts = [
-            f"deliveries of {count} pairs wait for"
+            f"deliveries of {'1 pair' if count == 1 else f'{count} pairs'} wait, because"
             f" {self._text(Lack(one_line(topic), number, why, 0))}"
             for (topic, number, why), count in found.most_common(SHOWN_MAX)
         ]

@@ -60,7 +60,9 @@ def test_a_pair_that_waits_for_a_real_topic_says_so(
         tx.commit()
         stack.advance(10)
         assert not health(stack).all_well
-        assert "halfbridge topics create late --type transaction" in health(stack).reason
+        said = health(stack).reason
+        assert "deliveries of 1 pair wait, because topic late does not exist; create it" in said
+        assert "halfbridge topics create late --type transaction" in said
         assert gauge(stack, "late") == 1
         (line,) = [each for each in caplog.messages if "topic late does not exist" in each]
         assert "After 60 s" in line
