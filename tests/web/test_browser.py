@@ -195,7 +195,7 @@ def test_every_page_and_a_change_by_keys(
         _commit_by_keys(browser, url, undecided)
         if PICTURES:  # of an overview with rates: after two readings
             browser.open(url)
-            browser.wait("document.querySelector('.spark')")
+            browser.wait("document.querySelector('.spark') !== null")
             _take(browser, "overview")
         assert browser.complaints == []
         # Last, as the browser complains of the status 404.
