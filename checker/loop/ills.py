@@ -5,6 +5,7 @@ Also logs which pairs wait for a real topic, when they begin to.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from halfbridge.checker.core.deferred import MISSING
 from halfbridge.checker.loop.routes import Lack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from halfbridge.bridge.ports import Place
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.assignment import Assignment
     from halfbridge.checker.loop.barriers import Barriers
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.loop.topic_watch import TopicWatch
     from halfbridge.checker.status import Status
+
+_log = logging.getLogger("halfbridge.checker")
 
 # Of many topics that are missing, a text names so many; the gauge has all.
 SHOWN_MAX = 3
@@ -53,6 +57,7 @@ class Ills:
         self._routes = routes
         self._input = intake
         self._reporter = reporter
+        self._own_away: Mapping[Place, str] = {}
         self._waited: set[tuple[int, str, int]] = set()  # (pair, topic, partition) with a log line
 
     def tell(self, now: float, assignment: Assignment, barriers: Barriers) -> None:
@@ -62,7 +67,25 @@ class Ills:
         self._status.set_ill("group", self._input.group_trouble.text(now))
         self._status.set_ill("memory", assignment.memory_trouble())
         self._status.set_ill("barriers", barriers.trouble(now))
+        self._tell_own()
         self._tell_waits(assignment.pairs.values(), int(now * 1000))
+
+    def _tell_own(self) -> None:
+        """Tell which partitions of half, op and dead-letter topic concern this worker, and wait."""
+        own = {
+            place: why
+            for place, why in self._topics.own_away().items()
+            if place in self._input.assigned or place[0] == self._dead
+        }
+        texts = []
+        for (topic, number), why in sorted(own.items()):
+            text = f"{Lack(topic, number, why, 0)}: its transactions wait, others go on"
+            texts.append(text)
+            if (topic, number) not in self._own_away:
+                _log.warning("%s", text)
+        self._own_away = own
+        more = [f"and {len(own) - SHOWN_MAX} more"] if len(own) > SHOWN_MAX else []
+        self._status.set_ill("own partitions", "; ".join([*texts[:SHOWN_MAX], *more]))
 
     def _tell_waits(self, pairs: Iterable[Pair], now_ms: int) -> None:
         waited = {
@@ -80,6 +103,7 @@ class Ills:
             for lack in waited.values()
             if lack.why != MISSING
         }
+        away |= {(place[0], str(place[1]), why): 1 for place, why in self._own_away.items()}
         self._status.metrics.partitions_unavailable(dict(islice(away.items(), GAUGES_MAX)))
         by_topic = Counter(lack.topic for lack in waited.values())
         self._status.metrics.real_topics_missing(by_topic)

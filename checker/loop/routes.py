@@ -215,6 +215,14 @@ class Routes:
         """Return why a partition takes no records, by the last look-up; empty if it does."""
         return self._away.get(place[0], {}).get(place[1], "")
 
+    def away_of(self, topics: Iterable[str]) -> dict[Place, str]:
+        """Return the partitions of `topics` that take no records, and why."""
+        return {
+            (topic, number): why
+            for topic in topics
+            for number, why in self._away.get(topic, {}).items()
+        }
+
     def is_open(self, topic: str) -> bool:
         """Tell whether a topic exists, and a partition of it takes records."""
         return len(self._away.get(topic, ())) < self._partitions.get(topic, 0)

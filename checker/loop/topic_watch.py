@@ -17,7 +17,7 @@ from halfbridge.serde.units import MS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfbridge.bridge.ports import Clock
+    from halfbridge.bridge.ports import Clock, Place
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.deferred import Awaits
     from halfbridge.checker.core.events import HalfRead
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.status import Status
 
-# Intervals of look-ups: usually, and while a topic is missing.
-FRESH_S = 30.0
+# Intervals of look-ups: usually, and while a topic is missing. A partition that is away is named
+# within the first one.
+FRESH_S = 5.0
 MISSING_S = 0.5
+# The longest pause between two further look-ups for a check topic that stays missing.
+ABSENT_S = 30.0
 # Missing check topics, and missing real topics, that are remembered, because clients can invent
 # them. Further ones are found at the usual interval.
 MISSING_MAX = 1_000
@@ -127,6 +130,11 @@ class TopicWatch:
                 return f"{topic}[{number}] {why}"
         return ""
 
+    def own_away(self) -> dict[Place, str]:
+        """Return why partitions of half, op and dead-letter topic take no records."""
+        names = self._names
+        return self._routes.away_of((names.half, names.op, names.dead))
+
     def is_half_away(self, number: int) -> bool:
         """Tell whether half partition `number` takes no records; it is looked up again soon."""
         is_away = bool(self._routes.absence((self._names.half, number)))
@@ -164,14 +172,14 @@ class TopicWatch:
     def finds(self, topic: str, now: float) -> bool:
         """Tell whether a topic exists for which no plan waits.
 
-        A missing topic is looked up at once, then after 1 s, 2 s and so on up to FRESH_S. A look-up
-        stops the loop, and a missing topic usually stays missing.
+        A missing topic is looked up at once, then after 1 s, 2 s and so on up to ABSENT_S. A
+        look-up stops the loop, and a missing topic usually stays missing.
         """
         is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
-        pause_s = self._pauses.get(topic, MISSING_S) if is_known else FRESH_S
+        pause_s = self._pauses.get(topic, MISSING_S) if is_known else ABSENT_S
         is_due = not self._routes.exists(topic) and now - self._at > pause_s
         if is_due and self._look_again(now) and is_known:
-            self._pauses[topic] = min(2 * pause_s, FRESH_S)
+            self._pauses[topic] = min(2 * pause_s, ABSENT_S)
         is_there = self._routes.exists(topic)
         if is_there:
             self._pauses.pop(topic, None)

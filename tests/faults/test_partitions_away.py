@@ -19,16 +19,22 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from halfbridge import BridgeError, Message, Resolution
 from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.bridge.transaction_records import half_partition
+from halfbridge.serde.avro import OP
 from halfbridge.serde.delivery import Delivery
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.reader import Witness, read_all
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.http import answer_of
+from tests.kit.roles import Roles
 from tests.kit.waiting import until
+from tests.ledger_log import op_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +58,10 @@ OTHERS = 9
 RATE = 30  # transactions a second, of all topics
 GONE = 3  # the broker that is killed
 SESSION_MS = 6_000
+KEYS = [b"%d" % number for number in range(1000)]
+SEATS = 3  # threads that send, and pairs where one of them is away
+BEYOND = 1 << 40  # no half message has this offset
+MISTAKE_S = 0.5
 
 
 @pytest.fixture
@@ -66,18 +76,27 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 class Traffic:
-    """Transactions of one message each, to the topics in turn; when each was decided and seen."""
+    """Transactions of one message each, to the topics in turn; when each was decided and seen.
 
-    def __init__(self, stack: HalfbridgeStack, topics: list[str], witnessed: list[str]) -> None:
+    Each of the three threads sends through a pair of its own, where there are as many `pairs`.
+    """
+
+    def __init__(
+        self, stack: HalfbridgeStack, topics: list[str], witnessed: list[str], *, pairs: int = 1
+    ) -> None:
         self.decided: dict[bytes, tuple[str, float]] = {}
         self.doubtful: set[bytes] = set()
         self.seen: dict[bytes, float] = {}
         self.copies: Counter[bytes] = Counter()
         self._stack, self._topics, self._witnessed = stack, topics, witnessed
+        self._pairs = pairs
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._read, daemon=True),
-            *(threading.Thread(target=self._send, args=(each,), daemon=True) for each in range(3)),
+            *(
+                threading.Thread(target=self._send, args=(each,), daemon=True)
+                for each in range(SEATS)
+            ),
         ]
 
     def __enter__(self) -> Self:
@@ -95,7 +114,7 @@ class Traffic:
             each.join(HEALED_S)
 
     def p99_s(self, since: float, until_: float, *, but: str) -> float:
-        """Return the 99th percentile from decision to delivery, of topics other than `but`."""
+        """Return the 99th percentile from decision to delivery, without a topic or pair, `but`."""
         now = time.monotonic()
         took = [
             self.seen.get(value, now) - at
@@ -106,34 +125,39 @@ class Traffic:
         return statistics.quantiles(took, n=100)[98]
 
     def delivered_since(self, since: float, *, but: str) -> int:
-        """Return how many messages of topics other than `but` were decided and seen since."""
+        """Return how many messages were decided and seen since, without a topic or pair, `but`."""
         return sum(
             topic != but and at >= since and value in self.seen
             for value, (topic, at) in list(self.decided.items())
         )
 
     def _send(self, seat: int) -> None:
-        draw, number = random.Random(seat), 0
+        draw, number, pairs = random.Random(seat), 0, self._pairs
+        keys = [key for key in KEYS if half_partition("", key, pairs) == seat % pairs]
         with self._stack.producer(
             f"shop-{seat}", checker=lambda _: Resolution.COMMIT, topics=self._topics
         ) as producer:
-            while not self._stop.wait(3 / RATE):
+            while not self._stop.wait(SEATS / RATE):
                 topic = self._topics[(seat + number) % len(self._topics)]
                 value = b"%d/%d" % (seat, number)
                 number += 1
                 try:
                     with producer.begin() as tx:
-                        tx.send(Message(topic, key=b"%d" % draw.randrange(1000), value=value))
+                        tx.send(Message(topic, key=draw.choice(keys), value=value))
                 except BridgeError:  # while leaders move; checks commit what was stored
                     self.doubtful.add(value)
                 else:
-                    self.decided[value] = topic, time.monotonic()
+                    self.decided[value] = (topic if pairs == 1 else _pair(seat)), time.monotonic()
 
     def _read(self) -> None:
         with closing(Witness(self._stack.bootstrap_servers, self._witnessed)) as witness:
             while not self._stop.is_set():
                 for record in witness.poll():
                     self.seen.setdefault(record.value or b"", time.monotonic())
+
+
+def _pair(number: int) -> str:
+    return f"pair {number}"
 
 
 def _placed(cluster: EmbeddedCluster, topic: str, nodes: list[int], **config: str) -> None:
@@ -242,12 +266,14 @@ def _one_topic_is_away(
         stack.wait_until_decided()
         _dead(stack, "redeliver", "--all", "--actor", "test", "--reason", "it is back", "--yes")
         stack.wait_until_decided()
-        _all_are_there(stack, traffic, away, delivery)
+        topics = [*(f"orders-{number}" for number in range(OTHERS)), away]
+        _all_are_there(stack, traffic, topics, delivery)
         until("health is well", lambda: named not in _health(stack), within_s=HEALED_S)
 
 
-def _all_are_there(stack: HalfbridgeStack, traffic: Traffic, away: str, delivery: str) -> None:
-    topics = [*(f"orders-{number}" for number in range(OTHERS)), away]
+def _all_are_there(
+    stack: HalfbridgeStack, traffic: Traffic, topics: list[str], delivery: str
+) -> None:
     wanted = set(traffic.decided)
 
     def missing() -> set[bytes]:
@@ -277,3 +303,93 @@ def test_others_are_served_for_long(
 ) -> None:
     """A topic of ten is away for minutes: the others' deliveries take no longer than before."""
     _one_topic_is_away(cluster, away_nodes, delivery, 60 * MINUTES)
+
+
+@contextmanager
+def _mistakes(stack: HalfbridgeStack) -> Iterator[None]:
+    """Ops beyond the end in the pairs 0 and 1, and an op that cannot be read in pair 2.
+
+    So the worker must prove where half partitions end, and write dead letters.
+    """
+    stop, names = threading.Event(), stack.config.names
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": stack.bootstrap_servers})
+        number = 0
+        while not stop.wait(MISTAKE_S):
+            number += 1
+            op = OP.encode(op_record(f"nobody-{number}", OpKind.COMMIT, half_offset=BEYOND))
+            for partition in (0, 1):
+                producer.produce(names.op, op, b"nobody", partition)
+            producer.produce(names.op, b"junk", b"nobody", 2)
+            producer.poll(0)
+        producer.flush(HEALED_S)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(2 * HEALED_S)
+
+
+def _own_partition_is_away(
+    cluster: EmbeddedCluster, which: str, delivery: str, away_s: float
+) -> None:
+    with HalfbridgeStack(cluster.bootstrap_servers, delivery=delivery, partitions=SEATS) as stack:
+        topics = [f"orders-{number}" for number in range(SEATS)]
+        for number, topic in enumerate(topics):
+            _placed(cluster, topic, [1 + (number + each) % 3 for each in range(3)])
+        roles = Roles(cluster.bootstrap_servers)
+        own = getattr(stack.config.names, which)
+        waiting = _pair(2 if which == "dead" else 0)
+        roles.place(own, 0, [1, GONE])
+        with Traffic(stack, topics, topics, pairs=SEATS) as traffic, _mistakes(stack):
+            until("it runs", lambda: len(traffic.seen) > RATE, within_s=HEALED_S)
+            calm = time.monotonic()
+            time.sleep(CALM_S)
+            before_s = traffic.p99_s(calm, time.monotonic() - 1, but=waiting)
+
+            killed = time.monotonic()
+            cluster.node(GONE).kill()
+            named = f"partition 0 of topic {own}"
+            until("health names it", lambda: named in _health(stack), within_s=FOUND_S)
+            found = time.monotonic()
+            until(
+                "others go on",
+                lambda: traffic.delivered_since(found, but=waiting) > RATE,
+                within_s=FOUND_S,
+            )
+            settled = time.monotonic()  # Kafka's coordinators have moved, too
+            time.sleep(max(0.0, away_s - (time.monotonic() - settled)))
+            ended = time.monotonic()
+            time.sleep(_bound_s(before_s))
+            away_p99_s = traffic.p99_s(settled, ended, but=waiting)
+            _log.info(
+                "%s[0], %s: p99 before %.3f s, away %.3f s; named after %.1f s, settled after"
+                " %.1f s; away for %.0f s",
+                *(own, delivery, before_s, away_p99_s),
+                *(found - killed, settled - killed, ended - killed),
+            )
+            assert away_p99_s <= _bound_s(before_s)
+            cluster.node(GONE).spawn()
+            cluster.node(GONE).wait_ready(brokers_min=3, timeout_s=HEALED_S)
+            traffic.stop()
+        stack.wait_until_decided()
+        _all_are_there(stack, traffic, topics, delivery)
+        until("health is well", lambda: named not in _health(stack), within_s=HEALED_S)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", [each.value for each in Delivery])
+@pytest.mark.parametrize("which", ["half", "op", "dead"])
+def test_other_pairs_are_served_while_a_partition_of_its_own_is_away(
+    cluster: EmbeddedCluster, which: str, delivery: str
+) -> None:
+    """Half or op partition 0, or the dead-letter topic, is below its minimum of replicas in sync.
+
+    Pairs that need the partition wait, and the others' deliveries take no longer than before. Once
+    the broker is back all is delivered.
+    """
+    _own_partition_is_away(cluster, which, delivery, 30.0 * MINUTES)

@@ -95,6 +95,19 @@ class Roles:
             time.sleep(_POLL_S)
         return first
 
+    def place(self, topic: str, partition: int, replicas: list[int]) -> None:
+        """Give a partition other replicas; return when it has them, and the first one leads it.
+
+        Raises:
+            RoleError: the controller refuses, or the replicas do not catch up.
+        """
+        self._prefer(topic, partition, replicas)
+        deadline = time.monotonic() + _ROLE_S_MAX
+        while self._replicas(topic, partition) != (replicas[0], replicas):
+            if time.monotonic() > deadline:
+                raise RoleError(f"{topic}[{partition}] is not at {replicas}")
+            time.sleep(_POLL_S)
+
     def _replicas(self, topic: str, partition: int) -> tuple[int, list[int]]:
         found = self._admin.list_topics(topic, timeout=_CALL_S).topics[topic].partitions
         if partition not in found:

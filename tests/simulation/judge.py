@@ -36,6 +36,7 @@ from tests.simulation.settings import (
     REAL_TOPICS,
     SMALL,
     SMALL_BYTES,
+    WAITING_LEDGER,
     BrokenPromiseError,
 )
 from tests.simulation.stranger import NO_SUCH_PARTITION
@@ -149,7 +150,7 @@ class Judge:
             _compare_dead(truth, dead[number], is_final=is_final)
             _compare_junk(log, junk[number], is_final=is_final)
             _compare_copies(log, truth, is_final=is_final)
-            if is_final and not world.rate and world.profile.ledger is LEDGER:
+            if is_final and not world.rate and world.profile.ledger in {LEDGER, WAITING_LEDGER}:
                 judge_discards(world, log, truth, deaf=self._deaf)
             if is_final and truth.undecided:
                 raise BrokenPromiseError(f"undecided to the end: {sorted(truth.undecided)}")

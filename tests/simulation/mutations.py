@@ -6,6 +6,7 @@ says within how many seeds it is noticed.
 
 from __future__ import annotations
 
+from tests.simulation.away_mutations import AWAY
 from tests.simulation.client_mutations import BROKER, CLIENT
 from tests.simulation.core_mutations import CORE
 from tests.simulation.loop_mutations import LOOP
@@ -14,4 +15,4 @@ from tests.simulation.signing_mutations import SIGNING
 from tests.simulation.sink_mutations import SINK
 from tests.simulation.writing_mutations import WRITING
 
-MUTATIONS = (*CORE, *LOOP, *WRITING, *PLAIN, *CLIENT, *BROKER, *SINK, *SIGNING)
+MUTATIONS = (*CORE, *AWAY, *LOOP, *WRITING, *PLAIN, *CLIENT, *BROKER, *SINK, *SIGNING)

@@ -19,6 +19,7 @@ from halfbridge.checker.loop import (
     at_least_once,
     routes,
     stall_watch,
+    topic_watch,
     transactional_ids,
     work_at_hand,
 )
@@ -53,6 +54,8 @@ NEVER_S = 1e9
 # So that a short run comes to the end of a wait, and to further attempts.
 AWAY_MS_MIN = 1_000
 BLAMED_MS = 500
+# So that a short run has time for more than look-ups.
+FRESH_S = 30.0
 
 
 class Outcome(NamedTuple):
@@ -107,6 +110,7 @@ def run(
             patch.object(asking, "STALL_S", AWAY_S if world.profile.refuses else QUESTION_S),
             patch.object(routes, "AWAY_MS_MIN", AWAY_MS_MIN),
             patch.object(routes, "BLAMED_MS", BLAMED_MS),
+            patch.object(topic_watch, "FRESH_S", FRESH_S),
             patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),
         ):
             world.run(steps)

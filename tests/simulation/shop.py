@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KEYS = (b"a", b"b", b"c", None)
+# Fewer of them where deliveries wait: one that waits has others of its key behind it.
+KEYS_OF_WAITING = 2
 TOPICS = ("alpha", "alpha", "alpha", "alpha", "beta", "beta", "beta", "gamma", "forbidden")
+# The topics where deliveries wait: for the last one they always do at first.
+WAITED_FOR = ("alpha", "alpha", "beta", "beta", "gamma", "gamma")
 IMMUNITIES_MS = (None, None, None, 2_000)
 MESSAGES = (1, 1, 1, 2, 3)
 # Makes a message too large for a topic of small ones.
@@ -164,13 +168,17 @@ class Shop:
 
     def _send_all(self, transaction: Transaction) -> None:
         world, choices = self.world, self.world.choices
-        topic = TOPICS[choices.below(len(TOPICS))]
-        first = KEYS[choices.below(len(KEYS))]
+        topics = WAITED_FOR if world.profile.refuses else TOPICS
+        topic = topics[choices.below(len(topics))]
+        keys = KEYS[: KEYS_OF_WAITING if world.profile.refuses else None]
+        first = keys[choices.below(len(keys))]
         place = half_partition(transaction.id, first, PARTITIONS)
         world.keys[transaction.id] = first
         world.partitions[transaction.id] = place
         for index in range(MESSAGES[choices.below(len(MESSAGES))]):
-            key = first if not index or choices.below(3) != 1 else KEYS[choices.below(len(KEYS))]
+            if index and world.profile.refuses:  # one message waits, and so do the others
+                topic = topics[choices.below(len(topics))]
+            key = first if not index or choices.below(3) != 1 else keys[choices.below(len(keys))]
             value = b"%d:%s" % (len(world.sent), transaction.id.encode())
             if not choices.below(5) - 1:
                 value += PADDING
@@ -194,6 +202,7 @@ class Shop:
                     return  # the check settles it
             else:
                 self.world.note(transaction.id, "decided", is_committed, receipt.op_offset)
+                self.world.decided.append(transaction.id)
                 return
 
     # --- what the checker says -----------------------------------------------------------------

@@ -35,6 +35,8 @@ def speak(world: World) -> None:
     choices = world.choices
     if choices.fault(30):
         misplace(world)
+    if world.profile.refuses and world.decided:  # deliveries wait: the decision stands all the same
+        contradict(world, world.decided.pop())
     if not world.lies:
         return
     names = [name for name in world.known if name in world.alive and name in world.partitions]
@@ -108,6 +110,12 @@ def repeat(world: World, name: str) -> None:
         op = _op(world, name, kind)._replace(half_offset=max(offsets), message_count=len(offsets))
         for _ in range(2):
             _send(world, name, op)
+
+
+def contradict(world: World, name: str) -> None:
+    """An operator says the opposite of what was decided: too late."""
+    kind = OpKind.ROLLBACK if world.database[name] else OpKind.COMMIT
+    _say(world, name, kind, OpSource.OPERATOR)
 
 
 def misplace(world: World) -> None:

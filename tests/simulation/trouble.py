@@ -9,6 +9,7 @@ from halfbridge.serde.progress import parse_progress
 from halfbridge.testkit.memory.member import MemoryMember
 from halfbridge.testkit.memory.rights import Rights
 from tests.simulation.settings import (
+    ALLOWED,
     GROUPS,
     LATER,
     NAMES,
@@ -34,14 +35,19 @@ JUMP_MS = 1_500
 PAUSES_MS = (300, SESSION_MS + 500, 7_000)
 SILENCES_MS = (500, SESSION_MS + 100, 6_000)
 SKEWS_MS = (0, -40, 2_000, -1_000)
+# In runs where topics may be shut they are so often, in thousandths, and so much more than others.
+SHUT_RATE = 600
+SHUT_OFTEN = 40
 # Longer than any run: real topics refuse this time to the end, and take the workers' clocks.
 FAR_AHEAD_MS = 200_000
 
 
 def strike(world: World) -> None:
     """Have one thing happen, as often as the run's rate of faults says."""
-    if world.rate and world.choices.fault(50 + world.rate * 6):
-        TROUBLES[world.choices.below(len(TROUBLES))](world)
+    refuses = world.profile.refuses
+    if world.rate and world.choices.fault(SHUT_RATE if refuses else 50 + world.rate * 6):
+        troubles = (*TROUBLES, *[shut] * SHUT_OFTEN) if refuses else TROUBLES
+        troubles[world.choices.below(len(troubles))](world)
 
 
 def begin(world: World) -> None:
@@ -188,7 +194,7 @@ def shut(world: World) -> None:
     which = world.choices.below(6)
     if which > 2:
         go_away(world)
-    elif worker is None or which == 0:
+    elif worker is None or which < 2:
         open_topics(world)
     else:
         world.shut.add(SMALL)
@@ -197,8 +203,14 @@ def shut(world: World) -> None:
 
 
 def go_away(world: World) -> None:
-    """A partition takes neither records nor markers, whether metadata tell it or not."""
-    places = [(each.topic, each.number) for each in _partitions(world)]
+    """A partition takes neither records nor markers, whether metadata tell it or not.
+
+    Mostly it is one of a real topic, whose deliveries wait.
+    """
+    is_any = world.choices.below(4) == 0
+    places = [
+        (each.topic, each.number) for each in _partitions(world) if is_any or each.topic in ALLOWED
+    ]
     place = places[world.choices.below(len(places))]
     world.broker.go_away(place, is_told=world.choices.below(2) == 1)
     world.shut.add(place[0])

@@ -78,6 +78,7 @@ class World:
         sent: Value -> the half message that has it.
         database: Transaction id -> committed, rolled back, or open (None).
         owners: Transaction id -> the producer group that began it.
+        decided: Those whose client knows that it decided, and that nobody has contradicted.
         closed: Those that somebody decided, maybe before all their messages were sent.
         alive: Transactions whose client may still decide.
         contested: Those about which somebody lied.
@@ -126,6 +127,7 @@ class World:
         self.sent: dict[bytes, Sent] = {}
         self.database: dict[str, bool | None] = {}
         self.owners: dict[str, str] = {}
+        self.decided: list[str] = []
         self.closed: set[str] = set()
         self.alive: set[str] = set()
         self.contested: set[str] = set()

@@ -105,10 +105,10 @@ _ends = barriers._Writer.ends
 
 
 def _ends_of_an_old_leader(
-    self: barriers._Writer, topic: str, partitions: Iterable[int]
-) -> dict[int, int]:
-    ends = _ends(self, topic, partitions)
-    return {number: max(0, end - OLD_RECORDS) for number, end in ends.items()}
+    self: barriers._Writer, topic: str, partitions: Iterable[int], stall_s: float
+) -> tuple[dict[int, int], dict[int, bool]]:
+    ends, silent = _ends(self, topic, partitions, stall_s)
+    return {number: max(0, end - OLD_RECORDS) for number, end in ends.items()}, silent
 
 
 # --- bodies and routes ---------------------------------------------------------------------

@@ -14,6 +14,8 @@ from halfbridge.checker.status import Health
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.producer import MemoryProducer
 
+# A look-up, and the gauges' pace; the limit for health, log and alert is 10 s.
+NAMED_S = 7.0
 GAUGE = "halfbridge_real_topics_missing"
 
 
@@ -71,6 +73,26 @@ def test_a_pair_that_waits_for_a_real_topic_says_so(
         assert health(stack).all_well
         assert gauge(stack, "late") == 0
         assert len(stack.read_committed("late")) == 1
+
+
+def test_a_partition_of_its_own_that_is_away_is_named(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Topic, partition and cause in health, gauge and log, within seconds; well once it is back."""
+    broker, half = stack.machine.broker, stack.config.names.half
+    broker.go_away((half, 1), is_told=True)
+    stack.advance(NAMED_S)
+    (worker,) = stack.daemon._workers
+    labels = {"topic": half, "partition": "1", "cause": "has no leader"}
+    named = f"partition 1 of topic {half} has no leader"
+    assert named in health(stack).reason
+    assert len([line for line in caplog.messages if line.startswith(named)]) == 1
+    metrics: Metrics = worker.status.metrics
+    assert metrics.registry.get_sample_value("halfbridge_partition_unavailable", labels) == 1
+    broker.come_back((half, 1))
+    stack.advance(NAMED_S)
+    assert health(stack).all_well
+    assert not metrics.registry.get_sample_value("halfbridge_partition_unavailable", labels)
 
 
 def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
