@@ -103,9 +103,11 @@ class Roles:
         """
         self._prefer(topic, partition, replicas)
         deadline = time.monotonic() + _ROLE_S_MAX
-        while self._replicas(topic, partition) != (replicas[0], replicas):
+        while (found := self._replicas(topic, partition)) != (replicas[0], replicas):
             if time.monotonic() > deadline:
-                raise RoleError(f"{topic}[{partition}] is not at {replicas}")
+                raise RoleError(f"{topic}[{partition}] is not at {replicas}: {found}")
+            if found[1] == replicas:
+                self._ask(_ELECT, election(topic, partition, timeout_ms=_CALL_MS))
             time.sleep(_POLL_S)
 
     def _replicas(self, topic: str, partition: int) -> tuple[int, list[int]]:

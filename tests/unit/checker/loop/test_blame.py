@@ -1,4 +1,7 @@
-"""Which transaction a refused kafka_txn is blamed on: the one that stands in it alone."""
+"""Which transaction a refused kafka_txn is blamed on: the one that stands in it alone.
+
+The last test runs the shipped worker, on brokers in memory.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,26 @@ from typing import Any, cast
 
 import pytest
 
+from halfbridge import Message, Resolution
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.core.plan import Delivery, Plan
 from halfbridge.checker.loop.blame import DOUBTFUL_MAX, Batch, Blame
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.routes import REFUSED_TOPIC_MS, Routes
 from halfbridge.checker.loop.sizes import Sizes, bytes_alone
+from halfbridge.serde.delivery import Delivery as DeliveryMode
+from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.rights import Rights
 from tests.playbook import UNLIMITED, Playbook, Step, commit, half, junk_half, restart, unread
 
 NAMES = TopicNames()
 LIMIT_MAX = 1_000
 ROUNDS = 50
+SOON_S = 10.0
 INVALID = KafkaTxnFailedError("invalid", KafkaFailure(Code.INVALID_RECORD))
 UNTIMELY = KafkaTxnFailedError("untimely", KafkaFailure(Code.INVALID_TIMESTAMP))
 VAGUE = KafkaTxnFailedError("invalid", KafkaFailure(Code.INVALID_RECORD), is_vague=True)
@@ -156,3 +165,35 @@ def test_where_nothing_goes_alone_nothing_is_measured() -> None:
     """As long as all is well no record is weighed on its way."""
     records = iter([Outgoing("real", 0, None, b"v", [], 0)])
     assert _blame(Routes(0)).watched(records) is records
+
+
+@pytest.mark.parametrize("mode", [each.value for each in DeliveryMode])
+def test_a_right_that_is_lost_stops_nobody(mode: str) -> None:
+    """A broker refuses a record: its topic's transactions are dead letters, others are delivered.
+
+    The worker goes on, and delivers to the topic once the right is back.
+    """
+    with MemoryStack(delivery=mode) as stack:
+        orders, bills = stack.create_topic("orders"), stack.create_topic("bills")
+        (worker,) = stack.daemon._workers
+        with stack.producer("shop", checker=lambda _: Resolution.COMMIT) as producer:
+
+            def send(topic: str) -> None:
+                with producer.begin() as tx:
+                    tx.send(Message(topic, key=b"k", value=b"v"))
+
+            send(bills)  # so its rights were asked for, and are believed
+            stack.wait_until_decided()
+            stack.machine.broker.rights[worker.process.name] = Rights(unwritten={bills})
+            for _ in range(3):
+                send(bills)
+                send(orders)
+            assert len(stack.read_committed(orders, count=3, timeout_s=SOON_S)) == 3
+            stack.wait_until_decided()
+            reasons = [each.letter.reason for each in stack.dead_letters()]
+            assert reasons == [DeadReason.UNDELIVERABLE] * 3
+            stack.machine.broker.rights.clear()
+            stack.advance(SOON_S + REFUSED_TOPIC_MS / 1000)
+            send(bills)
+            assert len(stack.read_committed(bills, count=2)) == 2
+        assert not worker.has_ended
