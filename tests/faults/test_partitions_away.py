@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -376,7 +376,12 @@ def _own_partition_is_away(
             cluster.node(GONE).spawn()
             cluster.node(GONE).wait_ready(brokers_min=3, timeout_s=HEALED_S)
             traffic.stop()
-        stack.wait_until_decided()
+        with ExitStack() as members:  # what could not be decided is asked about
+            for seat in range(SEATS):
+                members.enter_context(
+                    stack.producer(f"shop-{seat}", checker=lambda _: Resolution.COMMIT)
+                )
+            stack.wait_until_decided()
         _all_are_there(stack, traffic, topics, delivery)
         until("health is well", lambda: named not in _health(stack), within_s=HEALED_S)
 

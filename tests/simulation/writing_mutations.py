@@ -150,16 +150,6 @@ def _blame_all(
             self._routes.refuse(delivery, str(error))
 
 
-_failed = Blame.failed
-
-
-def _blame_at_once(
-    self: Blame, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int
-) -> None:
-    error.is_vague = False
-    _failed(self, error, plans, now_ms)
-
-
 def _keep_the_clock(self: Stamps, turn: int) -> None:
     pass
 
@@ -213,9 +203,8 @@ WRITING = (
     Mutation("keys placed anew", 100, ((Routes, "place", _place_by_crc),)),
     # Of blame and stamps.
     Mutation("whole batch blamed", 300, ((Blame, "failed", _blame_all),), begin=15),
-    Mutation(
-        "a refusal without a reason blamed", 300, ((Blame, "failed", _blame_at_once),), begin=1565
-    ),
+    # Not planted: a refusal without a reason blamed. It showed in one run of 1,600 only, before
+    # partitions went away often; `test_blame.py` has it.
     # Not planted: the last refusal of a kafka_txn believed. One kafka_txn has to meet a refused
     # size and then two refused timestamps, which no run of 1,600 did; `test_outlet.py` has it.
     Mutation("refused clock kept", 300, ((Stamps, "refused", _keep_the_clock),)),
