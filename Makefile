@@ -18,6 +18,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Programs that look at packages, apart from the packages that they look at.
 TOOLS := $(VENV)-tools
+# Packages of the lowest versions that pyproject.toml allows, made with the lowest Python where there is one.
+LOWEST := $(VENV)-lowest
+LOWEST_PYTHON ?= $(shell command -v python3.10 || .ci/python)
+# Tests that need neither a broker nor Spark, and do not take long.
+FAST := not broker and not docker and not spark and not long and not soak
 EXTRAS := delta,dev,embedded,memory,signing,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
@@ -87,7 +92,12 @@ test: $(STAMP)  ## All tests but the long ones, on a real broker that is started
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker
-	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup -m 'not broker and not docker and not spark and not long and not soak' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup -m '$(FAST)' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
+
+.PHONY: lowest
+lowest: $(LOWEST)/.installed  ## Tests without a broker and those with databases, with the lowest versions of all dependencies
+	$(LOWEST)/bin/pytest -n $(TEST_LANES) --dist loadgroup -m '$(FAST)' tests/unit tests/property tests/conformance $(PYTEST_ARGS)
+	$(LOWEST)/bin/pytest -n $(TEST_LANES) --dist loadgroup -m 'not long' tests/sql $(PYTEST_ARGS)
 
 .PHONY: simulate
 simulate: $(STAMP)  ## 10,000 seeded runs of the whole protocol, without a broker
@@ -131,7 +141,7 @@ matrix: $(STAMP)  ## Tests with a broker, on each Kafka in turn (KAFKA_VERSIONS=
 
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format
-	$(BIN)/pytest -m 'not broker and not docker and not spark and not long and not soak' tests/unit tests/property tests/conformance \
+	$(BIN)/pytest -m '$(FAST)' tests/unit tests/property tests/conformance \
 	  --cov --cov-report=term-missing $(PYTEST_ARGS)
 
 ##@ Check
@@ -169,7 +179,7 @@ install: $(STAMP)  ## Make .venv with the pinned packages
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and build products (fetched jars stay in the user's cache)
-	rm -rf $(VENV) $(TOOLS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(TOOLS) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage htmlcov spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -189,3 +199,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt hatchling editables setuptools
 	$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
+
+# Of packages that pyproject.toml names; what these need is the newest, as pip would choose it.
+$(LOWEST)/.installed: pyproject.toml
+	$(LOWEST_PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet uv==0.13.8
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[$(EXTRAS)]'
+	@touch $@
