@@ -256,10 +256,12 @@ class _Session:
             for place in places
         }
         self._writing.begin(positions, self._topic_id, self._membership)
-        self._is_paused = False
         self._places, self._has_joined = places, True
         offsets = {place: positions[place[1]].offset for place in places}
         member.read_from(offsets)
+        if self._is_paused:  # a partition that was assigned before may be paused still
+            member.resume(places)
+            self._is_paused = False
         _LOG.info("relaying %s, from %s", self._setup.topic, _shown(offsets))
 
     def _start(self, member: Member, place: Place, offset: int, metadata: str | None) -> Position:

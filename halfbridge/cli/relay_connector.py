@@ -54,7 +54,11 @@ _PARTITIONS_MAX = 10_000  # more in one topic is a mistake in the command
     show_default=True,
     help="Begin with the rows that are in the tables now.",
 )
-@click.option("--schemas", is_flag=True, help="Have each record carry its schema.")
+@click.option(
+    "--schemas",
+    is_flag=True,
+    help="Have each record carry its schema; MySQL's and MariaDB's always do.",
+)
 @click.option(
     "--partitions",
     type=click.IntRange(1, _PARTITIONS_MAX),

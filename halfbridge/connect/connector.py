@@ -34,7 +34,7 @@ class ConnectorPlan:
         password: As it is put into the configuration; empty: none.
         bootstrap_servers: Of Kafka, where MySQL's and MariaDB's connectors keep schemas.
         snapshot: The rows that are there at the start come first.
-        schemas: Each record carries its schema.
+        schemas: Each record carries its schema, as MySQL's and MariaDB's always do.
         partitions: Of a topic that Kafka Connect makes.
         replication_factor: Of such a topic; -1: the broker's default.
     """
@@ -78,14 +78,13 @@ def connector_config(url: URL, dialect: str, plan: ConnectorPlan) -> dict[str, s
         "table.include.list": ",".join(_pattern(each) for each in plan.tables),
         "snapshot.mode": "initial" if plan.snapshot else "no_data",
         "decimal.handling.mode": "string",
-        "time.precision.mode": "isostring",
         "binary.handling.mode": "base64",
         "event.processing.failure.handling.mode": "fail",
         "tombstones.on.delete": "false",
         "heartbeat.interval.ms": str(_HEARTBEAT_MS),
         "topic.creation.default.partitions": str(plan.partitions),
         "topic.creation.default.replication.factor": str(plan.replication_factor),
-        **_converters(schemas=plan.schemas),
+        **_converters(schemas=plan.schemas or dialect != "postgresql"),
     }
 
 
@@ -105,6 +104,7 @@ def _postgresql(url: URL, plan: ConnectorPlan) -> dict[str, str]:
         "publication.autocreate.mode": "filtered",
         # Rows of partitions, later ones too, come under the name of the partitioned table.
         "publish.via.partition.root": "true",
+        "time.precision.mode": "isostring",
         "interval.handling.mode": "string",
         "hstore.handling.mode": "json",
         # A type that Debezium does not know is told as bytes, instead of being left out.
@@ -127,7 +127,12 @@ def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:
         ),
         "schema.history.internal.kafka.bootstrap.servers": plan.bootstrap_servers,
         "schema.history.internal.kafka.topic": f"{plan.name}.schema-history",
+        # Else a table of somebody else's, with a type that the parser does not know, stops it.
+        "schema.history.internal.store.only.captured.tables.ddl": "true",
         "include.schema.changes": "false",
+        # `isostring` would tell a negative TIME, and one of more than a day, as null. So records
+        # have numbers, and the schema that says what they mean.
+        "time.precision.mode": "adaptive_time_microseconds",
         # Above 2^63, `long` would tell a negative number.
         "bigint.unsigned.handling.mode": "precise",
     }

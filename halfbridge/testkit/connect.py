@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.connect.rest import ConnectError, ConnectRest
 from halfbridge.spark_jobs.session.jvm import find_java
-from halfbridge.testkit.jars import connect_jars
+from halfbridge.testkit.jars import connect_jars, connector_jars
 from halfbridge.testkit.node import FRUGAL_FLAGS, STOP_S_MAX
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 from halfbridge.testkit.ready import READY_S_MAX
@@ -112,7 +112,7 @@ class ConnectWorker:
         if self._port and not is_free(self._port):
             raise ConnectStartError(f"port {self._port} is in use: give another one, or 0 for any")
         self._port = self._port or free_ports(1)[0]
-        connect_jars()  # before there is anything to remove
+        connect_jars(), connector_jars()  # before there is anything to remove
         temporary = self._directory is None
         self._place = self._directory or Path(tempfile.mkdtemp(prefix="halfbridge-connect-"))
         self._place.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ class ConnectWorker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _settings(self) -> dict[str, str]:
+    def _settings(self, place: Path) -> dict[str, str]:
         converter = "org.apache.kafka.connect.json.JsonConverter"
         own = {
             f"{topic}.storage.{name}": value
@@ -182,7 +182,8 @@ class ConnectWorker:
             "value.converter": converter,
             "exactly.once.source.support": "enabled",
             "listeners": self.url,
-            "plugin.discovery": "service_load",  # the class path has no plugin without a manifest
+            "plugin.path": str(_plugins(place)),
+            "plugin.discovery": "service_load",  # there is no plugin without a manifest
             "config.providers": "env,file",
             "config.providers.env.class": f"{_PROVIDERS}.EnvVarConfigProvider",
             "config.providers.file.class": f"{_PROVIDERS}.FileConfigProvider",
@@ -195,7 +196,7 @@ class ConnectWorker:
     def _spawn(self, place: Path, watchdog: Watchdog) -> None:
         jars = connect_jars()
         config = place / "connect.properties"
-        lines = (f"{name}={value}\n" for name, value in self._settings().items())
+        lines = (f"{name}={value}\n" for name, value in self._settings(place).items())
         config.write_text("".join(lines), "utf-8")
         command = [
             *(str(find_java().executable), f"-Dhalfbridge.log={self.log_path}", jars.log_option),
@@ -236,3 +237,16 @@ class ConnectWorker:
     def _signal(self, number: signal.Signals) -> None:
         if self.process_id is not None:
             os.killpg(self.process_id, number)
+
+
+def _plugins(place: Path) -> Path:
+    """Return a directory with one directory of jars for each connector."""
+    plugins = place / "plugins"
+    for name, jars in connector_jars().items():
+        directory = plugins / name
+        directory.mkdir(parents=True, exist_ok=True)
+        for jar in jars:
+            link = directory / jar.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(jar)
+    return plugins

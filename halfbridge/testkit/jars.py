@@ -38,8 +38,9 @@ _LOG_BINDINGS = {
 }
 
 
-# Of Kafka Connect and the Debezium connectors that were tried together.
+# Of Kafka Connect, and the databases whose connectors were tried with it.
 _CONNECT_VERSION = "4.2.0"
+CONNECTORS = ("postgres", "mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,9 @@ def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> Br
 
 
 def connect_jars(cache_dir: Path | None = None) -> BrokerJars:
-    """Return the jars of Kafka Connect with Debezium's connectors, fetched on first use (53 MB).
+    """Return the jars of a Kafka Connect worker, fetched on first use (37 MB).
 
-    PostgreSQL's and MySQL's are there. The Kafka of the broker may be another version.
+    The Kafka of the broker may be another version.
 
     Raises:
         JarsError: as `locked_jars`; the user must act.
@@ -93,6 +94,17 @@ def connect_jars(cache_dir: Path | None = None) -> BrokerJars:
     binding = _binding(_CONNECT_VERSION)
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(_CONNECT_VERSION, jars, f"-D{binding.option}={config}")
+
+
+def connector_jars(cache_dir: Path | None = None) -> dict[str, tuple[Path, ...]]:
+    """Return the jars of each of Debezium's connectors, fetched on first use (23 MB).
+
+    Kafka Connect isolates plugins by directory: connectors of different versions do not run in one.
+
+    Raises:
+        JarsError: as `locked_jars`; the user must act.
+    """
+    return {each: locked_jars(_HERE / f"debezium-{each}.lock", cache_dir) for each in CONNECTORS}
 
 
 def coordinates_of(version: str) -> tuple[str, str]:

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.connect import ConnectWorker
+from tests.changes.streams import Stream
 from tests.sql.conftest import (  # noqa: F401  (fixtures, which pytest finds by name)
     database,
     mariadb_server,
     mariadb_template,
+    own_database,
     postgresql_server,
     postgresql_template,
 )
+from tests.sql.servers import MySqlServer, Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.sql.databases import Database
+
+
+@pytest.fixture(scope="session")
+def mysql_template() -> Iterator[Template]:
+    """A data directory that servers begin with."""
+    with closing(Template(MySqlServer)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def mysql_server(mysql_template: Template) -> Iterator[MySqlServer]:
+    """The session's server: many databases, not durable, not to be killed."""
+    with MySqlServer(mysql_template, durable=False) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +46,15 @@ def worker(kafka_bootstrap_servers: str) -> Iterator[ConnectWorker]:
     group_id = f"connect-{secrets.token_hex(4)}"
     with ConnectWorker(kafka_bootstrap_servers, group_id=group_id) as running:
         yield running
+
+
+@pytest.fixture
+def stream(
+    database: Database,  # noqa: F811  (the fixture)
+    worker: ConnectWorker,
+    kafka_bootstrap_servers: str,
+) -> Iterator[Stream]:
+    """A connector that ends with the test."""
+    made = Stream(database, worker, kafka_bootstrap_servers)
+    yield made
+    worker.rest.delete(made.name)

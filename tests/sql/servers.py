@@ -360,7 +360,7 @@ class MariaDbServer(Server):
 
     def _make_user(self, connection: Connection) -> None:
         connection.execute(text(f"CREATE USER {_USER}@'{HOST}'"))
-        rights = "REPLICATION SLAVE, BINLOG MONITOR"
+        rights = "REPLICATION SLAVE, BINLOG MONITOR, RELOAD"
         connection.execute(text(f"GRANT {rights} ON *.* TO {_USER}@'{HOST}'"))
 
     def _make(self, connection: Connection, database: str) -> None:
@@ -373,6 +373,49 @@ class MariaDbServer(Server):
             with suppress(DBAPIError):  # it has just ended
                 connection.execute(text(f"KILL {process}"))
         connection.execute(text(f"DROP DATABASE {database}"))
+
+
+class MySqlServer(MariaDbServer):
+    """MySQL with its row-based binlog, for Debezium: the product does not write to it."""
+
+    name = "mysql"
+
+    @staticmethod
+    def initialise(data: Path) -> None:
+        """Make the system tables, and an administrator who may come by TCP."""
+        administrator = data.parent / "administrator.sql"
+        administrator.write_text(
+            f"CREATE USER root@'{HOST}';\nGRANT ALL ON *.* TO root@'{HOST}' WITH GRANT OPTION;\n",
+            "utf-8",
+        )
+        program = _program("mysqld-9", "mysql-server-core of the unstable suite")
+        run(
+            [
+                *(str(program), "--no-defaults", "--initialize-insecure", f"--datadir={data}"),
+                *(f"--init-file={administrator}", "--innodb-flush-method=nosync"),
+            ],
+            directory=data.parent,
+        )
+
+    def _command(self) -> list[str]:
+        return [
+            *(
+                str(_program("mysqld-9", "mysql-server-core of the unstable suite")),
+                "--no-defaults",
+                f"--datadir={self.data}",
+            ),
+            *(f"--socket={self._directory / 'socket'}", "--mysqlx=OFF", "--secure-file-priv="),
+            *("--performance-schema=OFF",),
+            *(f"--port={self.port}", f"--bind-address={HOST}", "--skip-name-resolve"),
+            *("--log-bin=binlog", "--binlog-row-metadata=FULL", "--server-id=1"),
+            f"--innodb-flush-method={'O_DIRECT' if self._durable else 'nosync'}",
+            f"--sync-binlog={int(self._durable)}",
+        ]
+
+    def _make_user(self, connection: Connection) -> None:
+        connection.execute(text(f"CREATE USER {_USER}@'{HOST}'"))
+        rights = "REPLICATION SLAVE, REPLICATION CLIENT, RELOAD"
+        connection.execute(text(f"GRANT {rights} ON *.* TO {_USER}@'{HOST}'"))
 
 
 def _program(name: str, package: str) -> Path:
