@@ -1,0 +1,178 @@
+"""Defects planted in the fence's block: what its tests could not notice, they could not promise.
+
+On the broker in memory and SQLite, so that each defect is tried in a second.
+"""
+
+# ruff: noqa: PT012  (what the body of a block does is what is tested)
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import event, text
+
+from halfbridge import Message
+from halfbridge.bridge import IllegalTransitionError
+from halfbridge.sql import CommitUnknownError, FenceUsageError, TransactionEndedError, fence_block
+from halfbridge.sql import fence as fence_module
+from halfbridge.sql.errors import Outcome
+from halfbridge.sql.fence_block import _Block
+from halfbridge.testkit.memory import MemoryStack, Step
+from tests.simulation.mutation import Mutation
+from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Probe = Callable[[MemoryStack, Shop], None]
+
+_commit, _init, _begin_held = _Block._commit, _Block.__init__, fence_block._begin_held
+WORK = text("INSERT INTO placed VALUES ('two shirts')")
+
+
+class BrokenError(Exception):
+    """What a listener of the application raises."""
+
+
+# --- what must hold ------------------------------------------------------------------------
+
+
+def agree(stack: MemoryStack, shop: Shop) -> None:
+    """Check that what stands is what was delivered."""
+    stack.wait_until_decided()
+    assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed()
+
+
+def dies(step: Step, stack: MemoryStack, shop: Shop) -> None:
+    """Die at a step; a successor answers the check."""
+    producer = stack.producer(GROUP, checker=shop.fence.check)
+    producer.start()
+    with stack.crash_at(step):
+        shop.place(producer, "two shirts")
+    with stack.restart():
+        agree(stack, shop)
+
+
+def ends(stack: MemoryStack, shop: Shop, error: type[Exception], act: Callable[..., Any]) -> None:
+    """Send a message, act, and check that the block ends with an error, and that both agree."""
+    with stack.producer(GROUP, checker=shop.fence.check) as producer:
+        with pytest.raises(error), shop.fence.transaction(producer) as (tx, connection):
+            tx.send(Message(TOPIC, value=b"two shirts"))
+            act(tx, connection)
+        agree(stack, shop)
+
+
+def refuses_the_commit(stack: MemoryStack, shop: Shop) -> None:
+    """COMMIT did not go out, so nothing is in doubt: the error is the listener's."""
+
+    def refuse(_: object) -> None:
+        raise BrokenError
+
+    def act(_tx: object, connection: Any) -> None:
+        connection.execute(WORK)
+        event.listen(connection, "commit", refuse)
+
+    ends(stack, shop, BrokenError, act)
+
+
+def only_sends(stack: MemoryStack, shop: Shop) -> None:
+    """The work was done on another connection."""
+    ends(stack, shop, FenceUsageError, lambda *_: None)
+
+
+def commits_the_messages(stack: MemoryStack, shop: Shop) -> None:
+    """In the middle of the block, and fails afterwards."""
+
+    def act(tx: Any, connection: Any) -> None:
+        connection.execute(WORK)
+        tx.commit()
+        raise BrokenError
+
+    ends(stack, shop, IllegalTransitionError, act)
+
+
+def commits_as_text(stack: MemoryStack, shop: Shop) -> None:
+    """The fence row stands with the work, so the message is committed."""
+
+    def act(_tx: object, connection: Any) -> None:
+        connection.execute(WORK)
+        connection.exec_driver_sql("COMMIT")
+
+    ends(stack, shop, TransactionEndedError, act)
+
+
+# --- what is planted -----------------------------------------------------------------------
+
+
+def _messages_first(self: Any) -> None:
+    self._tx.commit_held = ""
+    self._tx.commit()
+    _commit(self)
+
+
+def _always_empty(self: Any, *given: Any, **named: Any) -> None:
+    _init(self, *given, **{**named, "allows_empty": True})
+
+
+def _not_held(*given: Any) -> Any:
+    tx = _begin_held(*given)
+    tx.commit_held = ""
+    return tx
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
+    (
+        Mutation("messages before the database", 1, ((_Block, "_commit", _messages_first),)),
+        partial(dies, Step.BEFORE_LOCAL_COMMIT),
+    ),
+    (
+        Mutation("no fence row", 1, ((fence_module, "write_committed", _nothing),)),
+        partial(dies, Step.AFTER_LOCAL_COMMIT),
+    ),
+    (
+        Mutation("in doubt before COMMIT", 1, ((fence_block, "reached_driver", lambda _: True),)),
+        refuses_the_commit,
+    ),
+    (Mutation("sends alone commit", 1, ((_Block, "__init__", _always_empty),)), only_sends),
+    (
+        Mutation("anybody commits", 1, ((fence_block, "_begin_held", _not_held),)),
+        commits_the_messages,
+    ),
+    (
+        Mutation(
+            "rolled back without a row", 1, ((_Block, "_outcome", lambda _: Outcome.ROLLED_BACK),)
+        ),
+        commits_as_text,
+    ),
+)
+EACH = pytest.mark.parametrize(
+    ("mutation", "probe"), [pytest.param(*each, id=each[0].name) for each in DEFECTS]
+)
+
+
+def _run(probe: Probe, directory: Path) -> None:
+    with MemoryStack() as stack, closing(Shop(directory / "shop.db")) as shop:
+        stack.create_topic(TOPIC)
+        probe(stack, shop)
+
+
+@EACH
+def test_the_block_keeps_its_promises(mutation: Mutation, probe: Probe, tmp_path: Path) -> None:
+    """Without a defect each probe passes."""
+    _run(probe, tmp_path)
+
+
+@EACH
+def test_every_planted_defect_is_noticed(mutation: Mutation, probe: Probe, tmp_path: Path) -> None:
+    """By the probe, and by no error of the probe's own."""
+    noticed = (AssertionError, pytest.fail.Exception, CommitUnknownError, BrokenError)
+    with mutation.planted(), pytest.raises(noticed):
+        _run(probe, tmp_path)
