@@ -115,6 +115,7 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
     metavar="KEY",
     help="Of a message: as text, as `tx list` prints it, or 0x and hexadecimal digits.",
 )
+@click.option("--group", default="", metavar="NAME", help="Only of this producer group.")
 @click.option("--topic", default="", metavar="NAME", help="Only messages to this real topic.")
 @click.option(
     "--since",
@@ -153,7 +154,7 @@ def find_command(*, as_json: bool, **values: Any) -> int:
     from halfbridge.cli.tx_display import show_found
 
     config = load_settings(CheckerConfig, values)
-    names = ("key", "topic", "since_ms", "until_ms", "limit")
+    names = ("key", "group", "topic", "since_ms", "until_ms", "limit")
     sought = Sought(**{name: values[name] for name in names})
     with _no_collections():
         found = find(

@@ -62,7 +62,8 @@ def show_found(found: Found, sought: Sought, *, only_notes: bool = False) -> Non
         more = f", the newest {shown} of them shown" if shown < found.total else ""
         click.echo(f"{counted(found.total, 'transaction')} with the key {key}{more} ({read})")
     if not found.hits:
-        to = f" to {one_line(sought.topic)}" if sought.topic else ""
+        to = f" of {one_line(sought.group)}" if sought.group else ""
+        to += f" to {one_line(sought.topic)}" if sought.topic else ""
         longer = "" if found.unread else "; look further back with --since, such as --since 7d"
         click.echo(f"no transaction{to} with the key {key} was found ({read}){longer}", err=True)
     if found.unread:

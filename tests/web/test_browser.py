@@ -128,7 +128,7 @@ def _sign_in(browser: Browser, url: str) -> None:
 def _open(browser: Browser, url: str, path: str) -> None:
     """Open a page, and wait until it is full."""
     browser.open(url + path)
-    browser.wait(f"location.pathname == {json.dumps(path)}")
+    browser.wait(f"location.pathname + location.search == {json.dumps(path)}")
     browser.wait(f"{LOADED} && !document.querySelector('.reading')")
     if path == "/":  # with tiles and tables: after the first reading of the metrics
         browser.wait("document.querySelector('.tiles') !== null")
@@ -187,6 +187,8 @@ def test_every_page_and_a_change_by_keys(
         assert browser.value(skip) == "skip", "the first key leads to the content"
         for page in NAVIGATION:
             _look(browser, url, page.path, page.title.lower().replace(" ", "-"))
+        _look(browser, url, "/transactions?key=key")
+        assert "delivered to" in browser.text()
         _look(browser, url, f"/transactions/{delivered}", "transaction")
         _look(browser, url, f"/transactions/{dead}")
         _look(browser, url, f"/transactions/{undecided}", "decide")
@@ -219,7 +221,7 @@ def test_every_page_is_accessible_on_a_phone_and_a_laptop(
         _sign_in(browser, url)
         paths = [page.path for page in NAVIGATION]
         paths += [f"/transactions/{each}" for each in (delivered, undecided, dead)]
-        paths += [f"/dead-letters/{dead}", f"/groups/{GROUP}"]
+        paths += [f"/dead-letters/{dead}", f"/groups/{GROUP}", "/transactions?key=key"]
         for path in paths:
             _open(browser, url, path)
             for size in (WINDOW, PHONE):

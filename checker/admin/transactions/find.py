@@ -63,7 +63,7 @@ class Sought:
     Attributes:
         key: Of a message: as text, as commands print it (`\xff` for a byte that is no UTF-8), or
             its bytes in hexadecimal after `0x`. A key that is any of the three is found.
-        topic: Real topic of the message; empty: any.
+        topic, group: Real topic of the message, and producer group; empty: any.
         since_ms, until_ms: When the half record was stored; None: to the end of the logs.
         limit: Most transactions, the newest ones.
         records_max: Most half records to read, the newest ones.
@@ -71,6 +71,7 @@ class Sought:
 
     key: str
     topic: str = ""
+    group: str = ""
     since_ms: int
     until_ms: int | None = None
     limit: int
@@ -343,7 +344,9 @@ class _Search:
             self.unreadable += 1
             return
         metadata = half.metadata
-        if self._sought.topic in ("", metadata.real_topic):
+        sought = self._sought
+        is_of_topic = sought.topic in ("", metadata.real_topic)
+        if is_of_topic and sought.group in ("", metadata.producer_group):
             identity = metadata.transaction_id, metadata.producer_group
             if identity in self._kept:
                 self._kept[identity].add(half, record)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.transactions import plain, search
 from halfbridge.checker.admin.transactions.explain import explain
+from halfbridge.checker.admin.transactions.find import Found, Sought, find
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Life
 from halfbridge.checker.admin.transactions.listing import Filter, Listing, list_undecided
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
@@ -26,6 +27,22 @@ LISTED_BY = (
     Argument("older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9),
     *PAGING,
 )
+FOUND_BY_KEY = (
+    Argument("group", str, "Producer group.", default=""),
+    Argument("topic", str, "Real topic of the message.", default=""),
+    Argument(
+        "since_s",
+        int,
+        "How long ago the message was stored at most, seconds.",
+        default=3_600,
+        minimum=1,
+        maximum=10**9,
+    ),
+    Argument("older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9),
+    PAGING[0],
+)
+# A search has less time than the command's.
+SEARCHED_MAX = 1_000_000
 FOUND_BY = (
     Argument(
         "from_ms",
@@ -57,6 +74,26 @@ def look(services: Services, values: Mapping[str, Any]) -> Listing:
         limit=values["offset"] + values["limit"],
     )
     return list_undecided(services.cluster(), services.config.names, wanted)
+
+
+def found_by_key(services: Services, values: Mapping[str, Any]) -> Found:
+    """Return the newest transactions with a message of a key.
+
+    Raises:
+        AdminError: the logs cannot be read; the operator acts.
+    """
+    cluster = services.cluster()
+    now_ms = cluster.ports.clock.time_ms()
+    sought = Sought(
+        key=values["key"],
+        topic=values["topic"],
+        group=values["group"],
+        since_ms=max(0, now_ms - values["since_s"] * 1000),
+        until_ms=now_ms - values["older_than_s"] * 1000 if values["older_than_s"] else None,
+        limit=values["limit"],
+        records_max=SEARCHED_MAX,
+    )
+    return find(cluster, services.config.names, sought)
 
 
 def paging_of(found: Listing, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,6 +136,12 @@ async def transactions(call: Call) -> dict[str, Any]:
     return {**body, **paging_of(found, values)}
 
 
+async def search_by_key(call: Call) -> dict[str, Any]:
+    """Return the newest transactions with a message of a key, without the key."""
+    services, values = call.services, call.values
+    return plain.found(await services.work.run(lambda: found_by_key(services, values)))
+
+
 async def transaction(call: Call) -> dict[str, Any]:
     """Return one transaction's life."""
     services, values = call.services, call.values
@@ -118,6 +161,21 @@ ROUTES = (
         summary="Undecided transactions, the oldest first.",
         answer=transactions,
         query=LISTED_BY,
+    ),
+    Route(
+        path="/find",
+        summary="The newest transactions with a message of a key, and what became of each.",
+        answer=search_by_key,
+        query=(
+            Argument(
+                "key",
+                str,
+                "Key of a message: text, with \\xff for a byte that is no UTF-8, or 0x and digits.",
+                required=True,
+                minimum=1,
+            ),
+            *FOUND_BY_KEY,
+        ),
     ),
     Route(
         path="/transactions/{id}",

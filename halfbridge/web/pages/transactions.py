@@ -9,7 +9,15 @@ from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.serde.records import OpKind
 from halfbridge.web.api.decisions import COMMITTED_BY, ROLLED_BACK_BY, decide
 from halfbridge.web.api.routes import Argument, read_arguments
-from halfbridge.web.api.transactions import FOUND_BY, KEEPS, LISTED_BY, life_of, paging_of
+from halfbridge.web.api.transactions import (
+    FOUND_BY,
+    FOUND_BY_KEY,
+    KEEPS,
+    LISTED_BY,
+    found_by_key,
+    life_of,
+    paging_of,
+)
 from halfbridge.web.api.transactions import look as listing_of
 from halfbridge.web.pages.page import Done, Form, Page, query_of
 from halfbridge.web.pages.timeline import timeline
@@ -22,14 +30,24 @@ if TYPE_CHECKING:
     from halfbridge.web.tokens import Principal
 
 EVENTS_MAX = 500  # rows of the page; the API returns all
-_SEARCH = (*LISTED_BY, Argument("id", str, "A transaction's id.", default=""))
+_SEARCH = (
+    *LISTED_BY,
+    *(each for each in FOUND_BY_KEY if each.name == "since_s"),
+    Argument("id", str, "A transaction's id.", default=""),
+    Argument("key", str, "A message's key.", default=""),
+)
 
 
 async def look(visit: Visit) -> dict[str, Any]:
-    """Return the undecided transactions; with an id, lead to that transaction's page."""
+    """Return the undecided transactions, or those with a key; an id leads to its own page."""
     services, values = visit.services, query_of(visit.request, _SEARCH)
     if values["id"]:
         return {"goto": f"/transactions/{quote(values['id'].strip(), safe='')}"}
+    if values["key"]:
+        found = await visit.kept(
+            ("by key", *values.values()), lambda: found_by_key(services, values), KEEPS
+        )
+        return {"kept": found, "values": values}
     kept = await visit.kept(
         ("transactions", *values.values()), lambda: listing_of(services, values), KEEPS
     )

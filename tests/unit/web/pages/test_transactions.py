@@ -81,6 +81,32 @@ def test_lists_are_searched_and_paged(stack: MemoryStack, web: MemoryWeb) -> Non
     assert web.get(f"/transactions?id={ids[0]}").headers["location"] == f"/transactions/{ids[0]}"
 
 
+def test_a_key_is_searched(stack: MemoryStack, web: MemoryWeb) -> None:
+    """The page and the API find what the command finds, decided ones too, and show no key."""
+    producer = stack.producer(GROUP, checker=unknown)
+    producer.start()
+    delivered = sent(producer, b"one", key=b"order-42\xff")
+    delivered.commit()
+    stack.advance(seconds=2)
+    key = "order-42%5Cxff"
+    body = web.get(f"/api/v1/find?key={key}").json()
+    (only,) = body["transactions"]
+    assert (only["id"], only["state"], body["total"]) == (delivered.id, "COMMITTED", 1)
+    assert "key" not in only
+    page = web.get(f"/transactions?key={key}&group={GROUP}").text
+    assert f'href="/transactions/{delivered.id}"' in page
+    assert only["outcome"].startswith("delivered to orders[")
+    assert only["outcome"] in page
+    assert web.get(f"/api/v1/find?key={key}&topic=none").json()["total"] == 0
+    assert "No message with this key" in web.get(f"/transactions?key={HOSTILE}&topic=none").text
+    assert HOSTILE not in web.get(f"/transactions?key={HOSTILE}").text
+    assert web.get("/api/v1/find").status_code == 400
+    assert web.get("/api/v1/find?key=").status_code == 400
+    stack.advance(seconds=20)
+    assert web.get(f"/api/v1/find?key={key}&since_s=10").json()["total"] == 0
+    assert web.get(f"/api/v1/find?key={key}&older_than_s=10").json()["total"] == 1
+
+
 def test_what_strangers_wrote_is_text(stack: MemoryStack, web: MemoryWeb) -> None:
     """Ids, groups, topics and reasons may be any text, also one that is no Unicode."""
     nasty = f"{HOSTILE}\u202e\ud800"

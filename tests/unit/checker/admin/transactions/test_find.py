@@ -125,13 +125,14 @@ def test_topic_time_and_limit_choose(stack: MemoryStack) -> None:
         chosen = [
             _found(stack, topic=TOPIC),
             _found(stack, topic="none"),
+            _found(stack, group="none"),
             _found(stack, since_ms=middle_ms),
             _found(stack, until_ms=middle_ms),
             _found(stack, limit=1),
         ]
     ids = [[each.id for each in one.hits] for one in chosen]
-    assert ids == [[old.id], [], [bill.id], [old.id], [bill.id]]
-    assert [one.total for one in chosen] == [1, 0, 1, 1, 2]
+    assert ids == [[old.id], [], [], [bill.id], [old.id], [bill.id]]
+    assert [one.total for one in chosen] == [1, 0, 0, 1, 1, 2]
 
 
 def test_of_too_many_records_the_newest_are_read(stack: MemoryStack) -> None:
