@@ -31,8 +31,8 @@ JOB_VERSION = 1
 
 _REMEDY = (
     "With --accept-deleted TOPIC, once for each of them, the job goes on: it reads a topic that was"
-    " created again from its first offset, and leaves out one that is gone. Records that it had not"
-    " read are lost. Or begin with a new --checkpoint and an empty --output."
+    " created again from its first offset{gone}. Records that it had not read are lost. Or begin"
+    " with a new --checkpoint and an empty --output."
 )
 
 
@@ -113,12 +113,16 @@ def ingest(
     checkpoint = Checkpoint(spark, job.checkpoint)
     checkpoint.claim(job.identity(cluster.cluster_id()))
     sink.check(checkpoint)
+    # Spark reads none of the topics given by name while one of them is missing.
+    gone = (
+        ", and leaves out one that is gone" if job.topics.pattern else " (create it, if it is gone)"
+    )
 
     def ids() -> dict[str, str]:
         return cluster.topic_ids(job.topics)
 
     def check_topics() -> None:
-        checkpoint.check_topics(ids, remedy=_REMEDY)
+        checkpoint.check_topics(ids, remedy=_REMEDY.format(gone=gone))
 
     def starts(topic: str) -> dict[str, int]:
         found = cluster.starts(cluster.partitions([topic]))

@@ -329,6 +329,8 @@ def test_a_topic_that_was_made_anew_is_an_error(table: Table, topic: RealTopic) 
     assert "created again" in line
     assert table.ids() == ["a1"]
     assert "created again" in refused(table, topic.name), "an error once is an error until mended"
+    topic.delete()
+    assert f": {topic.name}. With --accept-deleted" in refused(table, topic.name)
 
 
 @ONE_FORMAT
