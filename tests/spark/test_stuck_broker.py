@@ -72,7 +72,12 @@ def test_open_and_aborted_kafka_txns(
 
     def begin() -> Producer:
         producer = Producer(
-            {"bootstrap.servers": installation.servers, "transactional.id": f"{orders}-x"}
+            {
+                "bootstrap.servers": installation.servers,
+                "transactional.id": f"{orders}-x",
+                # On a busy machine the default minute is over before the test has looked.
+                "transaction.timeout.ms": 900_000,
+            }
         )
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
