@@ -104,6 +104,7 @@ def gather(
         for topic, seen in facts.topics.items()
         if policy.type_of(topic) is TopicType.TRANSACTION and not config.names.is_internal(topic)
         for number in range(seen.partitions)
+        if number not in seen.leaderless
     ]
     if typed:
         questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
@@ -154,13 +155,14 @@ class _Asker:
             for name in mine
             if name in topics
             for number in range(topics[name].partitions)
+            if number not in topics[name].leaderless
         ]
         checks = [names.check(group) for group in self._groups]
         known = [*mine, names.settings, *checks]
         questions.ask("partitions", partial(self._away, [each for each in known if each in topics]))
         questions.ask("ends of logs", partial(open_txns, places, self._ports, self._common))
-        if names.half in topics:
-            halves = [(names.half, number) for number in range(topics[names.half].partitions)]
+        halves = [place for place in places if place[0] == names.half]
+        if halves:
             look = partial(newest_halves, halves, self._ports, self._common, names=names)
             questions.ask("deferred deliveries", partial(self._delayed, halves))
             questions.ask("damaged records", partial(self._damaged, halves))

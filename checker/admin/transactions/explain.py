@@ -140,6 +140,7 @@ def _not_found(life: Life) -> tuple[str, ...]:
             " changed; real records and dead letters for that of theirs."
         ),
         "Check the id and --topic-prefix; give --from TIME where the producer's clock was wrong.",
+        *(f"{note[:1].upper()}{note[1:]}." for note in life.notes[1:]),
     )
 
 

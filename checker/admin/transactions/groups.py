@@ -14,6 +14,7 @@ from halfbridge.checker.admin.transactions.logs import (
     Scan,
     Span,
     edges,
+    leaderless,
     offsets_at,
     partition_counts,
 )
@@ -91,11 +92,13 @@ def read_groups(cluster: Cluster, names: TopicNames, *, since_ms: int, only: str
 
 def _ops_since(cluster: Cluster, names: TopicNames, since_ms: int) -> tuple[OpCounts, bool]:
     """Return the ops counted, and whether these are all."""
-    places = [(names.op, number) for number in wanted_partitions(cluster, names, None)]
+    known = [(names.op, number) for number in wanted_partitions(cluster, names, None)]
+    away = leaderless(cluster)
+    places = [place for place in known if place not in away]
     ends = edges(cluster, places, Edge.STABLE_END)
     begins = offsets_at(cluster, dict.fromkeys(places, since_ms))
-    share = OPS_MAX // len(places)
-    spans, is_whole = {}, True
+    share = OPS_MAX // max(1, len(places))
+    spans, is_whole = {}, len(places) == len(known)
     for place, begin in begins.items():
         if begin is not None:
             spans[place] = Span(max(begin, ends[place] - share), ends[place])

@@ -11,8 +11,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.bridge.ports import Edge
+from halfbridge.checker.admin.placed import describe_command
 from halfbridge.checker.admin.topics import common_partitions
-from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, stable_ends
+from halfbridge.checker.admin.transactions.logs import (
+    Scan,
+    Span,
+    edges,
+    leaderless,
+    stable_ends,
+)
 from halfbridge.checker.admin.transactions.records import half_read, op_read
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.ledger import Ledger
@@ -54,18 +61,18 @@ _BODIES_MAX = 64 * 1024 * 1024
 class Stopped(NamedTuple):
     """A pair of which nobody knows what is undecided.
 
-    Its committed offsets cannot be trusted, or one of its records is damaged.
+    Its committed offsets cannot be trusted, one of its records is damaged, or it has no leader.
     """
 
     partition: int
     why: str
-    is_damaged: bool = False
+    needs_init: bool = True
 
     @property
     def remedy(self) -> str:
         """What the operator does, as the end of a sentence; empty: `why` says it."""
         init = f"; run halfbridge checker init --partition {self.partition}"
-        return "" if self.is_damaged else init
+        return init if self.needs_init else ""
 
 
 class PairState:
@@ -136,7 +143,7 @@ def read_pairs(
             _read(cluster, names, {pair.partition: pair for pair in pairs}, on_progress)
         except DamagedRecordError as error:
             number = error.place[1]
-            begun[number] = Stopped(number, str(error), is_damaged=True)
+            begun[number] = Stopped(number, str(error), needs_init=False)
         else:
             return pairs, [each for each in begun.values() if isinstance(each, Stopped)]
 
@@ -187,10 +194,17 @@ def _begun(
     cluster: Cluster, names: TopicNames, numbers: Collection[int]
 ) -> dict[int, Progress | Stopped]:
     """Return where each pair begins, or why nobody knows."""
+    begun: dict[int, Progress | Stopped] = {}
+    for topic, number in sorted(leaderless(cluster)):
+        if topic in (names.half, names.op) and number in numbers:
+            why = f"partition {number} of {topic} has no leader; run {describe_command(topic)}"
+            begun[number] = Stopped(number, why, needs_init=False)
+    numbers = [number for number in numbers if number not in begun]
     places = [(topic, number) for number in numbers for topic in (names.half, names.op)]
+    if not places:
+        return begun
     committed = cluster.committed(names.daemon_group, places)
     starts, ends = edges(cluster, places, Edge.START), edges(cluster, places, Edge.END)
-    begun: dict[int, Progress | Stopped] = {}
     for number in numbers:
         half, op = (names.half, number), (names.op, number)
         at_op = committed[op]

@@ -142,3 +142,6 @@ def test_logs_of_partitions_that_are_away_are_left_out(stack: MemoryStack) -> No
         life = operator.shown(txid)
         assert life.state == "COMMITTED"
         assert f"partition 0 of topic {names.dead} has no leader, so it was not read" in life.notes
+        unknown_id = operator.cluster.ports.transaction_id()
+        note = f"Partition {other} of topic {names.half} has no leader, so it was not read."
+        assert note in explain(operator.shown(unknown_id))

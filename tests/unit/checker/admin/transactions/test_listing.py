@@ -161,6 +161,24 @@ def test_a_stopped_pair_is_told_and_the_others_are_listed(stack: MemoryStack) ->
     assert "reset by a tool" in found.stopped[0].why
 
 
+def test_a_pair_without_a_leader_is_told_and_the_others_are_listed(stack: MemoryStack) -> None:
+    """Half or op partition; the text has the command that shows which broker it needs."""
+    operator, broker = Operator(stack), stack.machine.broker
+    with stack.producer(GROUP, checker=unknown) as producer:
+        sent(producer, b"one")
+        stack.advance(seconds=1)
+        (listed,) = operator.listed().transactions
+        other = (listed.partition + 1) % 2
+        broker.go_away((operator.names.op, other), is_told=True)
+        found = operator.listed()
+        assert [each.id for each in found.transactions] == [listed.id]
+        (stopped,) = found.stopped
+        assert (stopped.partition, stopped.remedy) == (other, "")
+        assert f"has no leader; run halfbridge topics describe {operator.names.op}" in stopped.why
+        broker.go_away((operator.names.half, listed.partition), is_told=True)
+        assert operator.listed().transactions == ()
+
+
 def test_keys_are_listed_for_commands_only(stack: MemoryStack) -> None:
     """The key of the first message, as text and exactly; after it was put back, too."""
     operator = Operator(stack)
