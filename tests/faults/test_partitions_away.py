@@ -27,7 +27,9 @@ from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.serde.avro import OP
 from halfbridge.serde.delivery import Delivery
+from halfbridge.serde.identity import TransactionIds
 from halfbridge.serde.records import OpKind
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.reader import Witness, read_all
 from halfbridge.testkit.stack import HalfbridgeStack
@@ -398,3 +400,36 @@ def test_other_pairs_are_served_while_a_partition_of_its_own_is_away(
     the broker is back all is delivered.
     """
     _own_partition_is_away(cluster, which, delivery, 30.0 * MINUTES)
+
+
+@pytest.mark.long
+def test_commands_read_beside_a_pair_without_a_leader(cluster: EmbeddedCluster) -> None:
+    """`tx list`, `tx explain`, `groups list` and `doctor` name it, and tell of the other pair."""
+    names = TopicNames("")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    config = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+    for topic in (names.half, names.op):
+        made = NewTopic(topic, 2, replica_assignment=[[1], [GONE]], config=config)
+        admin.create_topics([made])[topic].result(60)
+
+    def output(*words: str) -> str:
+        command = [sys.executable, "-m", "halfbridge", *words]
+        command += ["--bootstrap-servers", cluster.bootstrap_servers]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        return done.stdout + done.stderr
+
+    output("topics", "create", "--replication-factor", "3")
+    cluster.node(GONE).kill()
+    gone = f"{names.half}: partition 1 has no leader: it needs broker {GONE}"
+    until(
+        "doctor names it",
+        lambda: gone in output("doctor", "--timeout", "120"),
+        within_s=4 * FOUND_S,
+        explain=lambda: output("doctor", "--timeout", "120"),
+    )
+    for words in (("tx", "list"), ("groups", "list")):
+        text = output(*words)
+        assert f"partition 1 of {names.op} has no leader; run halfbridge topics describe" in text
+    assert "0 undecided transactions" in output("tx", "list")
+    text = output("tx", "explain", TransactionIds().next())
+    assert f"Partition 1 of topic {names.half} has no leader, so it was not read." in text
