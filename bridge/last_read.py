@@ -32,16 +32,22 @@ class Reading(NamedTuple):
 DAMAGED: dict[tuple[str, int], tuple[int, str]] = {}
 
 _shared: list[mmap.mmap] = []  # one when this process is guarded
+_verifies: list[bool] = []
 
 
-def share() -> None:
-    """Begin to keep what is read in memory that a child made by fork shares."""
+def share(*, verifies: bool) -> None:
+    """Begin to keep what is read in memory that a child made by fork shares.
+
+    Args:
+        verifies: Whether the child verifies checksums.
+    """
     _shared[:] = [mmap.mmap(-1, _BYTES_MAX)]
+    _verifies[:] = [verifies]
 
 
-def is_guarded() -> bool:
-    """Return whether a guard survives this process."""
-    return bool(_shared)
+def verifies() -> bool:
+    """Return whether checksums are verified: a guard survives this process."""
+    return any(_verifies)
 
 
 def note(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> None:

@@ -76,7 +76,7 @@ class Cluster:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-            "check.crcs": last_read.is_guarded(),  # a wrong checksum may abort the process
+            "check.crcs": last_read.verifies(),  # a wrong checksum may abort the process
         }
         self._has_system_ports = self._ports is system_ports()
         self._reasons = Reasons()
