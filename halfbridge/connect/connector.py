@@ -109,7 +109,25 @@ def _postgresql(url: URL, plan: ConnectorPlan) -> dict[str, str]:
         "hstore.handling.mode": "json",
         # A type that Debezium does not know is told as bytes, instead of being left out.
         "include.unknown.datatypes": "true",
+        **_only_own_rows([each for each in plan.tables if each.has_children]),
     }
+
+
+def _only_own_rows(parents: Sequence[Table]) -> dict[str, str]:
+    """Return the settings by which a snapshot tells no row of a child under its parent's name."""
+    option = "snapshot.select.statement.overrides"
+    if not parents:
+        return {}
+    selects = {}
+    for each in parents:
+        name = f"{_quoted(each.schema)}.{_quoted(each.name)}"
+        selects[f"{option}.{each}"] = f"SELECT * FROM ONLY {name}"  # noqa: S608  (quoted)
+    return {option: ",".join(map(str, parents)), **selects}
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:

@@ -26,10 +26,12 @@ class Table:
     Attributes:
         schema: PostgreSQL's schema, or MySQL's and MariaDB's database.
         name: The table.
+        has_children: Tables of PostgreSQL's inherit from it.
     """
 
     schema: str
     name: str
+    has_children: bool = False
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -149,11 +151,11 @@ def _postgresql(connection: Connection, name: str) -> _Found:
     for schema, table, kind, kept, partition, parent, children in connection.execute(
         _POSTGRESQL, _asked(name)
     ):
-        each = Table(schema, table)
+        inherited = tuple(children) if kind == "r" else ()
+        each = Table(schema, table, has_children=bool(inherited))
         persistence[each] = kept
         if partition:
             partitions.add(each)
-        inherited = tuple(children) if kind == "r" else ()
         rows.append(_Found(each, kind, parent or "", inherited))
     found = _only(rows, name)
     if found.kind not in {"r", "p"}:

@@ -212,6 +212,27 @@ def test_partitions_made_later_are_told_by_the_table(database: Database, stream:
 
 
 @POSTGRESQL
+def test_inherited_tables_are_told_each_under_its_name(database: Database, stream: Stream) -> None:
+    """The rows of a child come once, not under its parent's name too, by snapshot and by log."""
+    execute(
+        database,
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE refunds (PRIMARY KEY (id)) INHERITS (orders)",
+        "INSERT INTO orders VALUES (1)",
+        "INSERT INTO refunds VALUES (2)",
+    )
+    stream.apply("orders", "refunds")
+    assert stream.changes("orders", 1)
+    assert stream.changes("refunds", 1)
+    execute(database, "INSERT INTO refunds VALUES (3)", "INSERT INTO orders VALUES (4)")
+    told = {
+        table: [each["after"]["id"] for each in stream.changes(table, 2)]
+        for table in ("orders", "refunds")
+    }
+    assert told == {"orders": [1, 4], "refunds": [2, 3]}
+
+
+@POSTGRESQL
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
