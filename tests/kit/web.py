@@ -6,11 +6,13 @@ import asyncio
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from httpx2 import ASGITransport, AsyncClient
 from starlette.testclient import TestClient
 
 from halfbridge.web.app import make_app
 from halfbridge.web.config import WebConfig
+from halfbridge.web.pages import page
 from halfbridge.web.services import Services
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 READ_TOKEN = "read-token-of-the-tests"
 OPERATE_TOKEN = "operate-token-of-the-tests"
+READ_S_MAX = 60.0
 # A port on which nobody listens: a Kafka that does not answer.
 NO_KAFKA = "127.0.0.1:1"
 
@@ -156,4 +159,7 @@ class MemoryWeb:
             ) as client:
                 return await client.request(method, path, **more)
 
-        return asyncio.run(ask())
+        # What is read in the caller's thread is never late, however slow the machine is.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(page, "WAIT_S", READ_S_MAX)
+            return asyncio.run(ask())
