@@ -93,8 +93,12 @@ class TransactionWrites:
         self._sent_at_s = 0.0  # of the last send, by the monotonic clock
 
     def is_unanswered(self) -> bool:
-        """Wait for outstanding sends; tell whether one has failed, and none was acknowledged."""
-        self._await_sends()
+        """Tell whether a send has failed, and none was acknowledged.
+
+        Waits for outstanding sends first, unless the caller has given up one of them already.
+        """
+        if self._state is not State.SEND_FAILED:
+            self._await_sends()
         return self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
