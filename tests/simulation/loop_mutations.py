@@ -190,7 +190,12 @@ LOOP = (
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.
     Mutation("undecided not read again", 100, ((Assignment, "_serve", _read_from_position),)),
-    Mutation("ledgers kept over assignments", 300, ((Assignment, "start", _keep_pairs),), begin=3),
+    Mutation(
+        "ledgers kept over assignments",
+        300,
+        ((Assignment, "start", _keep_pairs), (Ledger, "_refuse_a_second_plan", _allow)),
+        begin=3,
+    ),
     Mutation("never resumed", 300, ((Assignment, "pause_or_resume", _never_resume),)),
     # Of asking.
     Mutation("nobody asked", 100, ((Asker, "_send", _ask_nobody),), begin=4),
