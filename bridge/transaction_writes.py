@@ -95,10 +95,11 @@ class TransactionWrites:
     def is_unanswered(self) -> bool:
         """Tell whether a send has failed, and none was acknowledged.
 
-        Waits for outstanding sends first, unless the caller has given up one of them already.
+        Waits for outstanding sends first, unless the caller has given up one of them already. Their
+        time began with the last send: who has waited for room since then waits no second time.
         """
         if self._state is not State.SEND_FAILED:
-            self._await_sends()
+            self._await_sends(self._sent_at_s)
         return self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
@@ -177,7 +178,7 @@ class TransactionWrites:
         if pipelined:
             shared.wait_for_room()
         elif event is Event.ROLLBACK:
-            self._await_sends()
+            self._await_sends(shared.now())
         half_offset = self._rollback_offset() if event is Event.ROLLBACK else NO_OFFSET
         with self._lock:
             after = step(self._state, event, transaction_id=self.id)
@@ -289,13 +290,10 @@ class TransactionWrites:
             future.fail(error)
             future.settle()
 
-    def _await_sends(self) -> None:
-        """Wait until no send is outstanding; give up sends that do not settle in time.
-
-        The time began with the last send: who has waited for room since then waits no second time.
-        """
+    def _await_sends(self, began_s: float) -> None:
+        """Wait until no send is outstanding; give up sends send_timeout_ms after `began_s`."""
         now = self.shared.now
-        deadline = self._sent_at_s + self.shared.config.send_timeout_ms / MS_PER_S
+        deadline = began_s + self.shared.config.send_timeout_ms / MS_PER_S
         for future in tuple(self._sends):
             if not future.wait(max(0.0, deadline - now())):
                 self.give_up_send(future)
