@@ -103,6 +103,7 @@ def test_case_134_what_is_stored_again_is_the_message_as_it_was(
     else:
         scene.undeliverable(1, count=2)
     scene.settle()
+    scene.stack.create_topic("absent")
     before = halves(scene)
     scene.redo(remedy, 1)
     after = halves(scene)[len(before) :]

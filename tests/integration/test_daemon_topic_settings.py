@@ -54,7 +54,7 @@ def test_untrue_topic_stops_all_pairs_until_it_is_mended(
     assert daemon.stopped(1) == text
     assert topic in text
     assert f"{setting} is {wrong}" in text
-    assert f"--entity-name {topic} --add-config {setting}={right}" in text
+    assert f" {topic} --set {setting}={right}" in text
     status, body = daemon.healthz()
     assert (status, body["ready"], body["reason"]) == (503, False, text)
     assert daemon.metric("halfbridge_partitions_stopped") == 2

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 _SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
 from halfbridge.cli.guard import guard
 guard(sys.argv[2:])
 print(os.getpid(), flush=True)
