@@ -144,7 +144,7 @@ def test_the_doctor_says_what_is_wrong(installation: Installation, tmp_path: Pat
     web = _stage(installation, tmp_path)
     with web.browser(READ_TOKEN) as browser:
         page = until("the findings", lambda: _full(browser.get("/doctor").text), every_s=0.5)
-    assert "Something is wrong" in page
+    assert "There are errors" in page
     assert "no-worker" in page
 
 
