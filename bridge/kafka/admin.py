@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # How much longer than the question's time-out to wait: the client's own error names the reason.
 _CLIENT_GRACE_S = 1.0
+_LOW_64_BITS = (1 << 64) - 1
 _EDGES = {
     Edge.START: (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
     Edge.END: (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
@@ -92,17 +93,21 @@ class KafkaAdmin:
         """Return every topic that this client may see."""
         return seen_topics(self._metadata(timeout_s))
 
-    def partitions(self, topic: str, timeout_s: float) -> tuple[SeenPartition, ...]:
-        """Return where each partition of a topic is; nothing if there is no such topic."""
-        known = self._metadata(timeout_s).topics.get(topic)
-        if known is None or known.error is not None:
-            return ()
-        return tuple(
-            SeenPartition(
-                None if one.leader < 0 else one.leader, tuple(one.replicas), tuple(one.isrs)
+    def partitions(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, tuple[SeenPartition, ...]]:
+        """Return where each partition is of those of `topics` that exist."""
+        known = self._metadata(timeout_s).topics
+        return {
+            topic: tuple(
+                SeenPartition(
+                    None if one.leader < 0 else one.leader, tuple(one.replicas), tuple(one.isrs)
+                )
+                for _, one in sorted(known[topic].partitions.items())
             )
-            for _, one in sorted(known.partitions.items())
-        )
+            for topic in topics
+            if topic in known and known[topic].error is None
+        }
 
     def broker_count(self, timeout_s: float) -> int:
         """Return the number of brokers in the metadata."""
@@ -266,11 +271,16 @@ def _operations(result: Any) -> frozenset[str] | None:
 
 def _topic_id(result: Any) -> str:
     """Return the id in base64, as Kafka's tools print it; empty: the broker gives topics none."""
-    given = result.topic_id
-    is_given = given is not None and (
-        given.get_most_significant_bits() or given.get_least_significant_bits()
-    )
-    return str(given) if is_given else ""
+    return str(result.topic_id) if topic_number(result) else ""
+
+
+def topic_number(result: Any) -> int:
+    """Return a described topic's id as a number of 128 bits; 0: the broker gives topics none."""
+    uuid = result.topic_id
+    if uuid is None:
+        return 0
+    most, least = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
+    return int((most & _LOW_64_BITS) << 64 | least & _LOW_64_BITS)
 
 
 def _kafka_name(name: str) -> str:

@@ -1,6 +1,6 @@
 """Asks for a topic's id, which tells a topic from another one that had its name before.
 
-There is no port for this: the daemon and the client do not ask.
+Ids of messages are made of the hexadecimal digits. `Admin.ask_topic_ids` gives Kafka's own text.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicCollection
 
-from halfbridge.bridge.kafka.admin import KafkaAnswer
+from halfbridge.bridge.kafka.admin import KafkaAnswer, topic_number
 from halfbridge.bridge.kafka.admin_client import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_NO_UUID = 0  # brokers before Kafka 2.8, and other makes, have no ids
-_MASK = (1 << 64) - 1
 
 
 class TopicIds:
@@ -43,14 +40,8 @@ class TopicIds:
         client = self._client or AdminClient(self._properties)
         self._client = None  # one that had no answer may wait for a dead controller for ever
         futures = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-        number: int = KafkaAnswer(futures[topic], _number, timeout_s).result()
+        number: int = KafkaAnswer(futures[topic], topic_number, timeout_s).result()
         self._client = client
-        if number == _NO_UUID:
+        if not number:
             return hashlib.sha256(topic.encode()).hexdigest()[:32]
         return f"{number:032x}"
-
-
-def _number(result: Any) -> int:
-    uuid = result.topic_id
-    most, least = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
-    return int((most & _MASK) << 64 | least & _MASK)

@@ -126,8 +126,10 @@ class Admin(Protocol):
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
 
-    def partitions(self, topic: str, timeout_s: float) -> tuple[SeenPartition, ...]:
-        """Return where each partition of a topic is; nothing if there is no such topic."""
+    def partitions(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, tuple[SeenPartition, ...]]:
+        """Return where each partition is of those of `topics` that exist."""
 
     def broker_count(self, timeout_s: float) -> int:
         """Return the number of brokers in the metadata."""

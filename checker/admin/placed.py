@@ -54,12 +54,9 @@ def placed(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[PlacedPar
     wanted = list(topics)
     settings = cluster.describe(wanted)
     known = cluster.seen_topics()
+    there = [topic for topic in wanted if topic in settings and topic in known]
     with cluster.errors("reach Kafka"):
-        places = {
-            topic: cluster.admin.partitions(topic, CALL_TIMEOUT_S)
-            for topic in wanted
-            if topic in settings and topic in known
-        }
+        places = cluster.admin.partitions(there, CALL_TIMEOUT_S)
     found = {}
     for topic, partitions in places.items():
         least = settings[topic].settings.get("min.insync.replicas", "")

@@ -91,10 +91,12 @@ class MemoryAdmin(Client):
         """Return every topic that this client may see."""
         return self._seen_topics(timeout_s)
 
-    def partitions(self, topic: str, timeout_s: float) -> tuple[SeenPartition, ...]:
-        """Return where each partition of a topic is; nothing if there is no such topic."""
+    def partitions(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, tuple[SeenPartition, ...]]:
+        """Return where each partition is of those of `topics` that exist."""
         return self._persist(
-            Kind.METADATA, None, lambda: self._broker.places(topic), self._deadline(timeout_s)
+            Kind.METADATA, None, lambda: self._broker.places(topics), self._deadline(timeout_s)
         )
 
     def broker_count(self, timeout_s: float) -> int:

@@ -306,16 +306,17 @@ class Broker:
         away = (number for number in range(count) if self.away.get((topic.name, number)))
         return SeenTopic(count, replicas, frozenset(away), in_sync=(replicas,) * count)
 
-    def places(self, name: str) -> tuple[SeenPartition, ...]:
-        """Return where each partition of a topic is; nothing if there is no such topic."""
-        topic = self.topics.get(name)
-        if topic is None:
-            return ()
-        brokers = tuple(range(topic.replicas))
-        return tuple(
-            SeenPartition(None if self.away.get((name, number)) else 0, brokers, brokers)
-            for number in range(len(topic.partitions))
-        )
+    def places(self, names: Iterable[str]) -> dict[str, tuple[SeenPartition, ...]]:
+        """Return where each partition is of those topics that exist."""
+        found = {}
+        for name in names:
+            if (topic := self.topics.get(name)) is not None:
+                brokers = tuple(range(topic.replicas))
+                found[name] = tuple(
+                    SeenPartition(None if self.away.get((name, number)) else 0, brokers, brokers)
+                    for number in range(len(topic.partitions))
+                )
+        return found
 
     def _partition_count(self, topic: str) -> int:
         known = self.topics.get(topic)
