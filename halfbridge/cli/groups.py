@@ -98,12 +98,10 @@ def _read(values: dict[str, Any], *, only: str = "") -> Groups:
 
 
 def _status(found: Groups) -> int:
-    for each in found.stopped:
-        click.echo(
-            f"pair {each.partition} is stopped, and what is undecided in it is not known:"
-            f" {one_line(each.why)}{each.remedy}",
-            err=True,
-        )
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.cli.tx_display import show_stopped
+
+    show_stopped(found.stopped)
     return 1 if found.stopped else 0
 
 

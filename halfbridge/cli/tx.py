@@ -76,7 +76,7 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
     # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.transactions import plain
     from halfbridge.checker.admin.transactions.listing import Filter, list_undecided
-    from halfbridge.cli.tx_display import show_list
+    from halfbridge.cli.tx_display import show_list, show_stopped
 
     config = load_settings(CheckerConfig, values)
     wanted = Filter(
@@ -97,12 +97,7 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
             if watch:
                 click.clear()
             show_list(found, wanted)
-        for each in found.stopped:
-            click.echo(
-                f"pair {each.partition} is stopped, and what is undecided in it is not known:"
-                f" {one_line(each.why)}{each.remedy}",
-                err=True,
-            )
+        show_stopped(found.stopped)
         if not watch:
             return 1 if found.stopped else 0
         sleep(_WATCH_S)

@@ -14,9 +14,12 @@ from halfbridge.serde.headers import CARRIED
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from halfbridge.checker.admin.transactions.find import Found, Hit, Sought
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.listing import Filter, Listing
+    from halfbridge.checker.admin.transactions.undecided import Stopped
     from halfbridge.checker.admin.transactions.waits import Undecided
     from halfbridge.cli.schema_registry import SchemaRegistry
 
@@ -36,6 +39,16 @@ def show_list(found: Listing, wanted: Filter) -> None:
     verb = " that matches" if found.undecided == 1 else " that match"
     chosen = verb if wanted.group or wanted.topic or wanted.older_than_ms else ""
     click.echo(f"{counted(found.undecided, 'undecided transaction')}{chosen}{more}")
+
+
+def show_stopped(stopped: Iterable[Stopped]) -> None:
+    """Print on standard error which pairs are left out, why, and what to do."""
+    for each in stopped:
+        click.echo(
+            f"pair {each.partition} is stopped, and what is undecided in it is not known:"
+            f" {one_line(each.why)}{each.remedy}",
+            err=True,
+        )
 
 
 def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:

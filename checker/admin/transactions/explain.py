@@ -183,8 +183,7 @@ def _decided(life: Life) -> list[str]:
         because = f" with the reason {won.reason}" if won.reason else ""
         sentences.append(
             f"It was decided by the {won.op} of {won.source} {won.actor}{because} at"
-            f" {time_text(won.at_ms)}, op offset {won.offset}: the first decision in op order wins"
-            "."
+            f" {time_text(won.at_ms)}, op offset {won.offset}: the first decision in op order wins."
         )
     if life.is_deferred:
         sentences += _deferred(life)

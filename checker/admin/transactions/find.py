@@ -22,6 +22,7 @@ from halfbridge.checker.admin.transactions.events import (
 )
 from halfbridge.checker.admin.transactions.life import STATES, Kind, judge
 from halfbridge.checker.admin.transactions.logs import (
+    Progress,
     Scan,
     Span,
     partition_counts,
@@ -53,7 +54,6 @@ RECORDS_MAX = 10_000_000
 KEPT_MAX = 50_000
 # Lives of a transaction, which operators begin one by one.
 LIVES_MAX = 100
-_PROGRESS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ def find(
 
 
 def meant_by(text: str) -> Callable[[bytes | None], bool]:
-    """Return what tells whether a key is the one that an operator named; see `Sought.key`."""
+    """Return a function that compares a record's key with what an operator gave: `Sought.key`."""
     exact = {text.encode("utf-8", "surrogateescape")}
     if text.startswith("0x"):
         with suppress(ValueError):  # a text that only begins so
@@ -221,9 +221,9 @@ class _Search:
     def __init__(
         self, cluster: Cluster, names: TopicNames, sought: Sought, tell: Callable[[str], None]
     ) -> None:
-        self._cluster, self._names, self._sought, self._tell = cluster, names, sought, tell
+        self._cluster, self._names, self._sought = cluster, names, sought
         self._is_meant = meant_by(sought.key)
-        self._told_at = cluster.ports.clock.monotonic()
+        self._progress = Progress(cluster.ports.clock, tell)
         self._kept: dict[tuple[str, str], _Trace] = {}
         self._dropped = 0
         self.records = self.unread = self.unreadable = 0
@@ -240,9 +240,9 @@ class _Search:
         places = [(self._names.half, number) for number in numbers]
         spans = spans_between(self._cluster, places, Slice(sought.since_ms, sought.until_ms))
         spans = self._bounded(spans)
-        total = sum(max(0, span.end - span.start) for span in spans.values())
+        scan = Scan(self._cluster, spans)
         begins: dict[int | None, int] = {}
-        for batch in Scan(self._cluster, spans).batches():
+        for batch in self._progress.batches(scan, "searching", "half records"):
             self.records += len(batch)
             for record in batch:
                 if self._is_meant(record.key()):
@@ -252,7 +252,6 @@ class _Search:
                     begins.setdefault(record.partition(), record.timestamp()[1])
             if len(self._kept) > KEPT_MAX:
                 self._drop()
-            self.progress(f"searching: {self.records} of at most {total} half records")
         self.read_from_ms = max((self.read_from_ms, *begins.values()))
 
     def newest(self) -> list[_Trace]:
@@ -269,16 +268,13 @@ class _Search:
         by_id = {each.id: each for each in traces}
         needle = re.compile(b"|".join(re.escape(_bytes(name)) for name in by_id))
         spans = self._end_spans(traces)
-        total, done = sum(span.end - span.start for span in spans.values()), 0
         scan = Scan(self._cluster, spans)
-        for batch in scan.batches():
+        for batch in self._progress.batches(scan, "looking for what became of them"):
             changed = {self._end_of(record, by_id, needle) for record in batch} - {""}
             hits.update((name, by_id[name].hit(settings)) for name in changed)
             open_ids -= {name for name in changed if _is_settled(hits[name])}
             if not open_ids:
                 scan.skip(spans)
-            done += len(batch)
-            self.progress(f"looking for what became of them: {done} of at most {total} records")
         return tuple(hits.values())
 
     def _end_spans(self, traces: list[_Trace]) -> dict[Place, Span]:
@@ -316,13 +312,6 @@ class _Search:
                     trace.ends.append(end)
                 return trace.id
         return ""
-
-    def progress(self, line: str) -> None:
-        """Tell the line, about once a second."""
-        now = self._cluster.ports.clock.monotonic()
-        if now - self._told_at > _PROGRESS_S:
-            self._told_at = now
-            self._tell(line)
 
     def _bounded(self, spans: dict[Place, Span]) -> dict[Place, Span]:
         """Return the spans without what is too much, the oldest records of each partition."""

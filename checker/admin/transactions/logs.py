@@ -12,9 +12,9 @@ from halfbridge.checker.admin.read import READ_BATCH, named
 from halfbridge.checker.errors import AdminError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from halfbridge.bridge.ports import Place, Reader, Record
+    from halfbridge.bridge.ports import Clock, Place, Reader, Record
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.search import Slice
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
 # looks at a full queue the queue would be empty most of the time.
 _FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
-# Of partitions that cannot be read so many are named; an operator who reads on has seen enough.
+# So many partitions that cannot be read are named: an operator who reads on has seen enough.
 NOTED_MAX = 10
 # How late it is noticed that nothing comes any more.
 _WAIT_S = 0.2
+_PROGRESS_S = 1.0
 
 
 class Span(NamedTuple):
@@ -48,6 +49,11 @@ class Scan:
         self._spans = {place: span for place, span in spans.items() if span.start < span.end}
         self._ends = {place: span.end for place, span in self._spans.items()}
         self._skipped: set[Place] = set()
+
+    @property
+    def total(self) -> int:
+        """Number of offsets in the spans: at most as many records come."""
+        return sum(span.end - span.start for span in self._spans.values())
 
     def skip(self, places: Iterable[Place]) -> None:
         """Read no more of some partitions; records that were fetched already may still come."""
@@ -115,6 +121,36 @@ class Scan:
             if offset >= end - 1:
                 self.skip([place])
         return taken
+
+
+class Progress:
+    """Tells how far scans are, one line about once a second.
+
+    Args:
+        clock: The clock.
+        tell: Takes a line.
+    """
+
+    def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
+        self._clock, self._tell = clock, tell
+        self._told_at = clock.monotonic()
+
+    def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[Record]]:
+        """Yield the batches of `scan`.
+
+        Args:
+            scan: What is read.
+            what: What it is read for.
+            unit: What is counted.
+        """
+        done = 0
+        for batch in scan.batches():
+            done += len(batch)
+            yield batch
+            now = self._clock.monotonic()
+            if now - self._told_at > _PROGRESS_S:
+                self._told_at = now
+                self._tell(f"{what}: {done} of at most {scan.total} {unit}")
 
 
 def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.admin.transactions.logs import Scan, Span, spans_between
+from halfbridge.checker.admin.transactions.logs import Progress, Scan, Span, spans_between
 from halfbridge.checker.admin.transactions.records import (
     append_ms,
     half_read,
@@ -18,7 +18,7 @@ from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import DEAD, DEAD_MARK, HALF, TRANSACTION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from halfbridge.bridge.ports import Place, Record
     from halfbridge.checker.admin.cluster import Cluster
@@ -31,7 +31,6 @@ RECORDS_KEPT_MAX = 10_000
 # Records of a pair that are read after the transaction is settled, for decisions that lost: about a
 # sixth of a second.
 LOOK_ON_RECORDS = 50_000
-_PROGRESS_S = 1.0
 
 
 class Match(NamedTuple):
@@ -75,8 +74,7 @@ class Trail:
         self._verifier = cluster.signatures.verifier
         self._id = transaction_id
         self._needle = transaction_id.encode("utf-8", "surrogatepass")
-        self._tell = tell
-        self._told_at = cluster.ports.clock.monotonic()
+        self._progress = Progress(cluster.ports.clock, tell)
 
     def spans(self, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
         """Return the offsets of a range of time; see `spans_between`."""
@@ -90,8 +88,8 @@ class Trail:
         """
         best: Match | None = None
         is_mine = self._is_half if is_half else self._is_op
-        scan = Scan(self._cluster, spans := self.spans(places, time))
-        for batch in self._watched(scan, spans, "looking for the first record"):
+        scan = Scan(self._cluster, self.spans(places, time))
+        for batch in self._progress.batches(scan, "looking for the first record"):
             for record in batch:
                 if best is None or append_ms(record) <= best.append_ms:
                     if is_mine(record):
@@ -122,7 +120,7 @@ class Trail:
         pieces = Pieces([], [])
         scan = Scan(self._cluster, spans := {places[0]: half, places[1]: op})
         left: int | None = None
-        for batch in self._watched(scan, spans, "reading on"):
+        for batch in self._progress.batches(scan, "reading on"):
             found = False
             for record in batch:
                 found = self._take(record, pieces, places[0][0]) or found
@@ -140,7 +138,7 @@ class Trail:
         """Return real records and dead letters of the id, until `is_whole` of them is true."""
         found: list[Record] = []
         scan = Scan(self._cluster, spans)
-        for batch in self._watched(scan, spans, "looking for what was delivered"):
+        for batch in self._progress.batches(scan, "looking for what was delivered"):
             mine = [
                 record
                 for record in batch
@@ -154,7 +152,7 @@ class Trail:
     def marks(self, spans: dict[Place, Span]) -> list[tuple[Record, DeadMark]]:
         """Return the marks of dead letters of the id: what operators did about them (ADR 18)."""
         found: list[tuple[Record, DeadMark]] = []
-        for batch in self._watched(Scan(self._cluster, spans), spans, "looking for later lives"):
+        for batch in self._progress.batches(Scan(self._cluster, spans), "looking for later lives"):
             for record in batch:
                 for name, value in headers_or_none(record):
                     if name == DEAD_MARK and value is not None and self._needle in value:
@@ -211,17 +209,6 @@ class Trail:
         return any(name == DEAD for name, _ in headers) and any(
             name == HALF and value is not None and self._needle in value for name, value in headers
         )
-
-    def _watched(self, scan: Scan, spans: dict[Place, Span], what: str) -> Iterator[list[Record]]:
-        """Yield the batches of `scan`, and tell once a second how far it is."""
-        total = sum(max(0, span.end - span.start) for span in spans.values())
-        clock, done = self._cluster.ports.clock, 0
-        for batch in scan.batches():
-            done += len(batch)
-            yield batch
-            if clock.monotonic() - self._told_at > _PROGRESS_S:
-                self._told_at = clock.monotonic()
-                self._tell(f"{what}: {done} of at most {total} records")
 
 
 def after(append_time_ms: int) -> int:

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
 _TIME_MS_MAX = 1 << 53  # what a number of JavaScript holds exactly
+_OLDER_THAN = Argument(
+    "older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9
+)
 LISTED_BY = (
     Argument("group", str, "Producer group.", default=""),
     Argument("topic", str, "Real topic of the first message.", default=""),
-    Argument("older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9),
+    _OLDER_THAN,
     *PAGING,
 )
 FOUND_BY_KEY = (
@@ -38,7 +41,7 @@ FOUND_BY_KEY = (
         minimum=1,
         maximum=10**9,
     ),
-    Argument("older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9),
+    _OLDER_THAN,
     PAGING[0],
 )
 # A search has less time than the command's.
