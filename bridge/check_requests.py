@@ -32,7 +32,7 @@ _LOG = logging.getLogger("halfbridge.bridge")
 _BATCH_MAX = 1_000  # at a time; each request becomes one call of a thread of the pool
 _POLL_S = 0.2  # how late a stop, and a pool that has room again, is noticed
 _NOTHING_READ = -1  # below every offset
-# Of one question about a partition that cannot be read; the member must poll within 300 s.
+# Time-out of a question about a partition that cannot be read; the member must poll within 300 s.
 _QUESTION_S = 10.0
 # If a new consumer stalls as well, the next one must not make the group rebalance each minute.
 PATIENCE_S_MAX = 16 * STALLED_S
@@ -108,12 +108,19 @@ class CheckRequests:
             self._leave_out(member, place, at, str(stalled))
         first = member.poll(_POLL_S)
         records = [] if first is None else [first, *member.take(_BATCH_MAX - 1)]
-        taken = [record for record in records if not self._watch.take(record)]
-        damaged = {_damaged_place(record): record for record in taken if record.error() is not None}
+        taken = []
+        damaged: dict[Place, Record] = {}
+        for record in records:
+            if self._watch.take(record):
+                continue
+            spot = _damaged_place(record)
+            if spot is None:
+                taken.append(record)
+            else:
+                damaged[spot] = record
         for spot, record in damaged.items():
-            if spot is not None:
-                self._leave_out(member, spot, record.offset() or 0, str(failure_of(record.error())))
-        return [record for record in taken if _damaged_place(record) is None] if damaged else taken
+            self._leave_out(member, spot, record.offset() or 0, str(failure_of(record.error())))
+        return taken
 
     def leave(self) -> None:
         """Leave the group. A failure is logged; waits no longer than `let_go`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place
 
-# Of the memory that guard and child share: some 5,000 partitions with names of usual length.
+# Size of the memory that guard and child share: some 5,000 partitions with names of usual length.
 _BYTES_MAX = 1 << 19
 _LENGTH_BYTES = 4
 

@@ -36,7 +36,7 @@ MESSAGE_INDEX = "__messageIndex__"
 # What a client may add to a half record, each once: what the daemon has to know, what the sender
 # leaves for whoever answers a check, and a signature. None of them is delivered.
 INTERNAL = (HALF, CONTEXT, SIGN)
-# Of which commands show what they say, and not their bytes.
+# Headers that commands show decoded, and not as bytes.
 CARRIED = frozenset((HALF, CHECK, DEAD, DEAD_MARK))
 RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX))
 

@@ -1,4 +1,4 @@
-"""What is wrong with real topics."""
+"""Finds real topics that are missing, have too few partitions, or have a wrong setting."""
 
 from __future__ import annotations
 

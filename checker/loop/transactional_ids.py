@@ -97,7 +97,7 @@ class TransactionalIds:
         self._are_fenced = True
 
     def _free(self, in_use: Collection[str]) -> Iterator[str]:
-        """Yield the ids to try: first those of which nothing is known, as a trial takes time."""
+        """Yield the ids to try; those whose kafka_txn did not end come last, after a pause."""
         now = self._clock.monotonic()
         free = [name for name in self._names if name not in in_use]
         yield from (name for name in free if name not in self._unended)

@@ -35,7 +35,7 @@ LOOK_S = 0.5
 
 
 class TurnMetrics(Protocol):
-    """What is counted."""
+    """Counters of the daemon and of the relay of changes."""
 
     def producer_replaced(self) -> None:
         """Count a producer that was replaced."""

@@ -112,7 +112,9 @@ class ConnectWorker:
         if self._port and not is_free(self._port):
             raise ConnectStartError(f"port {self._port} is in use: give another one, or 0 for any")
         self._port = self._port or free_ports(1)[0]
-        connect_jars(), connector_jars()  # before there is anything to remove
+        # Fetched before there is anything to remove.
+        connect_jars()
+        connector_jars()
         temporary = self._directory is None
         self._place = self._directory or Path(tempfile.mkdtemp(prefix="halfbridge-connect-"))
         self._place.mkdir(parents=True, exist_ok=True)
