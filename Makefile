@@ -57,15 +57,15 @@ bench: $(STAMP)  ## Throughput and latency, end to end (BENCH_ARGS='--rate 200 .
 
 .PHONY: bench-suite
 bench-suite: $(STAMP)  ## A table of loads: latency, throughput, checks, idle (SUITE_ARGS='--picture bench.svg')
-	$(BIN)/halfbridge bench --suite $(SUITE_ARGS)
+	$(BIN)/python -m benchmarks.suite $(SUITE_ARGS)
 
 .PHONY: bench-scale
 bench-scale: $(STAMP)  ## Workers, pairs, and a restart with a million undecided (SCALE_ARGS='--row rebuild')
-	$(BIN)/halfbridge bench --scale $(SCALE_ARGS)
+	$(BIN)/python -m benchmarks.suite --scale $(SCALE_ARGS)
 
 .PHONY: bench-rivals
 bench-rivals: $(STAMP)  ## Beside a real RocketMQ 5 and an outbox with a relay (RIVALS_ARGS='--rounds 3')
-	$(BIN)/python -m tests.rivals.compare $(RIVALS_ARGS)
+	$(BIN)/python -m benchmarks.rivals.compare $(RIVALS_ARGS)
 
 ##@ Containers
 .PHONY: image

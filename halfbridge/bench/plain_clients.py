@@ -75,12 +75,17 @@ def make_plain_producer(bootstrap_servers: str, *, linger_ms: float = 5) -> Any:
     )
 
 
-def produce_all(producer: Any, records: Iterable[dict[str, Any]]) -> bool:
-    """Produce records as fast as they are taken; tell whether all were acknowledged in time."""
+def produce_all(producer: Any, records: Iterable[tuple[Any, ...]]) -> bool:
+    """Produce records at full speed; tell whether all were acknowledged in time.
+
+    Args:
+        producer: A producer of `make_plain_producer`.
+        records: Positional arguments of the client library's `produce`.
+    """
     for number, record in enumerate(records):
         while True:
             try:
-                producer.produce(**record)
+                producer.produce(*record)
                 break
             except BufferError:
                 producer.poll(0.01)

@@ -1,4 +1,4 @@
-"""The figures of a run, and how they are computed. Pure."""
+"""The figures of a run: how they are computed, and their table. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.serde.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from halfbridge.bench.config import BenchConfig
+    from halfbridge.bench.load import BenchConfig
 
 # Of a distribution as a picture shows it: the tail in as many steps as the body.
 PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
 _US_PER_S = 1e6
+_NAME_CHARS = 26  # the column of names
+# The configuration that the table shows; the JSON has all of it.
+_SHOWN = ("messages", "size_bytes", "workers", "rate", "threads", "warmup_s", "partitions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,42 @@ def percentile(ordered: Sequence[int], percent: float) -> int:
 def per_second(count: int, first_ns: int, last_ns: int) -> float:
     """Return the rate a second; 0 without items or without elapsed time."""
     return count * NS_PER_S / (last_ns - first_ns) if last_ns > first_ns else 0.0
+
+
+def run_report(found: Mapping[str, Any]) -> str:
+    """Return the table of one run's JSON."""
+    return "\n".join(f"{name:<{_NAME_CHARS}}{figures}" for name, figures in _run_lines(found))
+
+
+def _run_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    config = found["config"]
+    yield "transactions/s", f"{found['transactions_per_s']:,.0f}"
+    yield "latency", latency_text(found["latency_ms"])
+    if found["plain_produce_per_s"]:
+        plain = f"{found['plain_produce_per_s']:,.0f}, ratio {found['ratio_to_plain']:.3f}"
+        yield "plain produce/s", plain
+    if found["plain_latency_ms"]:
+        yield "plain produce to read", latency_text(found["plain_latency_ms"])
+    if found["latency_ratio_to_plain"]:
+        yield "p50 to plain p50", f"{found['latency_ratio_to_plain']:.1f}"
+    yield "processor time", cpu_text(found["cpu_us_per_tx"])
+    for name in ("client", "checker", "broker"):
+        if used := found[name]:
+            peak = f"{used['rss_mb_max']:.0f} MiB at most"
+            yield name, f"{used['cpu_s']:g} s of processor time, {peak}"
+    yield "lost, duplicates", f"{found['lost']}, {found['duplicates']}"
+    yield "config", " ".join(f"{k}={v}" for k, v in config.items() if k in _SHOWN)
+
+
+def latency_text(found: Mapping[str, float]) -> str:
+    """Return median and p99 of a latency's JSON."""
+    return f"p50 {found['p50']:.1f}, p99 {found['p99']:.1f} ms"
+
+
+def cpu_text(found: Mapping[str, float | None]) -> str:
+    """Return the processor time of a transaction, process by process."""
+    said = ", ".join(f"{name} {us:.0f}" for name, us in found.items() if us is not None)
+    return f"{said} us a transaction"
 
 
 def _usage_json(usage: Usage) -> dict[str, float]:

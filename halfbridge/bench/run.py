@@ -6,17 +6,22 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from halfbridge.bench.brokers import open_brokers
 from halfbridge.bench.result import BenchResult, Latency, per_second
-from halfbridge.bench.scene import START_S_MAX, facts, open_scene, plain_latency_topic, tell
+from halfbridge.bench.scene import (
+    START_S_MAX,
+    facts,
+    go_on,
+    open_brokers,
+    open_scene,
+    plain_latency_topic,
+)
 from halfbridge.testkit.children import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bench.brokers import Brokers
-    from halfbridge.bench.config import BenchConfig
-    from halfbridge.bench.scene import Scene
+    from halfbridge.bench.load import BenchConfig
+    from halfbridge.bench.scene import Brokers, Scene
 
 _PLAIN_S_MAX = 120.0  # a run that takes longer has failed
 _PLAIN_RATE = 200.0  # of the latency of plain records, where the run has no rate of its own
@@ -52,19 +57,19 @@ def measure(
 def _run(scene: Scene) -> BenchResult:
     config = scene.config
     daemon = scene.start_daemon()
-    consumer = scene.start("consumer", "halfbridge.bench.consumer")
-    client = scene.start("client", "halfbridge.bench.client")
+    consumer = scene.start("consumer", "consumer")
+    client = scene.start("client", "client")
     scene.warm_up(consumer, client, daemon)
     plain_latency = _plain_latency(scene) if config.has_plain_latency else None
     plain = _plain_rates(scene, "before")
     scene.say(f"measuring {config.messages} transactions")
     before = scene.used(client, daemon)
-    tell(client)
+    go_on(client)
     done = scene.await_fact(client, "committed", timeout_s=scene.time_s_max())
     if scene.await_seen(consumer, "measured", done["committed"]) < done["committed"]:
         scene.say(f"not every message arrived; the checker's last output:\n{daemon.last_words()}")
     used = scene.used(client, daemon).since(before)
-    tell(client)
+    go_on(client)
     plain += _plain_rates(scene, "after")
     scene.children.stop(consumer)
     seen = facts(consumer)[-1]
@@ -88,7 +93,7 @@ def _plain_rates(scene: Scene, when: str) -> list[float]:
     if not scene.config.has_plain_rate:
         return []
     scene.say(f"measuring plain produce ({when})")
-    plain = scene.start(f"plain-{when}", "halfbridge.bench.plain")
+    plain = scene.start(f"plain-{when}", "plain-rate")
     per_s: float = scene.await_fact(plain, "per_s", timeout_s=_PLAIN_S_MAX)["per_s"]
     scene.children.stop(plain)
     return [per_s]
@@ -104,8 +109,8 @@ def _plain_latency(scene: Scene) -> Latency:
         real_topic=plain_latency_topic(scene.config),
     )
     scene.say(f"measuring plain records at {rate:g}/s")
-    consumer = scene.start("plain-consumer", "halfbridge.bench.consumer", config)
-    producer = scene.start("plain-latency", "halfbridge.bench.plain_latency", config)
+    consumer = scene.start("plain-consumer", "consumer", config)
+    producer = scene.start("plain-latency", "plain-latency", config)
     scene.await_fact(producer, "acknowledged", timeout_s=_PLAIN_S_MAX)
     scene.await_seen(consumer, "measured", config.messages)
     scene.children.stop(consumer)

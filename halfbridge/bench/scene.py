@@ -1,4 +1,4 @@
-"""What all measurements share: topics, processes, and what the processes say of themselves."""
+"""What all measurements share: brokers, topics, processes, and the facts that these print."""
 
 from __future__ import annotations
 
@@ -15,30 +15,71 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bench.client import PRODUCER_GROUP
-from halfbridge.bench.procfs import usage_of
+from halfbridge.bench.procfs import listening_pid, usage_of
+from halfbridge.bench.roles import PRODUCER_GROUP
 from halfbridge.bridge.kafka.deletion import delete_groups, delete_topics
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape, wanted_topics
 from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.serde.topics import TopicNames
+from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import ChildFailedError, Children
+from halfbridge.testkit.jars import broker_jars
+from halfbridge.testkit.ports import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from halfbridge.bench.brokers import Brokers
-    from halfbridge.bench.config import BenchConfig
+    from halfbridge.bench.load import BenchConfig
     from halfbridge.bench.result import Usage
     from halfbridge.checker.admin.shape import Layout
     from halfbridge.testkit.children import Child, Interrupts
 
+_LOCAL = (HOST, "localhost")
 START_S_MAX = 30.0  # a daemon starts in seconds, also beside a broker that compiles
 _SILENCE_S_MAX = 30.0  # a dead worker's kafka_txn holds back readers for 20 s
 # Without a rate; slower than this is a failed run. One thread that blocks waits for two
 # acknowledgements a transaction, and each takes tens of milliseconds on a machine that is at work.
 _SLOWEST_PER_S = 200.0
 _SLOWEST_ALONE_PER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Where brokers answer.
+
+    Attributes:
+        bootstrap_servers: Their addresses.
+        pid: Process id of the only broker if it runs on this machine, else None.
+    """
+
+    bootstrap_servers: str
+    pid: int | None
+
+
+@contextmanager
+def open_brokers(bootstrap_servers: str, *, say: Callable[[str], None]) -> Iterator[Brokers]:
+    """Yield the given brokers; if none are given, a broker that ends with the block.
+
+    Raises:
+        BrokerStartError: The broker did not start; the last lines of its log are in the message.
+        JarsError, JavaNotFoundError: The user must act.
+    """
+    if bootstrap_servers:
+        yield Brokers(bootstrap_servers, _local_pid(bootstrap_servers))
+        return
+    broker_jars()  # may take minutes the first time; Ctrl-C interrupts it
+    say("starting a real Kafka broker")
+    with EmbeddedBroker() as broker:
+        yield Brokers(broker.bootstrap_servers, broker.process_id)
+
+
+def _local_pid(bootstrap_servers: str) -> int | None:
+    """Return the process id of a single broker of this machine, else None."""
+    if "," in bootstrap_servers:
+        return None
+    host, _, port = bootstrap_servers.rpartition(":")
+    return listening_pid(int(port)) if host in _LOCAL and port.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +131,16 @@ class Scene:
         words = (sys.executable, "-m", *command, *config.daemon_arguments)
         return self.children.start("checker", words, environ={**os.environ, **environ})
 
-    def start(self, name: str, module: str, config: BenchConfig | None = None) -> Child:
-        """Start a module of the bench as a process."""
+    def start(self, name: str, role: str, config: BenchConfig | None = None) -> Child:
+        """Start a process of `halfbridge.bench.roles`."""
+        return self.start_module(name, "halfbridge.bench.roles", role, config=config)
+
+    def start_module(
+        self, name: str, module: str, *words: str, config: BenchConfig | None = None
+    ) -> Child:
+        """Start a module as a process, with the configuration as its last word."""
         given = (config or self.config).to_json()
-        return self.children.start(name, (sys.executable, "-m", module, given))
+        return self.children.start(name, (sys.executable, "-m", module, *words, given))
 
     def await_fact(self, child: Child, key: str, *, timeout_s: float) -> dict[str, Any]:
         """Return the last line of JSON with `key` that a process prints, once there is one."""
@@ -184,8 +231,8 @@ def open_scene(
         yield Scene(config=config, brokers=brokers, children=children, directory=directory, say=say)
 
 
-def tell(child: Child) -> None:
-    """Tell a process of the bench to go on."""
+def go_on(child: Child) -> None:
+    """Let a waiting process of the bench start its next part."""
     child.process.send_signal(signal.SIGUSR1)
 
 

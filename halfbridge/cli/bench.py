@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import click
 
-from halfbridge.bench.config import HEAD_BYTES, BenchConfig
-from halfbridge.bench.rows import REBUILT, UNDECIDED, chosen, scale_rows, suite_rows
-
-if TYPE_CHECKING:
-    from halfbridge.bench.rows import Row
+from halfbridge.bench.load import HEAD_BYTES, BenchConfig
 
 _MESSAGES_MAX = 10_000_000  # 10 GB on the broker, at 1 KiB each
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
-# What the rows of a suite say themselves.
-_OF_ROWS = ("messages", "workers", "rate", "threads", "partitions")
 
 
 @click.command(context_settings={"show_default": True})
@@ -67,26 +60,11 @@ _OF_ROWS = ("messages", "workers", "rate", "threads", "partitions")
     metavar="WORDS",
     help="Further options of `halfbridge checker run`, in one argument.",
 )
-@click.option("--suite", is_flag=True, help="Measure a table of loads, one after the other.")
-@click.option("--scale", is_flag=True, help="Measure workers, pairs and a restart instead.")
-@click.option("--row", "names", multiple=True, metavar="NAME", help="Only this row of the table.")
-@click.option(
-    "--undecided",
-    type=click.IntRange(1, _MESSAGES_MAX),
-    default=None,
-    help=f"Undecided transactions of the row.  [default: {UNDECIDED}; with --scale {REBUILT}]",
-)
-@click.option(
-    "--picture",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="With --suite: write latency and throughput as an SVG file.",
-)
 @click.option(
     "--bootstrap-servers", default="", help="The cluster to use. Without it a broker is started."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
-@click.pass_context
-def bench(context: click.Context, /, **values: Any) -> int:
+def bench(**values: Any) -> int:
     """Measure throughput and latency, end to end.
 
     Client, checker and a read_committed consumer are separate processes. The same run measures a
@@ -94,6 +72,8 @@ def bench(context: click.Context, /, **values: Any) -> int:
     checker come from HALFBRIDGE_ variables. Exit status 0 only if nothing was lost or duplicated.
     """
     # Imported here: --help does not need the Kafka client.
+    from halfbridge.bench.result import run_report
+    from halfbridge.bench.run import run_bench
     from halfbridge.spark_jobs.session.ivy import JarsError
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
     from halfbridge.testkit.children import (
@@ -102,7 +82,6 @@ def bench(context: click.Context, /, **values: Any) -> int:
     )
     from halfbridge.testkit.node import BrokerStartError
 
-    rows = _rows(context, values)
     config = BenchConfig(
         messages=values["messages"],
         size_bytes=values["size"],
@@ -118,64 +97,12 @@ def bench(context: click.Context, /, **values: Any) -> int:
         daemon_arguments=tuple(shlex.split(values["daemon_arguments"])),
     )
     try:
-        found, is_ok = _suite(rows, config) if rows else _run(config.with_linger())
+        result = run_bench(config.with_linger(), say=partial(click.echo, err=True))
     except InterruptedRunError as error:
         raise click.Abort from error
     except (BrokerStartError, ChildFailedError, JarsError, JavaNotFoundError) as error:
         click.echo(str(error), err=True)
         raise click.ClickException(str(error).splitlines()[0]) from error
-    click.echo(_text(found, values, is_suite=bool(rows)))
-    return 0 if is_ok else 1
-
-
-def _rows(context: click.Context, values: dict[str, Any]) -> tuple[Row, ...]:
-    """Return the rows of the suite that is wanted; none for a single run."""
-    if not values["suite"] and not values["scale"]:
-        for name in ("names", "undecided", "picture"):
-            if values[name]:
-                raise click.UsageError("--row, --undecided and --picture want --suite or --scale")
-        return ()
-    if values["suite"] and values["scale"]:
-        raise click.UsageError("give --suite or --scale")
-    for name in _OF_ROWS:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} has no effect here: each row has its own")
-    if values["suite"]:
-        rows = suite_rows(values["undecided"] or UNDECIDED)
-    else:
-        rows = scale_rows(values["undecided"] or REBUILT)
-    try:
-        return chosen(rows, values["names"])
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--row") from error
-
-
-def _run(config: BenchConfig) -> tuple[dict[str, Any], bool]:
-    from halfbridge.bench.run import run_bench
-
-    result = run_bench(config, say=_say)
-    return result.to_json(), result.ok
-
-
-def _suite(rows: tuple[Row, ...], config: BenchConfig) -> tuple[dict[str, Any], bool]:
-    from halfbridge.bench.suite import run_suite
-
-    command = shlex.join(["halfbridge", *sys.argv[1:]])
-    result = run_suite(rows, config, command=command, say=_say)
-    return result.to_json(), result.ok
-
-
-def _text(found: dict[str, Any], values: dict[str, Any], *, is_suite: bool) -> str:
-    """Return what is printed, and write the picture if it is wanted."""
-    from halfbridge.bench.picture import picture
-    from halfbridge.bench.report import report, run_report
-
-    if values["picture"]:
-        values["picture"].write_text(picture(found), "utf-8")
-    if values["as_json"]:
-        return json.dumps(found)
-    return report(found) if is_suite else run_report(found)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+    found = result.to_json()
+    click.echo(json.dumps(found) if values["as_json"] else run_report(found))
+    return 0 if result.ok else 1

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from halfbridge.bench.brokers import open_brokers
+from halfbridge.bench.scene import open_brokers
 from tests.kit.reading import reader_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _S_MAX = 240
-_SUITE = ("rate-200", "undecided", "idle")
-_UNDECIDED = 300
 
 
 def _bench(servers: str, *words: str) -> str:
@@ -52,29 +49,3 @@ def test_a_run_measures_itself_and_what_is_plain(kafka_bootstrap_servers: str) -
     with open_brokers(servers, say=str) as brokers:
         assert (found["broker"] is None) is (brokers.pid is None)
     assert _topics(servers) == before
-
-
-def test_a_suite_measures_rows_and_draws_them(kafka_bootstrap_servers: str, tmp_path: Path) -> None:
-    """Each row that was asked for has its figures; the picture is written; progress is told."""
-    picture = tmp_path / "suite.svg"
-    rows = [word for name in _SUITE for word in ("--row", name)]
-    words = ("--suite", *rows, "--undecided", str(_UNDECIDED), "--picture", str(picture), "--json")
-    found = json.loads(_bench(kafka_bootstrap_servers, *words))["rows"]
-
-    assert list(found) == list(_SUITE)
-    assert found["rate-200"]["latency_ratio_to_plain"] > 0
-    assert found["undecided"]["lost"] == found["undecided"]["duplicates"] == 0
-    assert found["undecided"]["undecided"] == _UNDECIDED
-    assert found["undecided"]["first_check_s"] >= 6
-    assert found["undecided"]["checks_per_s"] > 0
-    assert found["idle"]["worker_percent"] >= 0
-    assert picture.read_text("utf-8").startswith("<svg")
-
-
-def test_a_restart_is_measured(kafka_bootstrap_servers: str) -> None:
-    """A killed worker's successor knows all undecided transactions again before it is ready."""
-    words = ("--scale", "--row", "rebuild", "--undecided", str(_UNDECIDED))
-    text = _bench(kafka_bootstrap_servers, *words)
-
-    assert f"restart, {_UNDECIDED} undecided" in text
-    assert "ready after" in text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bench.config import BenchConfig
+from halfbridge.bench.load import BenchConfig
 from halfbridge.bench.result import (
     PERCENTS,
     BenchResult,
@@ -16,6 +16,7 @@ from halfbridge.bench.result import (
     latency_of,
     per_second,
     percentile,
+    run_report,
 )
 
 CONFIG = BenchConfig(
@@ -141,3 +142,13 @@ def test_a_pipelined_client_lingers() -> None:
     assert replace(free, threads=4).with_linger().client_settings == {}
     assert replace(free, rate=10.0).with_linger().client_settings == {}
     assert CONFIG.with_linger().client_settings == {"linger_ms": 0.5}
+
+
+def test_a_run_is_a_list_of_figures() -> None:
+    """What was not measured is left out."""
+    text = run_report(result_with().to_json())
+    assert "transactions/s            25,000\n" in text
+    assert "plain produce/s           100,000, ratio 0.250\n" in text
+    bare = result_with(plain_latency=None, plain_produce_per_s=None, broker=None)
+    assert "plain" not in run_report(bare.to_json())
+    assert "broker" not in run_report(bare.to_json())

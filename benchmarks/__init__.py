@@ -1,0 +1,1 @@
+"""Measurements of the project itself: suites of loads, steps of a transaction, other systems."""

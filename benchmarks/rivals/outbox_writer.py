@@ -1,0 +1,60 @@
+"""The service of an outbox: `python -m benchmarks.rivals.outbox_writer URL <config>`.
+
+Each thread has a connection of its own, and commits one row a transaction: the row is the whole
+local transaction, as halfbridge's and RocketMQ's are empty. Prints one JSON line, and waits for
+SIGTERM, so that the bench can read what the process has used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+
+from halfbridge.bench.load import BenchConfig, Turns, lead_in, make_keys, make_packer, scheduled
+
+RATE_THREADS = 16  # each commit waits for the disk: so many hold a schedule of 2,000/s
+INSERT = "INSERT INTO outbox (topic, key, payload) VALUES (%s, %s, %s)"
+
+
+def main(url: str, text: str) -> None:
+    """Write the rows of a workload."""
+    config = BenchConfig.from_json(text)
+    numbers = itertools.chain(range(-lead_in(config.rate), 0), range(config.messages))
+    turns = Turns(
+        scheduled(numbers, config.rate)
+        if config.rate
+        else ((number, time.monotonic_ns()) for number in numbers)
+    )
+    threads = config.threads or RATE_THREADS
+    with ThreadPoolExecutor(threads) as pool:
+        work = [pool.submit(write, url, config, turns) for _ in range(threads)]
+        first_ns = min(each.result() for each in work)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sys.stdout.write(json.dumps({"committed": config.messages, "first_ns": first_ns}) + "\n")
+    sys.stdout.flush()
+    while True:
+        signal.pause()
+
+
+def write(url: str, config: BenchConfig, turns: Turns) -> int:
+    """Commit rows while there are turns; return when the first measured one was due, ns."""
+    pack, keys = make_packer(config.size_bytes), make_keys(config.keys)
+    first_ns = sys.maxsize
+    with psycopg.connect(url, autocommit=True) as connection:
+        while (turn := turns()) is not None:
+            number, due_ns = turn
+            if number >= 0:
+                first_ns = min(first_ns, due_ns)
+            key = keys[number % len(keys)]
+            connection.execute(INSERT, [config.real_topic, key, pack(due_ns, number)])
+    return first_ns
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

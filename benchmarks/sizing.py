@@ -1,0 +1,129 @@
+"""From measured processor time to numbers of workers, brokers and pairs. Pure.
+
+The arithmetic of docs/scale.md: a rate times the time of one transaction is how many processors are
+busy; what is provided is busy for BUSY of the time, so that a worker's death and a bad minute fit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RATES = (10_000, 100_000, 1_000_000)
+BUSY = 0.6  # of a core; above it queues grow fast
+REPLICAS = 3  # what production has
+# A leader's work is measured. A follower writes the same bytes and answers nobody: it has no more.
+BROKER_CORES = 16
+# Of one broker's disk and network, in and out of replication, sustained: 10 Gbit/s, half used.
+BROKER_MB_PER_S = 600.0
+# Half record, op and real record of a value of 1 KB: 1024 + 80, 200, 1024 + 70 bytes.
+TX_BYTES = 2_400
+# Pairs are what is divided when a worker dies: a fourth of its load goes to each of four others.
+PAIRS_A_WORKER = 4
+WORKERS_MIN = 2  # one may die
+BROKERS_MIN = 3
+_US_PER_S = 1e6
+_BYTES_PER_MB = 1e6
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What a rate needs.
+
+    Attributes:
+        rate: Transactions a second, of one message of 1 KB each.
+        client_cores: Processors of all clients together, for the client's part.
+        workers: Worker processes of the daemon, a processor each.
+        pairs: Half partitions; the real topic has as many partitions.
+        broker_cores: Processors of all brokers together.
+        written_mb_per_s: To the disks of all brokers together, replicas included.
+        brokers: Brokers of BROKER_CORES processors and BROKER_MB_PER_S.
+    """
+
+    rate: int
+    client_cores: int
+    workers: int
+    pairs: int
+    broker_cores: int
+    written_mb_per_s: int
+    brokers: int
+
+
+def size_for(rate: int, *, client_us: float, worker_us: float, broker_us: float) -> Size:
+    """Return what a rate needs.
+
+    Args:
+        rate: Transactions a second.
+        client_us: Processor time of the client for one transaction, microseconds.
+        worker_us: The same of the daemon's worker.
+        broker_us: The same of a single broker without replicas.
+    """
+    workers = max(WORKERS_MIN, _cores(rate, worker_us))
+    pairs = 1 << (workers * PAIRS_A_WORKER - 1).bit_length()  # the next power of two
+    broker_cores = _cores(rate, broker_us * REPLICAS)
+    written = rate * TX_BYTES * REPLICAS / _BYTES_PER_MB
+    return Size(
+        rate=rate,
+        client_cores=_cores(rate, client_us),
+        workers=workers,
+        pairs=pairs,
+        broker_cores=broker_cores,
+        written_mb_per_s=math.ceil(written),
+        brokers=max(
+            BROKERS_MIN,
+            math.ceil(broker_cores / BROKER_CORES),
+            math.ceil(written / BROKER_MB_PER_S),
+        ),
+    )
+
+
+def sizing(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the JSON of what rates need, and how the worker's time grows; None without a grid.
+
+    The dearest cell of the grid counts, for each of client, worker and broker.
+
+    Args:
+        rows: The figures of `python -m benchmarks.suite --scale`, by the names of the rows.
+    """
+    grid = [found["cpu_us_per_tx"] for name, found in rows.items() if "-workers-" in name]
+    if not grid or any(each["broker"] is None for each in grid):
+        return None
+    dearest = {name: max(each[name] for each in grid) for name in ("client", "worker", "broker")}
+    totals = [each["client"] + each["worker"] + each["broker"] for each in grid]
+    return {
+        "cpu_us_per_tx": dearest,
+        "growth_percent": round(_PERCENT * (max(totals) / totals[0] - 1), 1),
+        "sizes": [
+            asdict(
+                size_for(
+                    rate,
+                    client_us=dearest["client"],
+                    worker_us=dearest["worker"],
+                    broker_us=dearest["broker"],
+                )
+            )
+            for rate in RATES
+        ],
+    }
+
+
+def sizing_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a line for each rate."""
+    yield (
+        "processor time",
+        f"{found['growth_percent']:g} % more at most than with the fewest pairs and workers",
+    )
+    for size in found["sizes"]:
+        brokers = f"{size['broker_cores']} processors, {size['written_mb_per_s']:,} MB/s written"
+        needed = f"{size['workers']} workers, {size['pairs']} pairs, {size['brokers']} brokers"
+        clients = f"{size['client_cores']} processors of clients"
+        yield f"{size['rate']:,} transactions/s", f"{needed} ({brokers}), {clients}"
+
+
+def _cores(rate: int, us: float) -> int:
+    return math.ceil(rate * us / _US_PER_S / BUSY)
