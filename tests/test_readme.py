@@ -1,4 +1,4 @@
-"""The README's examples, as a new user would copy them."""
+"""The examples of README and quickstart, as a new user would copy them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,20 +17,22 @@ from sqlalchemy import create_engine, text
 from halfbridge.testkit.jars import kafka_version
 from halfbridge.testkit.ports import free_ports
 from tests.kit.waiting import until
-from tests.sql.servers import PostgresServer, Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-README = Path(__file__).parents[1].joinpath("README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[1]
+README = ROOT.joinpath("README.md").read_text("utf-8")
+QUICKSTART = ROOT.joinpath("docs", "start", "quickstart.md").read_text("utf-8")
+TESTING = ROOT.joinpath("docs", "testing.md").read_text("utf-8")
 ADDRESS = "127.0.0.1:9092"
-DATABASE = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+DATABASE = "sqlite:///shop.db"
 STOP_S_MAX = 60.0
 
 
-def blocks(language: str) -> list[str]:
-    """Return the README's code blocks of a language, in order."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = README + QUICKSTART) -> list[str]:
+    """Return a page's code blocks of a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 def is_a_test(block: str) -> bool:
@@ -39,10 +40,10 @@ def is_a_test(block: str) -> bool:
     return "\ndef test_" in block
 
 
-def users_tests() -> tuple[str, str]:
-    """Return the files that the README shows as a user's own tests: in memory, and on Kafka."""
-    in_memory, on_kafka = filter(is_a_test, blocks("python"))
-    return in_memory, on_kafka
+def users_test_on_kafka() -> str:
+    """Return the test that docs/testing.md shows for a real Kafka."""
+    (found,) = (block for block in blocks("python", TESTING) if "raise ConnectionError" in block)
+    return found
 
 
 def run_users_test(text: str, directory: Path) -> str:
@@ -65,7 +66,7 @@ def run_users_test(text: str, directory: Path) -> str:
 
 
 class Terminals:
-    """Runs the README's text with nothing replaced but two addresses."""
+    """Runs the text of README and quickstart with nothing replaced but two addresses."""
 
     def __init__(self, address: str, database: str, directory: Path) -> None:
         self.database = database
@@ -76,7 +77,7 @@ class Terminals:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def own(self, text: str) -> str:
-        """Return the README's text for this test's broker and database."""
+        """Return a text with this test's broker and database."""
         return text.replace(ADDRESS, self._address).replace(DATABASE, self.database)
 
     def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
@@ -118,17 +119,10 @@ class Terminals:
             child.wait(STOP_S_MAX)
 
 
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgresServer]:
-    """Yield the server of the README's order service."""
-    with closing(Template(PostgresServer)) as made, PostgresServer(made, durable=False) as server:
-        yield server
-
-
 @pytest.fixture
-def terminals(postgresql: PostgresServer, tmp_path: Path) -> Iterator[Terminals]:
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
     """Yield terminals; the first one's command runs, and has said that it is ready."""
-    database = postgresql.url(postgresql.create_database(), user=postgresql.admin)
+    database = f"sqlite:///{tmp_path / 'shop.db'}"
     kafka, web, metrics = free_ports(3)
     opened = Terminals(f"127.0.0.1:{kafka}", database, tmp_path)
     order, read = (block for block in blocks("python") if not is_a_test(block))
@@ -150,7 +144,7 @@ def terminals(postgresql: PostgresServer, tmp_path: Path) -> Iterator[Terminals]
 
 
 def first_terminal() -> list[str]:
-    """Return the command of the README's first terminal, for this environment."""
+    """Return the command of the quickstart's first terminal, for this environment."""
     (text,) = (block for block in blocks("bash") if block.startswith("# 1"))
     bin_directory = str(Path(sys.executable).parent)
     return shlex.split(text.replace(".venv/bin", bin_directory), comments=True)
@@ -176,7 +170,7 @@ def test_the_order_service_is_short() -> None:
 
 @pytest.mark.broker
 def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
-    """As the README says: the order of a process that died is proven to be rolled back."""
+    """As the quickstart says: the order of a process that died is proven to be rolled back."""
     script = terminals.directory / "order.py"
     text = script.read_text("utf-8")
     marker = "    # Left normally"
@@ -205,25 +199,25 @@ def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
     until("the daemon logs it", lambda: line in log.read_text("utf-8"), explain=log.read_text)
 
 
-def test_the_test_in_memory_passes_as_it_stands(tmp_path: Path) -> None:
-    """In a project of its own, at once, and without any Kafka."""
-    in_memory, _ = users_tests()
-    said = run_users_test(in_memory, tmp_path)
-    assert "1 passed" in said
-    assert "kafka:" not in said
+def test_the_tests_in_memory_pass_as_they_stand(tmp_path: Path) -> None:
+    """In a project of their own, at once, and without any Kafka."""
+    for number, block in enumerate(filter(is_a_test, blocks("python"))):
+        (tmp_path / str(number)).mkdir()
+        said = run_users_test(block, tmp_path / str(number))
+        assert "1 passed" in said
+        assert "kafka:" not in said
 
 
 @pytest.mark.broker
 def test_the_users_test_passes_as_it_stands(tmp_path: Path) -> None:
     """In a project of its own; where Docker does not answer, on the embedded broker."""
-    _, on_kafka = users_tests()
-    said = run_users_test(on_kafka, tmp_path)
+    said = run_users_test(users_test_on_kafka(), tmp_path)
     assert "1 passed" in said
     assert f"kafka: embedded {kafka_version()}, 127." in said
 
 
 def test_the_named_commands_exist() -> None:
-    """Every `make` target that the README names is in the Makefile."""
-    makefile = Path(__file__).parents[1].joinpath("Makefile").read_text("utf-8")
-    for target in re.findall(r"make ([a-z][a-z-]+)", README):
+    """Every `make` target that README and quickstart name is in the Makefile."""
+    makefile = ROOT.joinpath("Makefile").read_text("utf-8")
+    for target in re.findall(r"make ([a-z][a-z-]+)", README + QUICKSTART):
         assert f"\n{target}:" in makefile, target

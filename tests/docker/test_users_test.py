@@ -1,4 +1,4 @@
-"""The README's own test, on a Kafka in Docker.
+"""The test that docs/testing.md shows, on a Kafka in Docker.
 
 Asked for with HALFBRIDGE_TEST_DOCKER=1 (`make test-docker`), which names the image too.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.testkit.choice import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE
-from tests.test_readme import users_tests
+from tests.test_readme import users_test_on_kafka
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_users_test_passes_with_containers(how: str, tmp_path: Path) -> None
     """
     if os.environ.get(DOCKER_VARIABLE) != "1":
         pytest.skip(f"asked for with {DOCKER_VARIABLE}=1")
-    (tmp_path / "test_orders.py").write_text(users_tests()[1], "utf-8")
+    (tmp_path / "test_orders.py").write_text(users_test_on_kafka(), "utf-8")
     environ = {k: v for k, v in os.environ.items() if k != BOOTSTRAP_VARIABLE}
     if how == "no jars":
         del environ[DOCKER_VARIABLE]

@@ -284,7 +284,7 @@ def test_a_users_module_may_end_the_command(code: str, status: int, told: str) -
     ],
 )
 def test_a_shell_completes_commands_and_flags(typed: str, completed: list[str]) -> None:
-    """By the protocol of click, which the line of docs/guide.md asks for."""
+    """By the protocol of click, which the line of docs/start/install.md asks for."""
     asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     done = _complete("bash_complete", **asked)
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, completed, "")
@@ -292,11 +292,11 @@ def test_a_shell_completes_commands_and_flags(typed: str, completed: list[str]) 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_its_script(shell: str) -> None:
-    """As docs/guide.md has it evaluated."""
+    """As docs/start/install.md has it evaluated."""
     done = _complete(f"{shell}_source")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"_HALFBRIDGE_COMPLETE={shell}_complete" in done.stdout
-    page = Path(__file__).parents[3].joinpath("docs", "guide.md").read_text("utf-8")
+    page = Path(__file__).parents[3].joinpath("docs", "start", "install.md").read_text("utf-8")
     assert f"_HALFBRIDGE_COMPLETE={shell}_source halfbridge" in page
 
 
