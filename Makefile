@@ -146,9 +146,10 @@ cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire for
 
 ##@ Check
 .PHONY: lint
-lint: $(STAMP)  ## ruff: rules and format
+lint: $(STAMP)  ## ruff: rules and format; import-linter: which room may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 .PHONY: type
 type: $(STAMP)  ## mypy, strict

@@ -21,10 +21,10 @@ from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.bench.load import make_keys, make_packer
 from halfbridge.bench.plain_clients import consume, make_consumer
 from halfbridge.bench.roles import print_fact
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.service import run_worker
 from halfbridge.checker.status import Status
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.units import NS_PER_S
 

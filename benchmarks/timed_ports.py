@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.kafka import KafkaClients
+from halfbridge.kafka.adapter import KafkaClients
 from halfbridge.serde.headers import TRANSACTION_ID
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
-from halfbridge.bridge.ports import Ports
+from halfbridge.kafka.ports import Ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.ports import Waker
+    from halfbridge.kafka.ports import Waker
 
 
 class Clock:

@@ -15,7 +15,6 @@ from halfbridge.serde.protocol import EFFECTS, STATE_AFTER, State
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.settings import describe
 from halfbridge.sql.local_messages import states as row_states
-from tests.test_tidy import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 STATE_MACHINE = ROOT / "docs" / "state_machine.md"
@@ -191,25 +190,6 @@ def test_links_lead_somewhere() -> None:
                 titles = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
                 anchors = {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
                 assert heading[1:] in anchors, f"{path.name}: {link}{heading}"
-
-
-def test_the_file_map_is_true() -> None:
-    """DESIGN.md's map names every folder of the product, and files that are in them."""
-    design = (ROOT / "DESIGN.md").read_text("utf-8")
-    (section,) = re.findall(r"## File map\n(.*?)\n## ", design, re.DOTALL)
-    rows = [row.split("|")[1:4] for row in re.findall(r"^\| `.+$", section, re.MULTILINE)]
-    named = set()
-    for room, _, begin in rows:
-        first, *others = (ROOT / each for each in re.findall(r"`([^`]+)`", room))
-        rooms = [each if each.exists() else first.parent / each.name for each in (first, *others)]
-        assert all(each.exists() for each in rooms), room
-        named |= set(rooms)
-        for file in re.findall(r"`([\w/]+\.py)`", begin):
-            assert (first / file).is_file() or (first.parent / file).is_file(), file
-    packages = (ROOT / each for each in PACKAGES)
-    folders = {path.parent for package in packages for path in package.rglob("*.py")}
-    real = {path for path in folders if not any(each.is_symlink() for each in path.parents)}
-    assert real - named - {ROOT / "halfbridge", ROOT / "halfbridge/sql/dialects"} == set()
 
 
 def test_settings_and_metrics_that_operations_names_exist() -> None:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bench.procfs import listening_pid, usage_of
 from halfbridge.bench.roles import PRODUCER_GROUP
-from halfbridge.bridge.kafka.deletion import delete_groups, delete_topics
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape, wanted_topics
 from halfbridge.checker.admin.topics import create_topics, plan_layout
+from halfbridge.kafka.admin import delete_groups, delete_topics
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import ChildFailedError, Children

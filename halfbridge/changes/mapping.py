@@ -21,7 +21,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.headers import RESERVED
 
 if sys.version_info >= (3, 11):

@@ -18,16 +18,6 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import BridgeError, ConfigError, FatalError, RetriableError
-from halfbridge.bridge.failure import (
-    MEMBER_FENCED,
-    UNREACHABLE,
-    Code,
-    KafkaFailure,
-    bridge_error,
-)
-from halfbridge.bridge.kafka.errors import failure_of
-from halfbridge.bridge.ports import NO_COMMITTED_OFFSET
 from halfbridge.changes.decide import Event
 from halfbridge.changes.held import Position, position_of
 from halfbridge.changes.writing import METADATA_S, ChangesMetrics, ChangesSetup, Learned, Writing
@@ -36,6 +26,19 @@ from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_co
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.status import Health
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import (
+    MEMBER_FENCED,
+    UNREACHABLE,
+    BridgeError,
+    Code,
+    ConfigError,
+    FatalError,
+    KafkaFailure,
+    RetriableError,
+    bridge_error,
+)
+from halfbridge.kafka.ports import NO_COMMITTED_OFFSET
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of
@@ -43,7 +46,7 @@ from halfbridge.serde.headers import headers_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.bridge.ports import Member, Place, Ports, Record
+    from halfbridge.kafka.ports import Member, Place, Ports, Record
 
 _LOG = logging.getLogger("halfbridge.changes")
 _PRODUCERS = 2  # which take turns: the markers of one are written while the other one is used

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 
-from halfbridge.bridge.errors import BridgeError
+from halfbridge.kafka.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from halfbridge.bridge.errors import RetriableError
-from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.held import METADATA_CHARS_MAX, REREAD_MAX, Held, Position, size_of
 from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
@@ -22,6 +20,7 @@ from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.metrics import build_info
+from halfbridge.kafka.errors import KafkaFailure, RetriableError
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import DEAD
 from halfbridge.serde.limits import shortened
@@ -30,11 +29,11 @@ from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, DeadLetter, DeadRe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from halfbridge.bridge.ports import Admin, SeenTopic
     from halfbridge.changes.mapping import ChangeMapping
     from halfbridge.changes.values import Schemas
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.turns import Turns
+    from halfbridge.kafka.ports import Admin, SeenTopic
 
 Decision: TypeAlias = Message | Skip | Dead
 

@@ -127,8 +127,8 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
 
 def _explain(error: BaseException) -> tuple[str, int]:
     # Imported here: a command that succeeds does not need them.
-    from halfbridge.bridge.errors import BridgeError, ConfigError
     from halfbridge.checker.errors import CheckerError
+    from halfbridge.kafka.errors import BridgeError, ConfigError
 
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", EXIT_INTERRUPTED

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.words import shown_time
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 from halfbridge.cli.times import moment_ms
+from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

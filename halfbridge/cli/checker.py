@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
 from halfbridge.cli.web import require_extra
+from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.reinit import NewOffsets

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfbridge.bridge.log_text import bytes_text, one_line
 from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.cli.table import table
+from halfbridge.logs import bytes_text, one_line
 from halfbridge.serde.headers import CARRIED
 
 if TYPE_CHECKING:

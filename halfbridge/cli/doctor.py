@@ -87,13 +87,13 @@ def doctor(**values: Any) -> int:
     status: 0, 1 with warnings, 2 with errors.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.bridge.kafka import system_ports
     from halfbridge.checker.admin.doctor.bundle import finding_body, write_bundle
     from halfbridge.checker.admin.doctor.gather import Request, gather
     from halfbridge.checker.admin.doctor.host import host_facts
     from halfbridge.checker.admin.doctor.judge import judge
     from halfbridge.checker.admin.doctor.questions import Questions
     from halfbridge.checker.policy import load_policy, named_topics
+    from halfbridge.kafka.adapter import system_ports
 
     config = load_settings(CheckerConfig, values)
     policy = load_policy(config.policy_file, names=config.names)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfbridge.bridge.errors import BridgeError
 from halfbridge.checker.admin.doctor.facts import Changes, Connector, Slot
 from halfbridge.cli.database import opened
+from halfbridge.kafka.errors import BridgeError
 
 if TYPE_CHECKING:
     from sqlalchemy import URL

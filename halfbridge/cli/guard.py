@@ -13,12 +13,12 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from halfbridge.bridge import last_read
+from halfbridge.kafka import last_read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.bridge.kafka.tasting import Deadly
+    from halfbridge.kafka.tasting import Deadly
 
 # Commands that read logs. The daemon has a supervisor; relays and the web server run for long, and
 # whoever starts them starts them again.
@@ -59,8 +59,8 @@ def guard(words: Sequence[str]) -> None:
 
 def _end(number: int, found: Deadly | None) -> NoReturn:
     """Say what ended the child, and end; as the child did, where no record may be the cause."""
-    from halfbridge.bridge.kafka.tasting import LETHAL
     from halfbridge.checker.errors import DamagedRecordError
+    from halfbridge.kafka.tasting import LETHAL
 
     if number not in LETHAL:
         signal.signal(number, signal.SIG_DFL)
@@ -100,7 +100,7 @@ def _forked() -> int | None:
 
 def _found(number: int) -> Deadly | None:
     """Return the damaged record that ended the child; None where none is found."""
-    from halfbridge.bridge.kafka.tasting import LETHAL, first_damage
+    from halfbridge.kafka.tasting import LETHAL, first_damage
 
     reading = last_read.last()
     if number not in LETHAL or reading is None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.bridge.log_text import one_line
 from halfbridge.cli.database import database_options, opened
 from halfbridge.cli.options import json_option
+from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.cli.database import opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.options import load_settings, logging_options, settings_options
 from halfbridge.cli.relay_changes import changes_options, run_changes
 from halfbridge.cli.relay_connector import connector
 from halfbridge.cli.relay_process import run_until_signal, started_producer
+from halfbridge.kafka.errors import ConfigError
+from halfbridge.logs import log_to_stderr
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
 if TYPE_CHECKING:

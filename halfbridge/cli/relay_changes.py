@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.bridge.errors import RetriableError
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import load_settings, settings_options
 from halfbridge.cli.relay_process import run_until_signal
 from halfbridge.cli.schema_registry import REGISTRY_VARIABLE, SchemaRegistry
+from halfbridge.kafka.errors import RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +84,6 @@ def run_changes(values: dict[str, Any]) -> int:
     if values["map_file"] is None:
         raise click.UsageError("--changes needs --map", click.get_current_context(silent=True))
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.bridge.kafka import system_ports
-    from halfbridge.bridge.kafka.topic_ids import TopicIds
     from halfbridge.changes.mapping import load_mapping
     from halfbridge.changes.service import ChangesRelay
     from halfbridge.changes.writing import ChangesSetup
@@ -96,6 +94,8 @@ def run_changes(values: dict[str, Any]) -> int:
         installation_key,
         sanitise,
     )
+    from halfbridge.kafka.adapter import system_ports
+    from halfbridge.kafka.admin import TopicIds
 
     config = load_settings(CheckerConfig, values)
     mapping = load_mapping(values["map_file"])

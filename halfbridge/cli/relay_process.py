@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from halfbridge.bridge.log_format import LevelSwitch
+from halfbridge.logs import LevelSwitch
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.log_text import one_line
+from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
 from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
 from halfbridge.cli.times import moment_ms, span_ms
 from halfbridge.cli.tx_decide import commit, rollback
+from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

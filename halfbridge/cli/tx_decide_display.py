@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.decisions.wish import before_text, effect_text, first_text
+from halfbridge.logs import one_line
 from halfbridge.serde.records import ActionOutcome
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.logs import log_to_stderr
 from halfbridge.web.config import WebConfig
 
 

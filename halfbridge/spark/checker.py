@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge import NoAnswerError, Resolution, TransactionProducer
-from halfbridge.bridge.held import held
+from halfbridge.kafka.threads import held
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import OpSource
 from halfbridge.serde.settings import load, setting

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from halfbridge.bridge.errors import BridgeError, OutcomeUnknownError
+from halfbridge.kafka.errors import BridgeError, OutcomeUnknownError
 
 
 class Outcome(str, Enum):

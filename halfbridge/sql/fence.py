@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from halfbridge.bridge import Answer, NoAnswerError, Resolution
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.records import FenceContext
 from halfbridge.sql.dialects import CHECK_WAIT_MS

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from halfbridge.bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.bridge.transaction import IllegalTransitionError, State
+from halfbridge.kafka.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.sql.commit_checks import reached_driver
 from halfbridge.sql.errors import (
     CommitUnknownError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol
 
-from halfbridge.bridge.errors import NoAnswerError
+from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.errors import DecodeError
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from halfbridge.bridge.errors import NoAnswerError
 from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.sql.errors import Outcome, SqlError
 from halfbridge.sql.fence_context import check_context
 from halfbridge.sql.fence_rows import find, settle

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import BigInteger, Integer, String, and_, bindparam, insert, literal, select
 from sqlalchemy.exc import IntegrityError
 
-from halfbridge.bridge.errors import NoAnswerError
+from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.sql.dialects import COUNTED
 from halfbridge.sql.errors import FencedError, Outcome, TableError
 from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, YOUNG_MS, birth_ms

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, MetaData, delete, func, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql.dialects import database_of, database_of_engine
 from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TableError
 from halfbridge.sql.inbox_guard import mark_guard_of

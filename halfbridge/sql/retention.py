@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

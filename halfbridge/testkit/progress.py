@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.failure import KafkaFailure
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import KafkaFailure
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.ends import Ends
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.ends import Ends
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import SerdeError
 from halfbridge.testkit.history import ReadOp, ReadRecord
@@ -28,7 +28,7 @@ from halfbridge.testkit.history import ReadOp, ReadRecord
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from halfbridge.bridge.ports import Place, Record
+    from halfbridge.kafka.ports import Place, Record
 
 _BATCH_MAX = 2000  # records at a time
 _POLL_S = 0.1  # how late a stop is seen

@@ -6,8 +6,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.failure import KafkaFailure
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import KafkaFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

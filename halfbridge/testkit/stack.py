@@ -19,13 +19,13 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from halfbridge.bridge import TransactionProducer
-from halfbridge.bridge.failure import KafkaFailure
-from halfbridge.bridge.kafka.deletion import delete_topics
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.admin import delete_topics
+from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
 from halfbridge.testkit.progress import DaemonProgress

@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Mount
 from starlette.routing import Route as HttpRoute
 from starlette.staticfiles import StaticFiles
 
-from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.log_text import one_line
+from halfbridge.kafka.errors import BridgeError
+from halfbridge.logs import one_line
 from halfbridge.web.api.openapi import openapi
 from halfbridge.web.api.routes import (
     PREFIX,

@@ -16,9 +16,9 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OK
+from halfbridge.kafka.errors import BridgeError
+from halfbridge.logs import log_to_stderr
 from halfbridge.serde.settings import load, to_plain
 from halfbridge.web.config import WebConfig, beside
 from halfbridge.web.server import listen, serve

@@ -9,8 +9,8 @@ from pathlib import Path  # noqa: TC003 (as above)
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.log_format import LOG_FORMATS
+from halfbridge.kafka.errors import ConfigError
+from halfbridge.logs import LOG_FORMATS
 from halfbridge.serde.settings import check, setting
 from halfbridge.serde.topics import TopicNames
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.web.app import make_app
 from halfbridge.web.services import Services
 

@@ -7,8 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.signatures import load_signatures
 from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.kafka.signatures import load_signatures
 from halfbridge.serde.signing_keys import Role
 from halfbridge.web.gate import Gate
 from halfbridge.web.refusals import Refusal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
-    from halfbridge.bridge.ports import Ports
+    from halfbridge.kafka.ports import Ports
     from halfbridge.web.config import WebConfig
 
 

@@ -18,7 +18,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

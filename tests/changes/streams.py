@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
-from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.changes.values import decoded, json_of
 from halfbridge.cli import cli
+from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.testkit.reader import read_all
 from tests.kit.waiting import until
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.connect import ConnectWorker
 from tests.changes.streams import Stream, execute

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.doctor.judge_changes import judge_changes
 from halfbridge.checker.admin.doctor.questions import Questions
 from halfbridge.cli import cli
 from halfbridge.cli.doctor_changes import ask_changes, changes_of
+from halfbridge.kafka.adapter import system_ports
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer
 

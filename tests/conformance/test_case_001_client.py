@@ -16,7 +16,7 @@ from halfbridge.bridge import (
     TransactionProducer,
 )
 from halfbridge.bridge.check_pool import CheckPool
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import CheckRequest, OpKind, OpSource

@@ -17,7 +17,7 @@ from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from halfbridge.bridge import MessageView
-    from halfbridge.bridge.ports import Record
+    from halfbridge.kafka.ports import Record
     from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from halfbridge import Message, Resolution, TransactionProducer
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all

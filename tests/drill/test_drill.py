@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from halfbridge import HalfNotStoredError, Message, MessageView, Resolution
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.checker.admin.init import InitRequest, init_partition
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.rights import Rights

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from halfbridge.bridge.failure import KafkaFailure
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
+from halfbridge.kafka.admin import AdminClient
+from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.client_log import read_client_logs

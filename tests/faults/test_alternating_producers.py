@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

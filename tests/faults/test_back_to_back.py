@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
@@ -17,6 +16,7 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.metrics import Metrics
+from halfbridge.kafka.adapter import system_ports
 
 pytestmark = pytest.mark.broker
 

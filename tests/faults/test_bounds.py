@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from tests.faults.mass import Mass, Worker
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import KafkaFailure
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.ports import NewTopic
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import KafkaFailure
+from halfbridge.kafka.ports import NewTopic
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.ports import Committed
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
@@ -19,6 +17,8 @@ from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.ports import Committed
 from tests.faults.stage import seed_of_run
 from tests.kit.waiting import until
 

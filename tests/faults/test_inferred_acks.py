@@ -20,11 +20,11 @@ from halfbridge.bridge import (
     Resolution,
     TransactionProducer,
 )
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.reader import read_all
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.inferred import INFERRED

@@ -15,8 +15,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster as Admin
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
@@ -26,6 +24,8 @@ from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.reader import Witness
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.faults.scene import HEALED_S

@@ -23,8 +23,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from halfbridge import BridgeError, Message, Resolution
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.transaction_records import half_partition
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import OP
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.identity import TransactionIds

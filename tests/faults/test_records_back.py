@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.progress import parse_progress
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.scene import PATIENT

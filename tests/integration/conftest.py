@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import AUTHORIZER, started

@@ -21,11 +21,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from halfbridge.bridge import TransactionProducer
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.progress import Progress, parse_progress

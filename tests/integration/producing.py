@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from halfbridge.bridge import MessageView, Resolution, TransactionProducer
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import CHECK_REQUEST, OP, CheckRequest, Op, TopicNames
 from halfbridge.serde.headers import CHECK
 from tests.kit.waiting import until

@@ -16,10 +16,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
-from halfbridge.bridge.kafka.deletion import delete_topics
 from halfbridge.changes.held import HELD_MAX
 from halfbridge.checker.loop.batch_writer import STALL_S
+from halfbridge.kafka.admin import AdminClient, delete_topics
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import DeadReason

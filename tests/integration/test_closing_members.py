@@ -24,7 +24,7 @@ import sys
 from contextlib import suppress
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
 from tests.kit.waiting import until
 
 servers, topic, group, how, closes = sys.argv[1:]

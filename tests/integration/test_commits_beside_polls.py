@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-from halfbridge.bridge.kafka.readers import KafkaReader
 from halfbridge.checker.loop.worker import UNDER_WAY_S
+from halfbridge.kafka.clients import KafkaReader
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from tests.integration.producing import Cluster
 
 pytestmark = pytest.mark.broker

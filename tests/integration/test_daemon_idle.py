@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import Policy
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.status import Status
+from halfbridge.kafka.adapter import system_ports
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.loop import bodies, stall_watch, waits
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.kafka.adapter import system_ports
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.kit.cluster import ProxiedCluster
@@ -20,7 +20,7 @@ from tests.kit.waiting import CALL_S, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.bridge.stalls import Behind
+    from halfbridge.kafka.stalls import Behind
 
 pytestmark = pytest.mark.broker
 

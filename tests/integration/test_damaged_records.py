@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
-from halfbridge.bridge.kafka.tasting import Deadly, taste
+from halfbridge.kafka.admin import AdminClient
+from halfbridge.kafka.tasting import Deadly, taste
 from halfbridge.serde import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.ports import free_ports

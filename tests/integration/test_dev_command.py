@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.ports import free_ports
 
 if TYPE_CHECKING:

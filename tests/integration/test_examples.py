@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from halfbridge import Message, Resolution, TransactionProducer
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.reader import read_all
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template

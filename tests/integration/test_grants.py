@@ -138,7 +138,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         },
     )
     with started(broker, "no broker that checks rights"):
-        from halfbridge.bridge.kafka.admin_client import AdminClient  # noqa: PLC0415
+        from halfbridge.kafka.admin import AdminClient  # noqa: PLC0415
 
         admin: Any = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         given = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge import Resolution, RetriableError, TransactionProducer
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.questions import Questions
+from halfbridge.kafka.adapter import system_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.topics import TopicNames
 from tests.integration.brokers import started
 from tests.kit.cluster import ProxiedCluster

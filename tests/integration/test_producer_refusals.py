@@ -20,7 +20,7 @@ from halfbridge.bridge import (
     TopicSetupError,
     TransactionProducer,
 )
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import TopicNames
 from tests.integration.producing import GROUP, TIMEOUT_S, Cluster
 

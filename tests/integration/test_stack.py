@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.daemon import DaemonError
 from halfbridge.testkit.progress import DaemonProgress

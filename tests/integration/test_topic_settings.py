@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.loop.topic_settings import TopicSettings
+from halfbridge.kafka.adapter import system_ports
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
 from tests.integration.installation import GROUP

@@ -8,7 +8,7 @@ import time
 from struct import pack, unpack_from
 from typing import Any
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 
 TRANSACTION_LOG = "__transaction_state"
 _CALL_S = 20.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import NO_SUCH_TOPIC, Code
-from halfbridge.bridge.ports import Edge, NewTopic, SeenPartition, SeenTopic
+from halfbridge.kafka.errors import NO_SUCH_TOPIC, Code
+from halfbridge.kafka.ports import Edge, NewTopic, SeenPartition, SeenTopic
 from tests.ports.world import LIMIT_S, World, refused
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.errors import ProducerFencedError
-from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
+from halfbridge.kafka.errors import Code, KafkaFailure, ProducerFencedError, bridge_error
 from tests.ports.world import LIMIT_S, SLICE_S, Joined, World, refused
 
 if TYPE_CHECKING:

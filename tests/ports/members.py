@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code
-from halfbridge.bridge.kafka import failure_of
-from halfbridge.bridge.ports import Committed
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code
+from halfbridge.kafka.ports import Committed
 from tests.ports.world import LIMIT_S, SLICE_S, Joined, World, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.failure import KafkaFailure
+    from halfbridge.kafka.errors import KafkaFailure
 
 _ONE, _TWO = {"group_instance_id": "one"}, {"group_instance_id": "two"}
 

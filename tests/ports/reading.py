@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import Code
-from halfbridge.bridge.kafka import failure_of
-from halfbridge.bridge.ports import NO_COMMITTED_OFFSET
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code
+from halfbridge.kafka.ports import NO_COMMITTED_OFFSET
 from tests.ports.world import BEGINNING, LIMIT_S, SLICE_S, World, refused
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Reader
+    from halfbridge.kafka.ports import Reader
 
 _END, _STORED = -1, -1000
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.testkit.memory.machine import Machine
 from tests.ports import asking, kafka_txns, members, reading, writing
 from tests.ports.world import LIMIT_S, World
@@ -14,7 +14,7 @@ from tests.ports.world import LIMIT_S, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 CHECKS = (
     *reading.CHECKS,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.kafka import failure_of
-from halfbridge.bridge.ports import Edge, NewTopic
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import Edge, NewTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.bridge.ports import Place, Ports
+    from halfbridge.kafka.ports import Place, Ports
 
 LIMIT_S = 30.0
 # Of one poll; a check looks at other things in between.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import PURGED, Code, KafkaFailure
-from halfbridge.bridge.ports import SeenTopic
+from halfbridge.kafka.errors import PURGED, Code, KafkaFailure
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.partitioner import partition_by_crc, partition_of
 from tests.ports.world import LIMIT_S, SLICE_S, World, refused
 

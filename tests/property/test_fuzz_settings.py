@@ -12,11 +12,11 @@ import pytest
 
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.config_file import read_toml
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import Policy, load_policy
 from halfbridge.cli.checker import checker
 from halfbridge.cli.options import load_settings
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.settings import describe, load
 from halfbridge.serde.topics import TopicNames
 from tests.property.mutants import mutant

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import SeenTopic
-from halfbridge.bridge.threads import SystemClock
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.blame import Batch, Blame
 from halfbridge.checker.loop.collector import Collector
@@ -30,6 +27,9 @@ from halfbridge.checker.loop.sizes import Sizes, bytes_alone
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.policy import Policy
 from halfbridge.checker.status import Status
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import SeenTopic
+from halfbridge.kafka.threads import SystemClock
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX

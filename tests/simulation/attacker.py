@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.signatures import Signatures
+from halfbridge.kafka.signatures import Signatures
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF, SIGN
 from halfbridge.serde.key_file import key_ring

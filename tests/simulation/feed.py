@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.bridge.producer import TransactionProducer
+from halfbridge.kafka.errors import BridgeError
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.spark.checker import SinkChecker
 from halfbridge.spark_jobs.sink.errors import PlanMismatchError
 from halfbridge.spark_jobs.sink.options import parse_options

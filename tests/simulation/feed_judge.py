@@ -25,7 +25,7 @@ from tests.simulation.settings import NAMES, PARTITIONS, BrokenPromiseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.serde.manifest_records import BatchManifest
     from halfbridge.testkit.memory.log import Record
     from tests.ledger_log import Log

@@ -44,7 +44,7 @@ from tests.simulation.stranger import NO_SUCH_PARTITION
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.testkit.memory.log import Record
     from tests.simulation.settings import Profile
     from tests.simulation.world import World

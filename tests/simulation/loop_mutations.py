@@ -18,11 +18,11 @@ from tests.simulation.mutation import Mutation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.bridge.ports import Committed, Event, Place
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Check, Plan
     from halfbridge.checker.loop.collector import Work
     from halfbridge.checker.loop.pair import Pair
+    from halfbridge.kafka.ports import Committed, Event, Place
 
 
 def _allow(self: Ledger) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.testkit.memory.log import Row
 from halfbridge.testkit.memory.network import Kind, Network, NoAnswerError
 from tests.simulation import trouble
@@ -14,7 +14,7 @@ from tests.simulation.settings import LATE_MS, NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.serde.headers import Headers
     from halfbridge.testkit.memory.process import Process, ProcessClient
     from halfbridge.testkit.memory.scheduler import Scheduler

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 
 def without_repeats(

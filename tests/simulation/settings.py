@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.settings import LedgerSettings
 from halfbridge.checker.policy import Policy
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.bridge.message import Message, Resolution
 from halfbridge.bridge.producer import TransactionProducer
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.bridge.transaction_records import half_partition
+from halfbridge.kafka.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.serde.records import PARTITION_BY_KEY
 from tests.simulation.attacker import key_file
 from tests.simulation.settings import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.ports import NewTopic
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.progress import parse_progress
 from halfbridge.testkit.memory.member import MemoryMember
 from halfbridge.testkit.memory.rights import Rights

@@ -5,20 +5,20 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.signatures import NO_SIGNATURES
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.status import Status
+from halfbridge.kafka.errors import ConfigError
+from halfbridge.kafka.signatures import NO_SIGNATURES
 from tests.ledger_log import outcomes
 from tests.simulation import attacker
 from tests.simulation.settings import POLICY, PRODUCERS, daemon_config
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Event
     from halfbridge.checker.loop.failures import KafkaTxnFailedError
+    from halfbridge.kafka.ports import Event
     from tests.simulation.world import World
 
 

@@ -33,8 +33,8 @@ from tests.simulation.workers import NotedWorker, WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.ports import Place, Ports
     from halfbridge.checker.loop.worker import Worker
+    from halfbridge.kafka.ports import Place, Ports
     from halfbridge.serde.headers import Headers
     from halfbridge.testkit.memory.log import Partition
     from halfbridge.testkit.memory.process import Process

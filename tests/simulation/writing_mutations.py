@@ -7,7 +7,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.checker.loop import barriers
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.bodies import BodyReader
@@ -16,6 +15,7 @@ from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.stamps import Stamps
 from halfbridge.checker.loop.turns import Turns
+from halfbridge.kafka.errors import KafkaFailure
 from tests.simulation.mutation import Mutation
 from tests.simulation.settings import REAL_TOPICS
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.headers import real_headers
 
 if TYPE_CHECKING:

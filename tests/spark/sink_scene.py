@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.headers import parse_half
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.manifest_records import BatchManifest

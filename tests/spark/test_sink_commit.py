@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, INTERNAL, parse_half
 from halfbridge.serde.manifest import BATCH_MANIFEST

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client import generate_latest
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
 from halfbridge.serde.partitioner import partition_of

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from halfbridge.bridge import settings_topic
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
+from halfbridge.kafka import settings_topic
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.spark_jobs.sink.daemon_settings import check_age

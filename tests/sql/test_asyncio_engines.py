@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.message import Message
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Fence, FenceUsageError, Inbox, InboxUsageError, LocalMessages
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from halfbridge.bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
-from halfbridge.bridge.errors import ConfigError, HalfNotStoredError, InvalidMessageError
+from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, InvalidMessageError
 from halfbridge.serde.headers import parse_half
 from halfbridge.sql import (
     CommitUnknownError,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge import Answer, IllegalTransitionError, Resolution, State
-from halfbridge.bridge.errors import BridgeError, HalfNotStoredError
+from halfbridge.kafka.errors import BridgeError, HalfNotStoredError
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.kit.waiting import until

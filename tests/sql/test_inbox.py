@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Integer, MetaData, Table, event, inse
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.headers import MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.sql import Inbox, InboxUsageError, NoIdentityError, NotDurableError, TableError
 from tests.sql.kafka_message import Message, delivered

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import insert
 
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.cli import cli
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Inbox
 from halfbridge.sql.retention import real_retention_ms
 from tests.integration.installation import Installation

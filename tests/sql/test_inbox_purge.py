@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import insert, select
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Inbox
 from halfbridge.sql import inbox as inbox_module
 from halfbridge.sql.tables import NowMs

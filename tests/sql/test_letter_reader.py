@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import TopicSetupError
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import Code, KafkaFailure, TopicSetupError
 from halfbridge.sql.local_messages.letter_reader import LetterReader
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 CONFIG = BridgeConfig(bootstrap_servers="b:1", producer_group="g")
 DEAD = CONFIG.names.dead

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from sqlalchemy import select, update
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.message import Message
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.message import Message
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from sqlalchemy import func, select, text, update
 
-from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.message import Message
+from halfbridge.kafka.admin import AdminClient
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.errors import RowStateError
 from halfbridge.sql.local_messages.steps import RelayStep

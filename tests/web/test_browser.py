@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports

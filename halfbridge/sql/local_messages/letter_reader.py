@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.client_settings import letters_properties
-from halfbridge.bridge.failure import KafkaFailure, bridge_error
-from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import KafkaFailure, bridge_error
 from halfbridge.sql.local_messages.dead_letters import letter_of
 
 if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.bridge.ports import Place, Ports
+    from halfbridge.kafka.ports import Place, Ports
     from halfbridge.sql.local_messages.dead_letters import Letter
 
 # Records at a time. At 1 MiB each that is 64 MiB, as much as the client reads ahead.

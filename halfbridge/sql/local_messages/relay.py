@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from halfbridge.bridge.errors import BridgeError
     from halfbridge.bridge.producer import TransactionProducer
+    from halfbridge.kafka.errors import BridgeError
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.looked_at import Snapshot

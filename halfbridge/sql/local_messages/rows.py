@@ -14,7 +14,7 @@ from halfbridge.serde.partitioner import key_hash
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.bridge.message import Header
+    from halfbridge.serde.headers import Header
 
 # Most bytes of key, value and headers. A larger row exceeds the limit of a message transaction, and
 # is not read.

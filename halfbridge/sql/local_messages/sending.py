@@ -9,8 +9,8 @@ from itertools import count, cycle
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
 from halfbridge.bridge.transaction import IllegalTransitionError
+from halfbridge.kafka.errors import BridgeError, InvalidMessageError, TopicSetupError
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql.local_messages.marks import Failure, MarkedTransaction
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.status import Health
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import BridgeError
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.errors import DrainError

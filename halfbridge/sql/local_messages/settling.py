@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from halfbridge.bridge.message import Header
+    from halfbridge.serde.headers import Header
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
 

@@ -11,7 +11,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.bridge.errors import BridgeError
+from halfbridge.kafka.errors import BridgeError
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.local_messages.sending import abandon
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import SeenCluster
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import SeenCluster
 from halfbridge.testkit.memory.client import Client, timed_out
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Edge, NewTopic, Place, SeenPartition, SeenTopic
+    from halfbridge.kafka.ports import Edge, NewTopic, Place, SeenPartition, SeenTopic
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
 

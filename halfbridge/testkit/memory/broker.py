@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import Edge, SeenPartition, SeenTopic
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import Edge, SeenPartition, SeenTopic
 from halfbridge.testkit.memory.group import Group, check_metadata
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
@@ -18,7 +18,7 @@ from halfbridge.testkit.memory.transactions import Coordinator
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from halfbridge.bridge.ports import NewTopic, Place
+    from halfbridge.kafka.ports import NewTopic, Place
     from halfbridge.testkit.memory.group import Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Partition, Row
     from halfbridge.testkit.memory.rights import Rights

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
 from halfbridge.testkit.memory.process import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.bridge.ports import Place, SeenTopic
+    from halfbridge.kafka.ports import Place, SeenTopic
     from halfbridge.testkit.memory.broker import Broker
     from halfbridge.testkit.memory.network import Network
     from halfbridge.testkit.memory.process import Process

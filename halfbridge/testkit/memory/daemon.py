@@ -15,8 +15,8 @@ from halfbridge.checker.status import Status
 from halfbridge.testkit.memory.passing import Passing
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Event
     from halfbridge.checker.config import CheckerConfig
+    from halfbridge.kafka.ports import Event
     from halfbridge.testkit.memory.machine import Machine
     from halfbridge.testkit.memory.process import Process
 

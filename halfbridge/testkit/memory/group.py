@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory.seat import NO_GENERATION, Membership, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 # Kafka's offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096

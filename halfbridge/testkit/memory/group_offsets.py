@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Committed, Edge
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import NO_COMMITTED_OFFSET, Committed, Edge
 from halfbridge.testkit.memory.client import Client
 from halfbridge.testkit.memory.network import Kind
 from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
@@ -14,7 +14,7 @@ from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 # How long a commit waits for its answer (socket.timeout.ms).
 _ANSWER_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.admin.shape import Layout, wanted_topics
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.avro import DEAD_LETTER, OP
 from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.headers import DEAD, parse_half
@@ -17,7 +17,7 @@ from halfbridge.testkit.history import ReadRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.serde.records import DeadLetter, Op
     from halfbridge.serde.topics import TopicNames
     from halfbridge.testkit.memory.broker import Broker

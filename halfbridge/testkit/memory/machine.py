@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.ports import Ports
+from halfbridge.kafka.ports import Ports
 from halfbridge.testkit.memory.admin import MemoryAdmin
 from halfbridge.testkit.memory.broker import Broker
 from halfbridge.testkit.memory.concurrency import ProcessClock, ProcessConcurrency

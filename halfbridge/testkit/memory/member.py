@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
 from halfbridge.testkit.memory.no_record import ErrorRecord
 from halfbridge.testkit.memory.process import NS_PER_MS
@@ -15,7 +15,7 @@ from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.testkit.memory.group import Group, Offsets
 
 # librdkafka's defaults.

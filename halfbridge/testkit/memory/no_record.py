@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.failure import KafkaFailure
+    from halfbridge.kafka.errors import KafkaFailure
 
 
 class ErrorRecord:

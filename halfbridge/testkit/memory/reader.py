@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import NO_COMMITTED_OFFSET
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import NO_COMMITTED_OFFSET
 from halfbridge.testkit.memory.group_offsets import GroupOffsets
 from halfbridge.testkit.memory.log import OutOfRangeError
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
@@ -15,7 +15,7 @@ from halfbridge.testkit.memory.no_record import ErrorRecord, MarkerPassed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.bridge.ports import Place, Record
+    from halfbridge.kafka.ports import Place, Record
     from halfbridge.testkit.memory.log import Partition
 
 # librdkafka's names of places in a log that are not offsets.

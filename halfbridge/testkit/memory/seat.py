@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 NO_GENERATION = -1  # Kafka's own: not a member
 

@@ -9,7 +9,7 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.partitioner import partition_by_crc, partition_of
 from halfbridge.testkit.memory.client import Client
 from halfbridge.testkit.memory.log import CREATE_TIME, LOG_APPEND_TIME, BatchNumber
@@ -20,7 +20,7 @@ from halfbridge.testkit.memory.topics import batch_bytes
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.testkit.memory.log import Row
     from halfbridge.testkit.memory.sent import Sent
 
@@ -295,7 +295,7 @@ class SendQueue(Client):
         """Tell each record where it stands.
 
         Where the client only infers that a batch is stored, it counts offsets up from -1, which is
-        none: the second record is said to stand at 0 (`halfbridge.bridge.acknowledgements`).
+        none: the second record is said to stand at 0 (`halfbridge.kafka.acknowledgements`).
         """
         topic = self._broker.topics.get(place[0])
         for index, sent in enumerate(batch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.failure import KafkaFailure
+    from halfbridge.kafka.errors import KafkaFailure
     from halfbridge.testkit.memory.log import Row
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory.client import timed_out
 from halfbridge.testkit.memory.network import Kind
 from halfbridge.testkit.memory.process import NS_PER_MS
@@ -17,7 +17,7 @@ from halfbridge.testkit.memory.writer import MemoryWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.testkit.memory.group import Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Row
     from halfbridge.testkit.memory.seat import Membership

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
     from halfbridge.testkit.memory.group import Group, Offsets
     from halfbridge.testkit.memory.log import Fate, Partition
 

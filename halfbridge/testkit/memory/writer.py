@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory.log import Row
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
@@ -15,7 +15,7 @@ from halfbridge.testkit.memory.sent import Sent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.ports import SeenTopic
+    from halfbridge.kafka.ports import SeenTopic
     from halfbridge.serde.headers import Headers
 
 # librdkafka's defaults.

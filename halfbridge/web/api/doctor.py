@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.doctor.bundle import finding_body
 from halfbridge.checker.admin.doctor.gather import Request, gather
 from halfbridge.checker.admin.doctor.host import host_facts
 from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.web.api.routes import Call, Route
 from halfbridge.web.work import Keeps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.errors import BridgeError
+from halfbridge.kafka.errors import BridgeError
 from halfbridge.web.api.doctor import KEEPS
 from halfbridge.web.api.doctor import look as findings_of
 from halfbridge.web.pages.page import Page

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from halfbridge.bridge.log_text import one_line
+from halfbridge.logs import one_line
 from halfbridge.web.api.routes import Argument, read_arguments
 from halfbridge.web.guards import body_of
 from halfbridge.web.pages import words

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.transactions.life import Kind, Verdict
+from halfbridge.logs import one_line
 from halfbridge.web.pages.words import milliseconds, moment
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from markupsafe import Markup, escape
 
-from halfbridge.bridge.log_text import one_line
+from halfbridge.logs import one_line
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _KIB = 1024

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.ports import SeenTopic
 from halfbridge.bridge.shared import Shared
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.topic_shapes import HalfShape
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge.check_pool import CheckPool, Outcome, PoolState, is_async
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.threads import Threads
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from threading import Thread
 
-    from halfbridge.bridge.ports import Ports
+    from halfbridge.kafka.ports import Ports
 
 TIMEOUT_S = 20.0
 PAUSE_S = 0.01

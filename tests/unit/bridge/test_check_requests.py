@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge.check_requests import PATIENCE_S_MAX, RequestWatch
-from halfbridge.bridge.errors import RetriableError
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.stalls import LOOK_S, STALLED_S, UNREAD_S
+from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError
+from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

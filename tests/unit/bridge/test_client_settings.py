@@ -15,8 +15,8 @@ from halfbridge.bridge.client_settings import (
     writer_properties,
 )
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.threads import SystemClock
+from halfbridge.kafka.errors import ConfigError
+from halfbridge.kafka.threads import SystemClock
 
 CONFIG = BridgeConfig(
     bootstrap_servers="b:1",

@@ -11,10 +11,10 @@ import pytest
 from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import InvalidMessageError, RetriableError, TopicSetupError
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.message import Message
-from halfbridge.bridge.ports import SeenTopic
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import InvalidMessageError, RetriableError, TopicSetupError
+from halfbridge.kafka.ports import SeenTopic
 
 _CALL_S = 1.0
 _SENDERS = 8

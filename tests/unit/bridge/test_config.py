@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halfbridge.bridge.config import OWNED_PROPERTIES, BridgeConfig
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 
 
 def _config(**given: Any) -> BridgeConfig:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge.config_file import read_toml
-from halfbridge.bridge.errors import BridgeError, ConfigError
+from halfbridge.kafka.errors import BridgeError, ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

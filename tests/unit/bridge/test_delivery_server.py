@@ -16,10 +16,9 @@ import pytest
 
 from halfbridge.bridge.delivery import Delivery
 from halfbridge.bridge.delivery_server import POLL_EVERY, DeliveryServer
-from halfbridge.bridge.errors import BackpressureError
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.threads import SystemClock
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import BackpressureError, Code, KafkaFailure
+from halfbridge.kafka.threads import SystemClock
 from tests.kit.waiting import until
 
 TIMEOUT_S = 20.0

@@ -7,8 +7,8 @@ from time import monotonic
 
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.end_asker import EndAsker
-from halfbridge.bridge.errors import RetriableError
-from halfbridge.bridge.kafka import system_ports
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import RetriableError
 
 _LIMIT_S = 1.0
 _ASKERS = 8

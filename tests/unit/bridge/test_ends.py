@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.ends import Ends, half_end
-from halfbridge.bridge.errors import FatalError, RetriableError, TopicSetupError
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import Edge
+from halfbridge.kafka.ends import Ends, half_end
+from halfbridge.kafka.errors import Code, FatalError, KafkaFailure, RetriableError, TopicSetupError
+from halfbridge.kafka.ports import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 
 class _Answer:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.errors import (
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import (
     AbortableError,
     BridgeError,
+    Code,
     ConfigError,
     FatalError,
     InvalidMessageError,
+    KafkaFailure,
     ProducerFencedError,
     RetriableError,
     TopicSetupError,
+    bridge_error,
 )
-from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
-from halfbridge.bridge.kafka.errors import failure_of
 
 
 @pytest.mark.parametrize("code", Code)

@@ -12,7 +12,7 @@ TIMEOUT_S = 120  # a frozen process would never end
 PROGRAM = """
 {patch}
 from halfbridge import TransactionProducer
-from halfbridge.bridge.errors import BridgeError
+from halfbridge.kafka.errors import BridgeError
 producer = TransactionProducer(
     bootstrap_servers="127.0.0.1:1", producer_group="g", checker=print, send_timeout_ms=1000
 )

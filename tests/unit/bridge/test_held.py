@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.held import held
-from halfbridge.bridge.threads import Threads
+from halfbridge.kafka.threads import Threads, held
 
 
 def test_nobody_else_has_it_meanwhile_and_it_is_given_back() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from halfbridge.bridge.check_counts import CheckCounts
 from halfbridge.bridge.check_pool import PoolState
 from halfbridge.bridge.hung_checkers import HungCheckers
-from halfbridge.bridge.threads import Threads
-from halfbridge.bridge.trouble import SAME_AGAIN_S
+from halfbridge.kafka.threads import Threads
+from halfbridge.kafka.trouble import SAME_AGAIN_S
 
 if TYPE_CHECKING:
     import pytest

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.errors import OutcomeUnknownError
 from halfbridge.bridge.local_transaction import Ran, decided, run
 from halfbridge.bridge.message import Message, Resolution
 from halfbridge.bridge.message_transaction import roll_back_quietly
+from halfbridge.kafka.errors import OutcomeUnknownError
 
 MESSAGE = Message("orders", value=b"v")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from halfbridge.bridge.log_format import JsonLines, LevelSwitch, about
+from halfbridge.logs import JsonLines, LevelSwitch, about
 from halfbridge.serde.records import DeadReason
 
 LOG = logging.getLogger("halfbridge.checker")

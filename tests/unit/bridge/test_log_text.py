@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.bridge.log_text import SHOWN_CHARS_MAX, bytes_text, keep_to_one_line, one_line
+from halfbridge.logs import SHOWN_CHARS_MAX, bytes_text, keep_to_one_line, one_line
 
 ROOT = Path(__file__).resolve().parents[3]
 FORGED = "A\n2026-11-23 06:00:00 ERROR halfbridge.checker all is lost"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.errors import BridgeError, InvalidMessageError
 from halfbridge.bridge.message import Answer, Message, Resolution, view_of
+from halfbridge.kafka.errors import BridgeError, InvalidMessageError
 from halfbridge.serde.headers import CHECK, CONTEXT, HALF, RESERVED
 from tests.kit.records import A_REQUEST
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from halfbridge.bridge.errors import NoAnswerError
 from halfbridge.bridge.raised import KINDS_MAX, Tracebacks
-from halfbridge.bridge.trouble import SAME_AGAIN_S
+from halfbridge.kafka.errors import NoAnswerError
+from halfbridge.kafka.trouble import SAME_AGAIN_S
 from tests.fake_ports import Clock
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge import settings_topic
-from halfbridge.bridge.errors import RetriableError, TopicSetupError
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.settings_topic import Said, read_settings
+from halfbridge.kafka import settings_topic
+from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError, TopicSetupError
+from halfbridge.kafka.settings_topic import Said, read_settings
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.records import DaemonSettings
 

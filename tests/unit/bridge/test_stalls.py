@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.bridge.stalls import Behind, compare
+from halfbridge.kafka.stalls import Behind, compare
 
 HALF, OP = ("half", 0), ("op", 0)
 

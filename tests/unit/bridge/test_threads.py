@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge import threads
-from halfbridge.bridge.threads import SideThread, Threads
+from halfbridge.kafka import threads
+from halfbridge.kafka.threads import SideThread, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.errors import RetriableError, TopicSetupError
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import NewTopic, SeenTopic
-from halfbridge.bridge.topics import GRACE_S, Topics
+from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError, TopicSetupError
+from halfbridge.kafka.ports import NewTopic, SeenTopic
+from halfbridge.kafka.topics import GRACE_S, Topics
 from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX
 from halfbridge.serde.topics import TopicNames
 from tests.fake_ports import Clock, fake_ports

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.errors import (
-    BackpressureError,
-    HalfNotStoredError,
-    InvalidMessageError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-)
-from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.transaction import IllegalTransitionError, State
+from halfbridge.kafka.errors import (
+    BackpressureError,
+    Code,
+    HalfNotStoredError,
+    InvalidMessageError,
+    KafkaFailure,
+    OutcomeUnknownError,
+    ProducerFencedError,
+)
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.records import OpKind

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.threads import SystemClock
-from halfbridge.bridge.trouble import SAME_AGAIN_S, Reasons, Troubles, shown
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.threads import SystemClock
+from halfbridge.kafka.trouble import SAME_AGAIN_S, Reasons, Troubles, shown
 
 if TYPE_CHECKING:
     import pytest

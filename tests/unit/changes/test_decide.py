@@ -12,9 +12,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from halfbridge.bridge.errors import RetriableError
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.mapping import parse_mapping
+from halfbridge.kafka.errors import RetriableError
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.config import OWNED_KAFKA_KEYS, UNSAFE_KAFKA_KEYS, CheckerConfig
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.settings import load, to_plain
 
 

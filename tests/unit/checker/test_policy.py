@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.policy import Policy, load_policy
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.partitioner import Partitioner
 from halfbridge.serde.topic_types import TopicType
 from halfbridge.serde.topics import TopicNames

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge import MessageView, Resolution
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.signatures import NO_SIGNATURES
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.decisions.consider import consider_one
 from halfbridge.checker.admin.decisions.decider import Decider
@@ -18,6 +16,8 @@ from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.look_up import Wanted
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.signatures import check_signer, daemon_signatures, signed_op
+from halfbridge.kafka.errors import ConfigError
+from halfbridge.kafka.signatures import NO_SIGNATURES
 from halfbridge.serde.headers import SIGN
 from halfbridge.serde.records import ActionOutcome, DeadReason, OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack

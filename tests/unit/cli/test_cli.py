@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from halfbridge import __version__
-from halfbridge.bridge.errors import BridgeError, ConfigError
 from halfbridge.checker.errors import AdminError, SlotError, SlotTakenError
 from halfbridge.cli import COMMANDS, LazyGroup, cli
+from halfbridge.kafka.errors import BridgeError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

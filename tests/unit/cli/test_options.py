@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.settings import setting
 
 if TYPE_CHECKING:

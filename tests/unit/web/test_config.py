@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.settings import load, to_plain
 from halfbridge.web.config import WebConfig, beside, is_loopback
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.testkit.ports import free_ports
 from halfbridge.web import server as server_module
 from halfbridge.web.app import make_app

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ListOffsetsResultInfo
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.kafka import admin
-from halfbridge.bridge.kafka.admin import KafkaAdmin, KafkaAnswer
-from halfbridge.bridge.ports import Edge
+from halfbridge.kafka import admin
+from halfbridge.kafka.admin import KafkaAdmin, KafkaAnswer
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import Edge
 
 UNANSWERED = -1001
 _ROOT = Path(__file__).resolve().parents[4]
@@ -44,7 +44,7 @@ SCRIPT = textwrap.dedent("""
 
 @pytest.mark.parametrize(
     ("module", "lives"),
-    [("halfbridge.bridge.kafka.admin_client", True), ("confluent_kafka.admin", False)],
+    [("halfbridge.kafka.admin", True), ("confluent_kafka.admin", False)],
 )
 def test_garbage_with_an_answer_to_come(module: str, *, lives: bool) -> None:
     """The garbage collection in the client's own thread does not destroy the client there.
@@ -66,7 +66,7 @@ def test_a_client_that_was_dropped_is_closed() -> None:
     script = textwrap.dedent("""
         import os
 
-        from halfbridge.bridge.kafka.admin_client import AdminClient
+        from halfbridge.kafka.admin import AdminClient
         from tests.kit.waiting import until
 
         def threads():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.kafka.connections import LostConnections
+from halfbridge.kafka.clients import LostConnections
 
 # Facility and message as librdkafka 2.16 words them; the first argument is the format.
 LOST = (

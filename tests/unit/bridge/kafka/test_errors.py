@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.errors import (
+from halfbridge.kafka.adapter import KafkaClients
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import (
     AbortableError,
     BridgeError,
     ConfigError,
@@ -14,10 +16,8 @@ from halfbridge.bridge.errors import (
     ProducerFencedError,
     RetriableError,
     TopicSetupError,
+    bridge_error,
 )
-from halfbridge.bridge.failure import bridge_error
-from halfbridge.bridge.kafka import KafkaClients
-from halfbridge.bridge.kafka.errors import failure_of
 
 
 @pytest.mark.parametrize(

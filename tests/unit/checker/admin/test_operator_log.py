@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.operator_log import (
@@ -18,6 +17,7 @@ from halfbridge.checker.admin.operator_log import (
 )
 from halfbridge.checker.admin.shape import Layout, wanted_topics
 from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX
 from halfbridge.serde.records import ActionOutcome, OperatorAction
 from halfbridge.serde.topics import TopicNames

@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
-from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop import at_least_once
 from halfbridge.checker.loop.at_least_once import AtLeastOnce, BoundMember, commits_with
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.delivery import Delivery
 from halfbridge.testkit.memory.machine import Machine
 from tests.ports.world import Joined, World

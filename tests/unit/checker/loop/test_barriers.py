@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge import Message, Resolution
-from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.barriers import PAUSE_S, RETRY_S, Barriers, EndProof
 from halfbridge.checker.loop.clients import SlotIds
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.avro import OP
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.records import OpKind

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.bodies import BodyReader
@@ -17,6 +15,8 @@ from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import ConfigError
 
 PORTS = system_ports()
 

@@ -24,7 +24,7 @@ from tests.ledger_log import BEGIN_MS, SETTINGS, metadata, op_record
 
 CONFIG = CheckerConfig()
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import SeenTopic
+    from halfbridge.kafka.ports import SeenTopic
 
 TOPIC = CONFIG.names.half
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.kafka.tasting import Deadly
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.first_reads import FirstReads
+from halfbridge.kafka.ports import NewTopic
+from halfbridge.kafka.tasting import Deadly
 from halfbridge.serde.progress import Progress
 from halfbridge.testkit.memory.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from halfbridge.bridge.ports import Place
+    from halfbridge.kafka.ports import Place
 
 CONFIG = CheckerConfig()
 HALF, OP = CONFIG.names.half, CONFIG.names.op

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.status import Health
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.producer import MemoryProducer
 

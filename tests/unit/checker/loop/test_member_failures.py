@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.failure import UNREACHABLE, Code, KafkaFailure
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.member_failures import TROUBLE_S, MemberFailures
+from halfbridge.kafka.errors import UNREACHABLE, Code, KafkaFailure
 from tests.fake_ports import Clock
 
 FENCED = KafkaFailure(Code.FENCED_INSTANCE_ID, "fenced", is_fatal=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.batch_writer import HANG_GRACE_S, STALL_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
@@ -17,6 +16,7 @@ from halfbridge.checker.loop.outlet import (
     Transactor,
 )
 from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.kafka.errors import Code, KafkaFailure
 from tests.fake_ports import Clock, fake_ports
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from zlib import crc32
 
 import pytest
 
-from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.core.deferred import AWAY_MS_MIN, PARTITION_NEW_MS
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery
@@ -21,6 +20,7 @@ from halfbridge.checker.loop.routes import (
     REFUSED_TRANSACTIONS_MAX,
     Routes,
 )
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.partitioner import Partitioner, partition_of
 from halfbridge.serde.records import PARTITION_BY_KEY, new_half
 

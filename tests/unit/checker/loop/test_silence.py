@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import halfbridge.checker
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.check_sender import CheckSender
 from halfbridge.checker.loop.clients import SlotIds
@@ -20,13 +19,14 @@ from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.loop.silence import REPLACED_AFTER_S
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.network import Network, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfbridge.bridge.ports import Ports
+    from halfbridge.kafka.ports import Ports
     from halfbridge.testkit.memory.network import Kind
     from halfbridge.testkit.memory.process import ProcessClient
     from halfbridge.testkit.memory.scheduler import Scheduler

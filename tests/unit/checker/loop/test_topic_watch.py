@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery, Plan
@@ -22,6 +21,7 @@ from halfbridge.checker.loop.topic_watch import (
     TopicWatch,
 )
 from halfbridge.checker.status import Status
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import new_half
 from tests.fake_ports import Clock

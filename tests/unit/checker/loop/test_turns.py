@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.metrics import Metrics
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import ConfigError
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.errors import BridgeError, RetriableError, TopicSetupError
-from halfbridge.bridge.settings_topic import Said
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.settings_record import SettingsRecord, disagreement, limits_of
 from halfbridge.checker.status import Status
+from halfbridge.kafka.errors import BridgeError, RetriableError, TopicSetupError
+from halfbridge.kafka.settings_topic import Said
 from halfbridge.serde.records import DaemonSettings
 from tests.fake_ports import fake_ports
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Event
+    from halfbridge.kafka.ports import Event
 
 CREATE = "halfbridge topics create"
 

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from halfbridge.bridge import errors as bridge
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka import errors as bridge
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     CommitInDoubtError,

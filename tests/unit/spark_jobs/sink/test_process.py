@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from halfbridge.bridge.ports import Edge, NewTopic
+from halfbridge.kafka.ports import Edge, NewTopic
 from halfbridge.serde.manifest_records import ManifestKind
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter

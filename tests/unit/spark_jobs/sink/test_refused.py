@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import Committed, Edge, SeenTopic
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import Committed, Edge, SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
@@ -19,7 +19,7 @@ from halfbridge.spark_jobs.sink.tally import Tally
 from tests.fake_ports import Clock, fake_ports
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Place, Ports
+    from halfbridge.kafka.ports import Place, Ports
     from halfbridge.serde.headers import Headers
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})

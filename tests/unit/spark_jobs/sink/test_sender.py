@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import INFERRED, Code, KafkaFailure
-from halfbridge.bridge.ports import SeenTopic
+from halfbridge.kafka.errors import INFERRED, Code, KafkaFailure
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.avro import OP
 from halfbridge.serde.manifest_records import ManifestTransaction
 from halfbridge.serde.records import OpKind

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from halfbridge.bridge.errors import ConfigError
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.headers import SIGN
 from halfbridge.serde.records import DeadReason
 from halfbridge.spark.checker import SinkChecker, SinkResponder

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.ports import NewTopic
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.rights import Rights
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.threads import CLOSE_S_MAX, LEFT_MAX
+from halfbridge.kafka.threads import CLOSE_S_MAX, LEFT_MAX
 from halfbridge.testkit.memory.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.bridge.ports import Clock, Concurrency, Ports
+    from halfbridge.kafka.ports import Clock, Concurrency, Ports
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory.log import BatchNumber, OutOfRangeError, Partition, Row
 
 _ROW = Row(None, b"v", None, 0)

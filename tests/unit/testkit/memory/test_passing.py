@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from halfbridge.bridge.ports import NewTopic
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory.log import Row
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.passing import Passing

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.admin.dead.purging import purge
 from halfbridge.checker.admin.operator_log import ActionFilter, read
 from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.network import Kind

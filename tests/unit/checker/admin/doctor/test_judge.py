@@ -8,7 +8,6 @@ from typing import Any
 import click
 import pytest
 
-from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.admin.acls import Acl
 from halfbridge.checker.admin.doctor.codes import MEANINGS, Finding, Severity
 from halfbridge.checker.admin.doctor.facts import (
@@ -31,6 +30,7 @@ from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.deferred import MISSING
 from halfbridge.cli import cli
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.signing_keys import Role
 

@@ -6,9 +6,9 @@ from threading import Event
 from time import monotonic
 from typing import NoReturn
 
-from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.doctor.questions import Questions
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import Code, KafkaFailure
 
 TIMEOUT_S = 0.3
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from halfbridge import Message
-from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.explain import explain, time_text
 from halfbridge.checker.core.deferred import AWAY_MS_MIN
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.producer import MemoryProducer
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, unknown

@@ -1,0 +1,264 @@
+"""A bounded pool of threads for the user's checker.
+
+Not concurrent.futures: Python joins the threads of an executor at exit, so a checker that hangs
+would keep the process alive for ever.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from inspect import iscoroutinefunction
+from itertools import count
+from queue import Empty, Full
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from halfbridge.kafka.threads import held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfbridge.kafka.ports import Line, Ports, Running
+
+Task = TypeVar("Task")
+
+
+@dataclass(slots=True)
+class _Begun(Generic[Task]):
+    task: Task
+    since: float  # monotonic seconds
+    is_overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[Task]):
+    """How a task ended: with an answer, with an error, or not yet (overdue)."""
+
+    task: Task
+    answer: object = None
+    error: BaseException | None = None
+    is_overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """The state of a pool's threads.
+
+    Attributes:
+        able: Threads that run a task that is not overdue, or wait for one.
+        hung: Threads whose task is overdue.
+        hung_s: How long the oldest of these tasks runs, seconds; 0.0 without one.
+        timed_out: Tasks that were overdue, so far.
+        replaced: Threads that were started in place of hung ones, so far.
+    """
+
+    able: int
+    hung: int = 0
+    hung_s: float = 0.0
+    timed_out: int = 0
+    replaced: int = 0
+
+
+def is_async(work: Callable[..., object]) -> bool:
+    """Tell whether a call of `work` returns a coroutine at once, which no thread of a pool awaits.
+
+    An object counts by its `__call__`, and a partial by its function.
+    """
+    while isinstance(work, partial):
+        work = work.func
+    return iscoroutinefunction(work) or iscoroutinefunction(type(work).__call__)
+
+
+class CheckPool(Generic[Task]):
+    """Runs `work` on tasks in daemon threads, and reports outcomes and overdue ones.
+
+    A thread whose task is overdue is hung. Up to `hung_max` hung threads are replaced by new ones.
+    So the number of able threads is the lower of `threads` and `threads + hung_max - hung`. For
+    example, with 4 and 16, the 17th hung thread is the first that is not replaced, and with 20 hung
+    threads no able thread is left. When a hung thread returns, it continues to work unless a new
+    thread has replaced it.
+
+    Args:
+        work: The user's function.
+        ports: The clock and the concurrency are used.
+        threads: How many run at a time.
+        queue_max: How many tasks may wait. As many outcomes that nobody has taken refuse new tasks:
+            then answers cannot be sent, and more calls of `work` would only need memory. With
+            2,000, at most 2,000 such outcomes, those of the 2,000 waiting tasks and one of each
+            thread are kept.
+        timeout_s: How long a task may run before the task is reported as overdue. Python cannot
+            stop the task; its answer is reported when the task returns.
+        hung_max: How many hung threads are replaced.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Task], object],
+        ports: Ports,
+        *,
+        threads: int,
+        queue_max: int,
+        timeout_s: float,
+        hung_max: int = 0,
+    ) -> None:
+        self._work = work
+        self._now = ports.clock.monotonic
+        self._run = ports.run
+        self._threads_max = threads
+        self._hung_max = hung_max
+        self._timeout_s = timeout_s
+        self._queue_max = queue_max
+        self._tasks: Line = ports.run.line(queue_max)  # of Task; None: the pool may be stopping
+        # Of Outcome; None: there are no more. `submit` bounds how many there are.
+        self._outcomes: Line = ports.run.line()
+        self._numbers = count()
+        self._is_stopping = False
+        self._lock = ports.run.waker()  # guards what follows
+        self._running: dict[int, _Begun[Task]] = {}
+        self._threads: list[Running] = []
+        self._able = self._hung = self._timed_out = self._replaced = 0
+        self._untaken = 0  # outcomes
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            RuntimeError: the system gives this process no more threads.
+        """
+        with held(self._lock):
+            while self._able < self._threads_max:
+                self._start_one()
+
+    def submit(self, task: Task) -> bool:
+        """Queue a task; False if there is no room, or too many outcomes were not taken."""
+        if self._untaken >= self._queue_max:
+            return False
+        try:
+            self._tasks.put_nowait(task)
+        except Full:
+            return False
+        return True
+
+    def drop_waiting(self) -> list[Task]:
+        """Remove the tasks that no thread has begun, and return them."""
+        dropped = []
+        with suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    dropped.append(task)
+        return dropped
+
+    def state(self) -> PoolState:
+        """Return the state of the threads."""
+        with held(self._lock):
+            since = min((one.since for one in self._running.values() if one.is_overdue), default=0)
+            return PoolState(
+                able=self._able,
+                hung=self._hung,
+                hung_s=self._now() - since if self._hung else 0.0,
+                timed_out=self._timed_out,
+                replaced=self._replaced,
+            )
+
+    def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
+        """Yield outcomes in batches, all that have accumulated at a time; ends after `stop`.
+
+        Args:
+            pause_s: Interval at which overdue tasks are found and their threads replaced.
+        """
+        while True:
+            batch, is_last = self._next_batch(pause_s)
+            batch.extend(self._overdue(taken=len(batch)))
+            if batch:
+                yield batch
+            if is_last:
+                return
+
+    def stop(self, timeout_s: float) -> None:
+        """Let running tasks finish, up to `timeout_s`; queued ones are dropped."""
+        with held(self._lock):
+            self._is_stopping = True
+            threads = self._threads
+        deadline = self._now() + timeout_s
+        self.drop_waiting()  # nobody adds any more
+        self._wake_one()
+        for thread in threads:
+            thread.join(max(0.0, deadline - self._now()))
+        self._outcomes.put_nowait(None)
+
+    def _work_off(self, number: int) -> None:
+        while True:
+            task = self._tasks.get()
+            if task is None or self._is_stopping:
+                self._wake_one()
+                return
+            with held(self._lock):
+                self._running[number] = _Begun(task, self._now())
+            try:
+                outcome = Outcome(task, self._work(task))
+            # SystemExit, CancelledError and time-outs of other libraries must not end the thread.
+            except BaseException as error:  # noqa: BLE001  (the user's code; its outcome tells)
+                outcome = Outcome(task, error=error)
+            is_spare = self._has_returned(number)
+            self._outcomes.put_nowait(outcome)
+            if is_spare:
+                return
+
+    def _has_returned(self, number: int) -> bool:
+        """Note that a task returned; tell whether a new thread has replaced the calling one."""
+        with held(self._lock):
+            self._untaken += 1
+            if not self._running.pop(number).is_overdue:
+                return False
+            self._hung -= 1
+            if self._able >= self._threads_max:
+                return True
+            self._able += 1
+            return False
+
+    def _wake_one(self) -> None:
+        """Make a waiting thread notice that the pool stops; that thread wakes the next one."""
+        with suppress(Full):  # a full queue wakes the thread as well
+            self._tasks.put_nowait(None)
+
+    def _next_batch(self, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
+        batch: list[Outcome[Task]] = []
+        try:
+            outcome = self._outcomes.get(timeout=pause_s)
+            while outcome is not None:
+                batch.append(outcome)
+                outcome = self._outcomes.get_nowait()
+        except Empty:
+            return batch, False
+        return batch, True
+
+    def _overdue(self, *, taken: int) -> list[Outcome[Task]]:
+        """Return the tasks that have become overdue, and replace their threads."""
+        overdue = []
+        with held(self._lock):
+            self._untaken -= taken
+            due = self._now() - self._timeout_s
+            for running in self._running.values():
+                if running.since < due and not running.is_overdue:
+                    running.is_overdue = True
+                    overdue.append(Outcome(running.task, is_overdue=True))
+            self._able -= len(overdue)
+            self._hung += len(overdue)
+            self._timed_out += len(overdue)
+            self._replace()
+        return overdue
+
+    def _replace(self) -> None:
+        places = min(self._threads_max, self._threads_max + self._hung_max - self._hung)
+        with suppress(RuntimeError):  # the system has no thread now: the next call tries again
+            while self._able < places and not self._is_stopping:
+                self._start_one()
+                self._replaced += 1
+
+    def _start_one(self) -> None:
+        number = next(self._numbers)
+        thread = self._run.start(partial(self._work_off, number), f"halfbridge-checker-{number}")
+        self._able += 1
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]

@@ -1,0 +1,244 @@
+"""Reads the requests of a group's check topic, and notices when the consumer has stalled."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.client_settings import checks_properties
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import DAMAGED, BridgeError, Code, KafkaFailure, RetriableError
+from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
+from halfbridge.kafka.trouble import SAME_AGAIN_S, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from halfbridge.bridge.shared import Shared
+    from halfbridge.kafka.ends import Ends
+    from halfbridge.kafka.ports import Member, Place, Ports, Record
+    from halfbridge.kafka.stalls import Behind
+
+    class AskEnds(Protocol):
+        """A question to brokers."""
+
+        def __call__(self, places: Iterable[Place], *, anew: bool) -> Ends:
+            """Do as `EndAsker.ask`."""
+
+
+_LOG = logging.getLogger("halfbridge.bridge")
+_BATCH_MAX = 1_000  # at a time; each request becomes one call of a thread of the pool
+_POLL_S = 0.2  # how late a stop, and a pool that has room again, is noticed
+_NOTHING_READ = -1  # below every offset
+# Time-out of a question about a partition that cannot be read; the member must poll within 300 s.
+_QUESTION_S = 10.0
+# If a new consumer stalls as well, the next one must not make the group rebalance each minute.
+PATIENCE_S_MAX = 16 * STALLED_S
+
+
+class StalledError(RetriableError):
+    """A partition had more records for some time, and none was read.
+
+    Attributes:
+        place: The partition.
+        is_again: The consumer before had stalled there too: a record cannot be read.
+    """
+
+    def __init__(self, place: Place, patience_s: float, *, is_again: bool) -> None:
+        topic, partition = place
+        super().__init__(
+            f"nothing more of {topic}[{partition}] came for {patience_s:g} s, although it goes on"
+        )
+        self.place, self.is_again = place, is_again
+
+
+class CheckRequests:
+    """A member of the group that reads its check topic; after `leave`, `read` joins again.
+
+    Where a record cannot be read, the requests up to the end of its partition are left out: the
+    daemon asks again.
+
+    Args:
+        shared: State of the producer; asks brokers where partitions end.
+        ports: Makes the member.
+        on_unreadable: Called when requests were left out.
+    """
+
+    def __init__(
+        self, shared: Shared, ports: Ports, on_unreadable: Callable[[], object] = lambda: None
+    ) -> None:
+        self._config = shared.config
+        self._ports = ports
+        self._on_unreadable = on_unreadable
+        self._named_at: dict[Place, float] = {}
+        self._member: Member | None = None
+        self._watch = RequestWatch(shared.ends.ask)
+
+    @property
+    def has_joined(self) -> bool:
+        """Tell whether this is a member of the group."""
+        return self._member is not None
+
+    def join(self) -> None:
+        """Join the group.
+
+        Raises:
+            ConfigError: no member can be made with these settings; the user corrects them.
+        """
+        self._joined()
+
+    def read(self) -> list[Record]:
+        """Return records and errors of the member; waits a moment for the first one.
+
+        Raises:
+            RetriableError: the consumer has stalled; the caller leaves and reads again.
+        """
+        member = self._member or self._joined()
+        try:
+            self._watch.look(member.assignment, self._ports.clock.monotonic())
+        except StalledError as stalled:
+            if not stalled.is_again:
+                raise
+            place = stalled.place
+            at = self._watch.reached(place)
+            if at == _NOTHING_READ:
+                at = member.committed([place], _QUESTION_S)[place].offset
+            self._leave_out(member, place, at, str(stalled))
+        first = member.poll(_POLL_S)
+        records = [] if first is None else [first, *member.take(_BATCH_MAX - 1)]
+        taken = []
+        damaged: dict[Place, Record] = {}
+        for record in records:
+            if self._watch.take(record):
+                continue
+            spot = _damaged_place(record)
+            if spot is None:
+                taken.append(record)
+            else:
+                damaged[spot] = record
+        for spot, record in damaged.items():
+            self._leave_out(member, spot, record.offset() or 0, str(failure_of(record.error())))
+        return taken
+
+    def leave(self) -> None:
+        """Leave the group. A failure is logged; waits no longer than `let_go`."""
+        member, self._member = self._member, None
+        if member is None:
+            return
+        try:
+            self._ports.run.let_go(member)
+        except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
+            tell(_LOG.exception, "closing the check consumer failed")
+
+    def _leave_out(self, member: Member, place: Place, at: int, why: str) -> None:
+        """Go on at the end of a partition, behind a record that cannot be read."""
+        start, end = member.ends(place, _QUESTION_S)
+        member.skip_to(place, end)
+        self._watch.left_out(place, end)
+        self._on_unreadable()
+        now = self._ports.clock.monotonic()
+        if now - self._named_at.get(place, float("-inf")) < SAME_AGAIN_S:
+            return
+        self._named_at[place] = now
+        text = (
+            "%s[%d]@%d: the check request there cannot be read (%s): requests up to offset %d are"
+            " left out, and are asked again; docs/operations.md, A damaged record"
+        )
+        tell(_LOG.error, text, *place, max(at, start), why, end)
+
+    def _joined(self) -> Member:
+        config, clock = self._config, self._ports.clock
+        self._member = member = self._ports.kafka.member(checks_properties(config, clock))
+        member.join_and_read([config.names.check(config.producer_group)])
+        self._watch.begin(clock.monotonic())
+        return member
+
+
+class RequestWatch:
+    """Compares the positions of the current consumer with the ends of its partitions.
+
+    Times are monotonic seconds.
+    """
+
+    def __init__(self, ask: AskEnds) -> None:
+        self._ask = ask
+        self._question: Ends | None = None
+        self._asked_at = self._looked_at = 0.0
+        self._unanswered = 0  # of the places that were asked about last
+        self._reached: dict[Place, int] = {}
+        self._behind: dict[Place, Behind] = {}
+        self._patience_s: dict[Place, float] = {}
+
+    def begin(self, now: float) -> None:
+        """Record that a new consumer reads."""
+        self._reached, self._behind, self._question = {}, {}, None
+        self._asked_at = self._looked_at = now
+
+    def reached(self, place: Place) -> int:
+        """Return the offset behind what was read; below 0: nothing was read."""
+        return self._reached.get(place, _NOTHING_READ)
+
+    def left_out(self, place: Place, end: int) -> None:
+        """Record that the consumer goes on at `end`."""
+        self._reached[place] = end
+        self._behind.pop(place, None)
+        self._patience_s.pop(place, None)
+
+    def take(self, record: Record) -> bool:
+        """Note the position; tell whether `record` is the end of a partition, and no record."""
+        error = record.error()
+        is_end = error is not None and failure_of(error).code == Code.PARTITION_EOF
+        place = record.topic() or "", record.partition() or 0
+        if error is None:
+            self._patience_s.pop(place, None)
+        if error is None or is_end:
+            self._reached[place] = (record.offset() or 0) + (not is_end)
+        return is_end
+
+    def look(self, assignment: Callable[[], list[Place]], now: float) -> None:
+        """Ask where the assigned partitions end, or take the answers; never waits.
+
+        Raises:
+            StalledError: a partition had more records for STALLED_S, and none was read.
+        """
+        if now - self._looked_at > UNREAD_S:  # the process itself stood still
+            self._behind = {}
+        self._looked_at = now
+        if self._question is not None and self._question.is_over:
+            ends, self._question = self._question.answers(), None
+            self._compare(ends, now)
+        elif now - self._asked_at >= LOOK_S:
+            self._asked_at = now
+            self._ask_where_logs_end(assignment())
+
+    def _ask_where_logs_end(self, places: list[Place]) -> None:
+        self._question = None
+        if not places:
+            return
+        # A client remembers a partition's leader for minutes, and stalls follow moved leaders.
+        anew, self._unanswered = self._unanswered > 0, len(places)
+        try:
+            self._question = self._ask(places, anew=anew)
+        except (BridgeError, KafkaFailure, RuntimeError) as error:
+            tell(_LOG.info, "where %s end cannot be asked: %s", places, error)
+
+    def _compare(self, ends: dict[Place, int], now: float) -> None:
+        self._unanswered -= len(ends)
+        reached = {place: self._reached.get(place, _NOTHING_READ) for place in ends}
+        self._behind = compare(self._behind, reached, ends, now)
+        for place, at in self._behind.items():
+            patience_s = self._patience_s.get(place, STALLED_S)
+            if now - at.since >= patience_s:
+                is_again = place in self._patience_s
+                self._patience_s[place] = min(2 * patience_s, PATIENCE_S_MAX)
+                raise StalledError(place, patience_s, is_again=is_again)
+
+
+def _damaged_place(record: Record) -> Place | None:
+    """Return the partition of an error that says that a record cannot be read."""
+    error = record.error()
+    topic, partition, offset = record.topic(), record.partition(), record.offset()
+    if error is None or topic is None or partition is None or offset is None or offset < 0:
+        return None
+    return (topic, partition) if failure_of(error).code in DAMAGED else None

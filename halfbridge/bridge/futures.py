@@ -1,0 +1,162 @@
+"""Futures of a message transaction's writes, as `send_async` and `commit_async` return them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from halfbridge.bridge.delivery import Delivery
+from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
+from halfbridge.kafka.errors import HalfNotStoredError, OutcomeUnknownError
+from halfbridge.serde.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.shared import Shared
+    from halfbridge.kafka.errors import BridgeError
+
+
+class Owner(Protocol):
+    """The part of a transaction that its futures use."""
+
+    shared: Shared
+    id: str
+    half_partition: int
+
+    def half_settled(self, future: SendFuture, error: Any) -> None:
+        """Note the result of a half record; `error` is what `failure_of` takes, or None."""
+
+    def decision_settled(self, future: DecisionFuture, error: Any) -> None:
+        """Note the result of an op record; `error` as above."""
+
+    def give_up_send(self, future: SendFuture) -> bool:
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
+
+    def give_up_decision(self, future: DecisionFuture) -> bool:
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
+
+    def is_late(self, op_timestamp: int) -> bool | None:
+        """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
+
+
+class SendFuture(Delivery):
+    """The outcome of a `send_async`."""
+
+    __slots__ = ("index", "transaction")
+
+    transaction: Owner
+    index: int
+
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Note the result of the half record (delivery callback of the Kafka client)."""
+        transaction = self.transaction
+        error = error or transaction.shared.not_proven(record)
+        if error is None:
+            _place(self, record)
+        transaction.half_settled(self, error)
+
+    def exception(self) -> BridgeError | None:
+        """Return why the half message is not known to be durable; None if durable or not done."""
+        if self._error is None:
+            return None
+        failure = HalfNotStoredError(
+            f"half message {self.index} of transaction {self.transaction.id} was not "
+            f"acknowledged ({self._error}); do not run the local transaction; roll back",
+            transaction_id=self.transaction.id,
+        )
+        failure.__cause__ = self._error
+        return failure
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """Return where the half message stands, waiting up to `timeout` seconds.
+
+        Args:
+            timeout: None: the config's send_timeout_ms.
+
+        Raises:
+            HalfNotStoredError: not acknowledged (in time); only rollback is allowed now.
+        """
+        transaction = self.transaction
+        if not self._is_done:
+            shared = transaction.shared
+            seconds = shared.config.send_timeout_ms / MS_PER_S if timeout is None else timeout
+            if not self.wait(seconds) and transaction.give_up_send(self):
+                raise HalfNotStoredError(
+                    f"no acknowledgement of half message {self.index} of transaction "
+                    f"{transaction.id} in {seconds:g} s; do not run the local transaction; "
+                    "roll back",
+                    transaction_id=transaction.id,
+                )
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return SendReceipt(
+            transaction_id=transaction.id,
+            message_index=self.index,
+            half_partition=transaction.half_partition,
+            half_offset=self.offset,
+        )
+
+
+class DecisionFuture(Delivery):
+    """The outcome of a `commit_async` or `rollback_async`."""
+
+    __slots__ = ("resolution", "transaction")
+
+    transaction: Owner
+    resolution: Resolution
+
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Note the result of the op record (delivery callback of the Kafka client)."""
+        transaction = self.transaction
+        error = error or transaction.shared.not_proven(record)
+        if error is None:
+            _place(self, record)
+        transaction.decision_settled(self, error)
+
+    def exception(self) -> BridgeError | None:
+        """Return why the decision is in doubt; None if it is durable, or not done."""
+        if self._error is None:
+            return None
+        failure = OutcomeUnknownError(
+            f"{self.resolution.value} of transaction {self.transaction.id} is in doubt "
+            f"({self._error}); the check settles it, or repeat the same call",
+            transaction_id=self.transaction.id,
+        )
+        failure.__cause__ = self._error
+        return failure
+
+    def result(self, timeout: float | None = None) -> DecisionReceipt:
+        """Return where the decision stands, waiting up to `timeout` seconds.
+
+        Args:
+            timeout: None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: not acknowledged (in time); the check settles it.
+        """
+        transaction = self.transaction
+        if not self._is_done:
+            shared = transaction.shared
+            seconds = shared.config.decision_timeout_ms / MS_PER_S if timeout is None else timeout
+            if not self.wait(seconds) and transaction.give_up_decision(self):
+                raise OutcomeUnknownError(
+                    f"no acknowledgement of {self.resolution.value} of transaction "
+                    f"{transaction.id} in {seconds:g} s; the check settles it, or repeat the "
+                    "same call",
+                    transaction_id=transaction.id,
+                )
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return DecisionReceipt(
+            transaction_id=transaction.id,
+            resolution=self.resolution,
+            op_partition=transaction.half_partition,
+            op_offset=self.offset,
+            late=transaction.is_late(self.timestamp),
+        )
+
+
+def _place(delivery: Delivery, record: Any) -> None:
+    """Note where an acknowledged record stands."""
+    delivery.offset = record.offset()
+    delivery.timestamp = record.timestamp()[1]

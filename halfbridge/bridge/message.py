@@ -1,0 +1,243 @@
+"""The values that users pass and receive: messages, resolutions, receipts."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.message_checks import check_whole_number, checked_headers, not_bytes
+from halfbridge.kafka.errors import BridgeError, InvalidMessageError
+from halfbridge.serde.headers import CONTEXT, RESERVED
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import PARTITION_BY_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from halfbridge.serde.headers import Header
+    from halfbridge.serde.records import CheckRequest
+
+
+class Resolution(str, Enum):
+    """How a local transaction ended, as its owner or a checker sees it.
+
+    Source: RocketMQ 5 TransactionResolution. UNKNOWN means "I looked and cannot tell yet"; an
+    answered UNKNOWN counts towards the daemon's check_count_max, a failing checker does not.
+    """
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A Resolution with a message count, which a checker may return in place of a Resolution.
+
+    Attributes:
+        resolution: The Resolution.
+        message_count: With COMMIT: how many messages the transaction has, as the sender counted
+            when the local transaction ran. If one of them is missing, the daemon delivers none, and
+            all become dead letters (INCOMPLETE). None: all messages that are there.
+
+    Raises:
+        InvalidMessageError: no Resolution, or a count that no transaction can have; the author of
+            the checker corrects it.
+    """
+
+    resolution: Resolution
+    message_count: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that an op cannot carry."""
+        if not isinstance(self.resolution, Resolution):
+            raise InvalidMessageError(
+                f"resolution must be a Resolution, not {self.resolution!r}", field="resolution"
+            )
+        if self.message_count is not None:
+            check_whole_number("message_count", self.message_count)
+            if not 1 <= self.message_count <= TRANSACTION_MESSAGES_MAX:
+                raise InvalidMessageError(
+                    f"message_count must be 1 to {TRANSACTION_MESSAGES_MAX}, "
+                    f"not {self.message_count}",
+                    field="message_count",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to be sent in a transaction. Bytes arrive exactly as given.
+
+    Attributes:
+        topic: The real topic, where consumers read once the transaction is committed.
+        key: Bytes or None (null); None and b"" are different things to Kafka.
+        value: Bytes or None (a tombstone).
+        headers: Pairs of name and bytes (or None), in order; names may repeat. Or a dict.
+        partition: Partition of the real topic; None: chosen from the key.
+        immunity_ms: Least age before the first check; None: the daemon's
+            transaction_timeout_ms. (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
+
+    Raises:
+        InvalidMessageError: a part has a wrong type or a reserved name; the caller corrects it.
+    """
+
+    topic: str
+    _: KW_ONLY
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[Header] | Mapping[str, bytes | None] = ()
+    partition: int | None = None
+    immunity_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that Kafka or the daemon would refuse later."""
+        if type(self.topic) is not str or not self.topic:
+            raise InvalidMessageError(f"topic must be text, not {self.topic!r}", field="topic")
+        if self.key is not None and type(self.key) is not bytes:
+            raise not_bytes("key", self.key)
+        if self.value is not None and type(self.value) is not bytes:
+            raise not_bytes("value", self.value)
+        if self.headers != ():
+            object.__setattr__(self, "headers", checked_headers(self.headers))
+        if self.partition is not None:
+            check_whole_number("partition", self.partition)
+        if self.immunity_ms is not None:
+            check_whole_number("immunity_ms", self.immunity_ms)
+
+    @property
+    def header_pairs(self) -> tuple[Header, ...]:
+        """The headers as they are sent: pairs, whether pairs or a dict were given."""
+        return self.headers  # type: ignore[return-value] # made so by __post_init__
+
+    @property
+    def real_partition(self) -> int:
+        """The partition as it is encoded: -1 for a choice by the key."""
+        return PARTITION_BY_KEY if self.partition is None else self.partition
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of header names (UTF-8) and values."""
+        if not self.headers:
+            return 0
+        return sum(len(name.encode()) + len(value or b"") for name, value in self.header_pairs)
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of key and value."""
+        return (len(self.key) if self.key else 0) + (len(self.value) if self.value else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageView:
+    """The first half message of an undecided transaction, as shown to the checker.
+
+    Attributes:
+        topic: Its real topic.
+        partition: Partition of the real topic; None: chosen from the key.
+        key: As sent.
+        value: As sent.
+        headers: The user's, as sent.
+        transaction_id: The message transaction, as in its SendReceipt.
+        check_number: Counted checks so far plus one.
+        attempt: How often this check_number has been asked, from 1.
+        born_timestamp: The sender's clock, epoch milliseconds.
+        producer_group: Group that is asked: this one.
+        resume_count: How often an operator resumed the transaction after a discard.
+        context: The header RMQ_CONTEXT, by which a sender informs its checker (the Spark sink sets
+            it), or None.
+    """
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    transaction_id: str
+    check_number: int
+    attempt: int
+    born_timestamp: int
+    producer_group: str
+    resume_count: int
+    context: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReceipt:
+    """Where a durable half message stands.
+
+    Attributes:
+        transaction_id: The message transaction.
+        message_index: Place in its transaction, from 0.
+        half_partition: Partition of the half topic; the decision goes to the same partition of the
+            op topic.
+        half_offset: Offset in the half partition.
+    """
+
+    transaction_id: str
+    message_index: int
+    half_partition: int
+    half_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReceipt:
+    """Where a durable decision stands: appended, which is not yet won.
+
+    Attributes:
+        transaction_id: The message transaction.
+        resolution: COMMIT or ROLLBACK.
+        op_partition: Partition of the op topic.
+        op_offset: Offset in the op partition; the decision with the lowest offset wins.
+        late: The decision came no sooner than the first check was due, by the brokers' append
+            times: a check may have settled the transaction before it. None if that cannot be told:
+            this client has no acknowledgement of the first message (`repeat_commit`, a rollback
+            after a send that failed).
+    """
+
+    transaction_id: str
+    resolution: Resolution
+    op_partition: int
+    op_offset: int
+    late: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSendResult:
+    """What `send_in_transaction` returns (RocketMQ 4 TransactionSendResult).
+
+    Attributes:
+        receipt: Where the half message stands.
+        resolution: What the local transaction returned; UNKNOWN if it raised or returned nothing.
+        remark: Why the resolution is UNKNOWN, for people; empty if the local transaction returned
+            UNKNOWN.
+        error: The exception of the local transaction, or None.
+        decision: Where the decision stands; None for UNKNOWN, or where `decision_error` is set.
+        decision_error: Why the decision was not delivered; the check settles the transaction.
+    """
+
+    receipt: SendReceipt
+    resolution: Resolution
+    remark: str = ""
+    error: Exception | None = None
+    decision: DecisionReceipt | None = None
+    decision_error: BridgeError | None = None
+
+
+def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
+    """Return the view of a check request, and of its record, for the checker."""
+    partition = request.real_partition
+    return MessageView(
+        topic=request.real_topic,
+        partition=None if partition == PARTITION_BY_KEY else partition,
+        key=record.key(),
+        value=record.value(),
+        headers=tuple(header for header in headers if header[0] not in RESERVED),
+        transaction_id=request.transaction_id,
+        check_number=request.check_number,
+        attempt=request.attempt,
+        born_timestamp=request.born_timestamp,
+        producer_group=request.producer_group,
+        resume_count=request.resume_count,
+        context=next((value for name, value in headers if name == CONTEXT), None),
+    )

@@ -1,0 +1,291 @@
+"""TransactionProducer: users make one in each process."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.check_counts import CheckCounts
+from halfbridge.bridge.check_responder import CheckResponder
+from halfbridge.bridge.client_settings import writer_properties
+from halfbridge.bridge.cluster import RealTopics, check_installation
+from halfbridge.bridge.local_transaction import decided, run
+from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
+from halfbridge.bridge.placed_transaction import PlacedTransaction
+from halfbridge.bridge.producer_arguments import check_arguments, configured
+from halfbridge.bridge.repeated_commit import RepeatedCommit
+from halfbridge.bridge.rollback_on import checked
+from halfbridge.bridge.shared import Shared
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import HalfNotStoredError, ProducerClosedError
+from halfbridge.kafka.threads import check_native_threads, held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.futures import DecisionFuture
+    from halfbridge.bridge.message import (
+        Answer,
+        Message,
+        MessageView,
+        Resolution,
+        TransactionSendResult,
+    )
+    from halfbridge.kafka.ports import Ports
+
+_LOG = logging.getLogger("halfbridge.bridge")
+_CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: what was sent last has its time too
+
+
+class TransactionProducer:
+    """Sends messages that become visible only if their transaction is committed.
+
+    Thread-safe: one producer serves all threads of a process, which then share its batches. Not
+    fork-safe: make the producer in the process that uses it. A context manager: entering checks the
+    topics and starts the check responder. So a restarted producer answers checks about undecided
+    transactions of its predecessor before it sends anything.
+
+    Args:
+        checker: Called with a MessageView when a transaction of the group stays undecided, in a
+            thread of its own; returns a Resolution, or an Answer, by looking at the local
+            database. Any live member of the group may be asked about any transaction of the
+            group. "No row" is UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
+            It is no `async def`. A checker that cannot tell now raises NoAnswerError.
+        topics: Real topics that this producer may send to and is asked about; empty: any topic,
+            checked at each send.
+        on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
+            30 s and when no thread is left, and once when all have returned; in a thread of its
+            own.
+        config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
+        ports: Kafka, clock and threads; None: the client library and the system.
+        settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); overrides
+            `config` and the environment.
+
+    Raises:
+        ConfigError: a setting is wrong or missing; correct it. Nothing was sent.
+
+    Source: RocketMQ 5 Producer with TransactionChecker, RocketMQ 4 TransactionMQProducer.
+    """
+
+    def __init__(
+        self,
+        *,
+        checker: Callable[[MessageView], Resolution | Answer],
+        topics: Sequence[str] = (),
+        on_hung: Callable[[CheckCounts], object] | None = None,
+        config: BridgeConfig | None = None,
+        ports: Ports | None = None,
+        **settings: Any,
+    ) -> None:
+        check_arguments(checker, topics)
+        self._config = configured(config, settings)
+        self._checker = checker
+        self._on_hung = on_hung
+        self._topics = tuple(topics)
+        self._ports = system_ports() if ports is None else ports
+        self._starting = self._ports.run.waker()
+        self._shared: Shared | None = None
+        self._responder: CheckResponder | None = None
+
+    @property
+    def config(self) -> BridgeConfig:
+        """The settings in force."""
+        return self._config
+
+    def start(self) -> None:
+        """Check the topics and start to answer checks; `with` calls this.
+
+        Raises:
+            ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
+            TopicSetupError: half, op, check or a bound topic is missing or has the wrong
+                shape; the text names the command.
+            ConfigError: the Kafka client refuses a property, perhaps for consumers only; or gevent
+                or eventlet has patched `threading`. The user corrects it.
+            BridgeError: the brokers do not answer; try again later.
+        """
+        check_native_threads()
+        with held(self._starting):
+            if self._shared is not None:
+                self._shared.check_open()
+                return
+            config, ports = self._config, self._ports
+            half = check_installation(config, ports)
+            writer = ports.kafka.writer(
+                writer_properties(config, ports.clock, message_bytes_max=half.record_bytes_max)
+            )
+            real_topics = RealTopics(config, writer, ports, bound=self._topics)
+            real_topics.check_bound()
+            shared = Shared(config, writer, ports, half=half, real_topics=real_topics)
+            responder = CheckResponder(
+                shared, self._checker, ports, knows=real_topics.knows, on_hung=self._on_hung
+            )
+            responder.start()  # first: it may refuse the settings, and has no thread then
+            shared.server.start()
+            shared.daemon_limits.start()
+            self._shared, self._responder = shared, responder
+
+    def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+        """Stop answering checks, wait for outstanding records, free everything; `with` calls this.
+
+        Args:
+            timeout: Seconds to wait for acknowledgements; records without one are then in doubt.
+        """
+        with held(self._starting):
+            shared, responder = self._shared, self._responder
+            self._responder = None
+        if shared is None or responder is None or shared.is_forked:
+            return
+        responder.stop()
+        left = shared.close(timeout)
+        if left:
+            _LOG.warning("closed with %d records in doubt; checks settle them", left)
+
+    def begin(
+        self,
+        *,
+        immunity_ms: int | None = None,
+        context: bytes | None = None,
+        placement_key: bytes | None = None,
+        rollback_on: type[BaseException] | Iterable[type[BaseException]] = (),
+    ) -> Transaction:
+        """Return a new message transaction; many may be open at a time.
+
+        Args:
+            immunity_ms: Least age before the first check, for messages without an immunity of their
+                own; None: the daemon's transaction_timeout_ms.
+            context: Shown to the checker as `MessageView.context`; never delivered.
+            placement_key: Transactions with the same placement key are delivered in the order of
+                their decisions, whatever keys their messages have; None: the first message's key.
+            rollback_on: Exceptions that roll the transaction back when they leave its block: a
+                class, or several. For a block with one local transaction, which each of them
+                proves not to have committed. Any other exception decides nothing.
+
+        Raises:
+            InvalidMessageError: immunity or context is too long; nothing was begun.
+            TransactionsRejectedError: an operator stopped new transactions; repeat it later.
+            ConfigError: a class of `rollback_on` may come after the local transaction has
+                committed, such as OSError; nothing was begun. Name narrower classes.
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
+        """
+        shared = self._started()
+        shared.check_open()
+        shared.gate.check_begin(self._topics)
+        if immunity_ms is not None:
+            shared.check_immunity(immunity_ms)
+        classes = checked(rollback_on) if rollback_on != () else ()
+        if placement_key is None:
+            return Transaction(
+                shared, immunity_ms=immunity_ms, context=context, rollback_on=classes
+            )
+        return PlacedTransaction(
+            shared,
+            placement_key=placement_key,
+            immunity_ms=immunity_ms,
+            context=context,
+            rollback_on=classes,
+        )
+
+    @property
+    def half_partitions(self) -> int:
+        """Number of half partitions; messages keep their order if their keys share a partition."""
+        return self._started().partitions
+
+    def repeat_commit(
+        self, transaction_id: str, *, half_partition: int, half_offset: int, message_count: int
+    ) -> DecisionFuture:
+        """Send COMMIT of a transaction that any member of the group has sent; returns at once.
+
+        For a caller whose database proves that the local transaction has committed, and that does
+        not know whether COMMIT was sent. The first decision wins: if that is COMMIT, this one is a
+        duplicate; if it is another one, this one has no effect.
+
+        Args:
+            transaction_id: `Transaction.id`.
+            half_partition: `SendReceipt.half_partition` of its messages.
+            half_offset: The highest `SendReceipt.half_offset` among them.
+            message_count: `Transaction.message_count`.
+
+        Raises:
+            InvalidMessageError: a number that no transaction can have; nothing was sent.
+            BackpressureError: no room in time; repeat the call later.
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
+        """
+        again = RepeatedCommit(
+            self._started(),
+            transaction_id=transaction_id,
+            half_partition=half_partition,
+            half_offset=half_offset,
+            message_count=message_count,
+        )
+        return again.commit_async()
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        local_transaction: Callable[[Message, Any], Resolution],
+        arg: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> TransactionSendResult:
+        """Send a half message, run the local transaction in this thread, deliver its decision.
+
+        Args:
+            message: Sent first; the local transaction runs only once the message is durable.
+            local_transaction: Called with `message` and `arg`; returns a Resolution. An exception
+                is UNKNOWN, and so is None: nothing is decided, and a check asks later.
+            arg: Passed to `local_transaction`.
+            timeout: Seconds for each acknowledgement; None: as configured.
+
+        Returns:
+            The result of the local transaction, and where the decision stands or why that is not
+            known. Only TypeError is raised once the local transaction has run.
+
+        Raises:
+            TypeError: the local transaction returned neither a Resolution nor None; nothing was
+                decided, and the check asks later. Correct what it returns.
+            HalfNotStoredError: no ack; the local transaction did not run; a rollback was tried.
+            BridgeError: as `Transaction.send`; nothing was sent.
+
+        Source: RocketMQ 4 TransactionMQProducer.sendMessageInTransaction.
+        """
+        transaction = self.begin()
+        try:
+            receipt = transaction.send(message, timeout)
+        except HalfNotStoredError:
+            roll_back_quietly(transaction, timeout)
+            raise
+        outcome = run(local_transaction, message, arg)
+        return decided(transaction, receipt, outcome, timeout)
+
+    def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
+        """Wait until nothing is unacknowledged; return how many records still are.
+
+        Also waits for callbacks and for the decisions that callbacks send meanwhile. A callback
+        that calls this waits for records only.
+
+        Args:
+            timeout: Seconds.
+        """
+        shared = self._shared
+        if shared is None:
+            return 0
+        shared.check_open()
+        return shared.server.flush(timeout)
+
+    def check_counts(self) -> CheckCounts:
+        """Return the check responder's counts, and how many checkers hang."""
+        responder = self._responder
+        return CheckCounts() if responder is None else responder.counts()
+
+    def __enter__(self) -> TransactionProducer:  # noqa: PYI034  (Self came with 3.11)
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _started(self) -> Shared:
+        if self._shared is None:
+            raise ProducerClosedError("this producer is not started; use `with` or start()")
+        return self._shared

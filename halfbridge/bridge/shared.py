@@ -1,0 +1,247 @@
+"""The state that all transactions of one producer share: the writer, its limits, its life cycle."""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.daemon_settings import DaemonLimits
+from halfbridge.bridge.delivery_server import DeliveryServer
+from halfbridge.bridge.end_asker import EndAsker
+from halfbridge.bridge.message import Message
+from halfbridge.bridge.message_checks import check_whole_number, not_a_message
+from halfbridge.kafka.acknowledgements import Acknowledgements
+from halfbridge.kafka.errors import (
+    INFERRED,
+    BackpressureError,
+    BridgeError,
+    ForkedProcessError,
+    InvalidMessageError,
+    KafkaFailure,
+    ProducerClosedError,
+    bridge_error,
+)
+from halfbridge.kafka.signatures import client_signer
+from halfbridge.serde.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.bridge.cluster import RealTopics
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.kafka.ports import Ports, Writer
+    from halfbridge.serde.headers import Header
+    from halfbridge.serde.topic_shapes import HalfShape
+
+_ROOM_SLICE_S = 0.004  # below delivery_server.INLINE_GRACE_S, as there
+_PURGE_S = 1.0  # callbacks of purged records only: no broker is waited for
+
+# Told of a fork, in the child process.
+_alive: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+class Shared:
+    """One idempotent writer, with the checks before each use of it. Thread-safe.
+
+    Args:
+        config: The producer's settings.
+        writer: Writes all records.
+        ports: The ports that made the writer.
+        half: Shape of the half topic.
+        real_topics: The topics to which messages can be sent.
+
+    Raises:
+        ConfigError: the key file cannot be used; its owner corrects it.
+    """
+
+    def __init__(
+        self,
+        config: BridgeConfig,
+        writer: Writer,
+        ports: Ports,
+        *,
+        half: HalfShape,
+        real_topics: RealTopics,
+    ) -> None:
+        self.config = config
+        self.new_id = ports.transaction_id
+        self.now = ports.clock.monotonic
+        self.time_ms = ports.clock.time_ms
+        self.producer_group = config.producer_group
+        self.half_topic = config.names.half
+        self.op_topic = config.names.op
+        self.partitions = half.partitions
+        self.signer = client_signer(
+            config.key_file, config.producer_group, config.names, now_ms=self.time_ms()
+        )
+        self.actor = f"{socket.gethostname()}:{os.getpid()}"
+        self.server = DeliveryServer(writer, ports, in_flight_max=config.in_flight_max)
+        self.daemon_limits = DaemonLimits(config, ports)
+        self.gate = self.daemon_limits.gate
+        self.ends = EndAsker(config, ports)
+        self._acknowledgements = Acknowledgements(ports.run.current)
+        self._message_bytes_max = half.message_bytes_max
+        self._real_topics = real_topics
+        self._writer = writer
+        self._produce = writer.produce
+        self._room_timeout_s = config.send_timeout_ms / MS_PER_S
+        # The error that refuses use, if the producer is closed or forked.
+        self._closed: type[BridgeError] | None = None
+        self._closing: type[BridgeError] | None = None
+        _alive.add(self)
+
+    def not_proven(self, record: Any) -> KafkaFailure | None:
+        """Return why an acknowledgement does not prove that `record` is stored; None if it does."""
+        place = record.topic(), record.partition(), record.offset()
+        return None if self._acknowledgements.is_proven(*place) else INFERRED
+
+    def check_open(self, *, decides: bool = False) -> None:
+        """Refuse the use of a closed producer, or of one made before a fork.
+
+        Args:
+            decides: Whether the use is a decision. Decisions are accepted while `close` waits.
+
+        Raises:
+            ProducerClosedError, ForkedProcessError: make another producer.
+        """
+        refusal = self._closed if decides else self._closing
+        if refusal is ForkedProcessError:
+            raise ForkedProcessError(
+                "this producer was made before a fork; make one in the child process"
+            )
+        if refusal is not None:
+            raise ProducerClosedError("this producer is closed; make another")
+
+    def check(self, message: Message) -> None:
+        """Check that `message` can be sent and, once committed, delivered.
+
+        Raises:
+            InvalidMessageError: no Message, too large, immunity too long, topic or partition wrong.
+            TopicSetupError: the real topic does not exist; its owner creates it.
+            TransactionsRejectedError: an operator stopped new transactions.
+            FatalError: the producer is closed.
+        """
+        if self._closing is not None:
+            self.check_open()
+        if self.gate.refusal is not None:
+            self.gate.check_send()
+        if not isinstance(message, Message):
+            raise not_a_message(message)
+        if self.gate.plain:
+            self.gate.check_topic(message.topic)
+        # Headers count twice: they are part of the record, and they reduce the room for its body.
+        size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
+        if size > self._message_bytes_max:
+            raise InvalidMessageError(
+                f"message of {size} bytes (headers counted twice) is larger than "
+                f"{self._message_bytes_max}: max.message.bytes of {self.half_topic} - 64 KiB",
+                field="value",
+            )
+        immunity = message.immunity_ms
+        if immunity is not None:
+            self.check_immunity(immunity)
+        self._real_topics.check(message)
+
+    def check_immunity(self, immunity_ms: int) -> None:
+        """Check that a transaction may have this immunity.
+
+        Raises:
+            InvalidMessageError: no number, below 0 or too long; the caller shortens it.
+        """
+        check_whole_number("immunity_ms", immunity_ms)
+        if immunity_ms > self.config.immunity_ms_max:
+            raise InvalidMessageError(
+                f"immunity_ms {immunity_ms} is more than {self.config.immunity_ms_max}, half of "
+                "transaction_age_ms_max",
+                field="immunity_ms",
+            )
+        self.daemon_limits.check_immunity(immunity_ms)
+
+    def wait_for_room(self) -> None:
+        """Return once fewer than in_flight_max records are unacknowledged.
+
+        Raises:
+            BackpressureError: not within send_timeout_ms; nothing was sent.
+        """
+        if self.server.is_full:
+            self.server.wait_for_room(self._room_timeout_s)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        *,
+        headers: list[Header] | None,
+    ) -> None:
+        """Hand a record to Kafka; tell `server` of it afterwards, where no thread waits for it.
+
+        Raises:
+            BridgeError: it was not handed over.
+        """
+        try:
+            try:
+                self._produce(topic, value, key, partition, on_delivery, 0, headers)
+            except BufferError:
+                self._produce_with_patience(topic, value, key, partition, on_delivery, 0, headers)
+        except KafkaFailure as failure:
+            raise bridge_error(failure) from failure
+        except RuntimeError:  # another thread closed this producer meanwhile
+            self.check_open(decides=True)
+            raise
+
+    def close(self, timeout_s: float) -> int:
+        """Wait for outstanding records; return how many are not acknowledged, and so in doubt.
+
+        Also waits for decisions that callbacks send meanwhile.
+        """
+        deadline = self.now() + timeout_s
+        self._closing = ProducerClosedError
+        self.daemon_limits.stop()
+        self.server.flush(timeout_s)
+        self._closed = ProducerClosedError
+        # A decision may have passed the check before `_closed` was set.
+        left = self.server.flush(max(0.0, deadline - self.now()))
+        if left:
+            self._writer.purge()  # their callbacks run before this returns
+            self.server.flush(_PURGE_S)
+        self.server.stop()
+        self._writer.close()
+        self.ends.close()
+        return left
+
+    @property
+    def is_forked(self) -> bool:
+        """Tell whether this is a copy in a child process, with no threads behind it."""
+        return self._closed is ForkedProcessError
+
+    def forked(self) -> None:
+        """Note that this is a copy in a child process."""
+        self._closed = self._closing = ForkedProcessError
+
+    def _produce_with_patience(self, *arguments: Any) -> None:
+        """Repeat produce while librdkafka's queue is full, serving acknowledgements."""
+        deadline = self.now() + self._room_timeout_s
+        while True:
+            self.server.serve(_ROOM_SLICE_S)
+            try:
+                self._produce(*arguments)
+            except BufferError:
+                if self.now() > deadline:
+                    raise BackpressureError(
+                        f"the send queue stayed full for {self._room_timeout_s:g} s"
+                    ) from None
+            else:
+                return
+
+
+def _forked() -> None:
+    for shared in _alive:
+        shared.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,100 @@
+"""Appends records for the operator's commands: each is stored when the call returns."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.errors import InDoubtError
+from halfbridge.kafka.acknowledgements import Acknowledgements
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import NO_RIGHT, NO_SUCH_TOPIC, Code, KafkaFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.kafka.ports import Place, Writer
+    from halfbridge.serde.headers import Headers
+
+# The client library retries for so long; an operator waits for it.
+APPEND_TIMEOUT_S = 10.0
+# How much longer the answer is waited for, which the client library gives by itself.
+_GRACE_S = 2.0
+# A broker said that the record is not stored.
+_REFUSED = (
+    NO_RIGHT
+    | NO_SUCH_TOPIC
+    | {
+        Code.UNKNOWN_TOPIC,
+        Code.UNKNOWN_PARTITION,
+        Code.MSG_SIZE_TOO_LARGE,
+        Code.INVALID_RECORD,
+        Code.POLICY_VIOLATION,
+    }
+)
+
+
+class Appender:
+    """Appends one record after the other. Not thread-safe."""
+
+    def __init__(self, cluster: Cluster, writer: Writer) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._proofs = Acknowledgements(cluster.ports.run.current)
+
+    def append(
+        self, place: Place, value: bytes, key: bytes, headers: Headers | None = None
+    ) -> tuple[int, int]:
+        """Return the offset and the timestamp (ms since 1970) of the record, which is stored.
+
+        Raises:
+            AdminError: the record is not stored.
+            InDoubtError: the record may be stored.
+        """
+        topic, partition = place
+        acks: list[tuple[Any, Any]] = []
+        with self._cluster.errors(f"write to {topic}"):
+            self._writer.produce(
+                topic,
+                value,
+                key,
+                partition,
+                lambda error, record: acks.append((error, record)),
+                0,
+                headers,
+            )
+            self._writer.flush(APPEND_TIMEOUT_S + _GRACE_S)
+        if not acks:
+            self._writer.purge()
+            raise InDoubtError(f"{topic} {partition}: no acknowledgement came; try again")
+        error, record = acks[0]
+        if error is not None:
+            self._refuse(topic, failure_of(error))
+        offset = record.offset()
+        if not self._proofs.is_proven(topic, partition, offset):
+            raise InDoubtError(f"{topic} {partition}: the acknowledgement proves nothing")
+        return offset, record.timestamp()[1]
+
+    def _refuse(self, topic: str, failure: KafkaFailure) -> None:
+        if failure.code in _REFUSED:
+            with self._cluster.errors(f"write to {topic}"):
+                raise failure
+        raise InDoubtError(f"{topic}: {failure}; the record may be stored") from failure
+
+
+@contextmanager
+def appending(cluster: Cluster) -> Iterator[Appender]:
+    """Yield an appender; what is not acknowledged at the end of the block is given up."""
+    writer = cluster.writer(
+        {
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "delivery.timeout.ms": int(APPEND_TIMEOUT_S * 1000),
+        }
+    )
+    try:
+        yield Appender(cluster, writer)
+    finally:
+        writer.close()

@@ -1,0 +1,281 @@
+"""`tx commit` and `tx rollback`: an operator's decisions, written to the op topic and read back.
+
+For each decision: the audit topic has the intention, then the fence has its row, then the op is
+stored, then the op topic is read to see which decision is the first. A command that dies between
+two of these steps leaves a transaction that is undecided, or decided: the command may be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from halfbridge.checker.admin.decisions.first import First, Key, first_decisions
+from halfbridge.checker.admin.decisions.wish import Wish, before_text, first_text
+from halfbridge.checker.admin.transactions.logs import edges
+from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.signatures import check_signer, signed_op
+from halfbridge.kafka.ports import Edge
+from halfbridge.serde.avro import OP
+from halfbridge.serde.headers import CONTEXT
+from halfbridge.serde.limits import shortened
+from halfbridge.serde.records import (
+    COUNT_UNKNOWN,
+    ActionOutcome,
+    Op,
+    OperatorAction,
+    OpKind,
+    OpSource,
+    new_op,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from halfbridge.checker.admin.appending import Appender
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.operator_log import OperatorLog
+    from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.serde.topics import TopicNames
+
+# Bytes in UTF-8 of an op's texts, so that an op with the longest id and group is no longer than
+# OP_BYTES_MAX. The audit topic has the whole reason.
+_REASON_BYTES_MAX = 512
+_ACTOR_BYTES_MAX = 128
+
+
+class FencePort(Protocol):
+    """The fence of the local transactions, as decisions need it; see halfbridge.sql."""
+
+    def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
+        """Return how many messages the committed fence row names.
+
+        Raises:
+            AdminError: there is no such row, or the database cannot tell; nothing was changed.
+        """
+
+    def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
+        """Return once a fence row says rolled_back.
+
+        Raises:
+            AdminError: the row says committed, or the database cannot tell.
+        """
+
+
+class Decided(NamedTuple):
+    """What became of one decision.
+
+    Attributes:
+        undecided: The transaction as it was found.
+        outcome: DONE: this decision is the first. OVERRULED: another one is. FAILED: nothing was
+            written. IN_DOUBT: not known.
+        offset: Of the op; None: not known, or none was written.
+        first: The first decision; None: not known.
+        detail: What went wrong; empty where nothing did.
+    """
+
+    undecided: Undecided
+    outcome: ActionOutcome
+    offset: int | None
+    first: First | None
+    detail: str = ""
+
+
+class _Written(NamedTuple):
+    """A decision that was sent; `offset` is None where it is not known whether it is stored."""
+
+    undecided: Undecided
+    intended: OperatorAction
+    op: Op
+    offset: int | None
+
+
+class Decider:
+    """Writes decisions, and says what became of them. Not thread-safe.
+
+    Args:
+        cluster: Where.
+        names: Of the installation.
+        log: What operators did.
+        appender: Writes the ops.
+        wish: What is decided.
+        fence: Of the local transactions; None: there is none, or the operator gave none.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        names: TopicNames,
+        log: OperatorLog,
+        appender: Appender,
+        *,
+        wish: Wish,
+        fence: FencePort | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._names = names
+        self._log = log
+        self._appender = appender
+        self._wish = wish
+        self._fence = fence
+
+    def decide(
+        self, transactions: Iterable[Undecided], ends: Mapping[int, int], *, pause_s: float = 0.0
+    ) -> list[Decided]:
+        """Decide transactions, one after the other, and return what became of each, in order.
+
+        Args:
+            transactions: As they were found undecided.
+            ends: Pair -> op offset up to which the op topic was readable before they were found.
+            pause_s: Between two decisions.
+
+        Raises:
+            AdminError: the audit topic takes no record; what was decided before stands.
+        """
+        decided: dict[Key, Decided] = {}
+        sent: list[_Written] = []
+        for number, undecided in enumerate(transactions):
+            if number and pause_s:
+                self._cluster.ports.run.pause(pause_s)
+            found = self._write(undecided)
+            decided[_key(undecided)] = found if isinstance(found, Decided) else _unknown(found)
+            if isinstance(found, _Written):
+                sent.append(found)
+        decided |= {_key(each.undecided): each for each in self._read_back(sent, ends)}
+        return list(decided.values())
+
+    def _write(self, undecided: Undecided) -> _Written | Decided:
+        names, wish = self._names, self._wish
+        intended = self._log.record(
+            wish.action,
+            undecided.id,
+            why=wish.reason,
+            before=before_text(undecided),
+            after="COMMITTED" if wish.kind is OpKind.COMMIT else "ROLLED_BACK",
+        )
+        try:
+            self._check_signer(undecided, intended.at_ms)
+            op = self._op(undecided, intended, self._ask_fence(undecided))
+            key, value = undecided.id.encode(), OP.encode(op)
+            headers = signed_op(
+                self._cluster.signatures,
+                undecided.producer_group,
+                undecided.partition,
+                key=key,
+                value=value,
+                now_ms=op.timestamp,
+            )
+        except AdminError as error:
+            return self._failed(undecided, intended, str(error))
+        place = (names.op, undecided.partition)
+        try:
+            offset, _ = self._appender.append(place, value, key, headers)
+        except InDoubtError:
+            return _Written(undecided, intended, op, None)
+        except AdminError as error:
+            return self._failed(undecided, intended, str(error))
+        return _Written(undecided, intended, op, offset)
+
+    def _check_signer(self, undecided: Undecided, now_ms: int) -> None:
+        """Refuse what could not be signed, before a fence is written."""
+        check_signer(self._cluster.signatures, undecided.producer_group, now_ms)
+
+    def _ask_fence(self, undecided: Undecided) -> int:
+        """Return the message count of the op; make the fence say what the op says."""
+        count, fence = self._wish.message_count, self._fence
+        if fence is None:
+            return count
+        context = context_of(self._cluster, self._names, undecided)
+        if self._wish.kind is OpKind.COMMIT:
+            return fence.committed_count(undecided, context)
+        fence.roll_back(undecided, context)
+        return count
+
+    def _op(self, undecided: Undecided, intended: OperatorAction, count: int) -> Op:
+        return new_op(
+            transaction_id=undecided.id,
+            timestamp=intended.at_ms,
+            half_offset=undecided.last_offset,
+            producer_group=undecided.producer_group,
+            kind=self._wish.kind,
+            message_count=count if self._wish.kind is OpKind.COMMIT else COUNT_UNKNOWN,
+            source=OpSource.OPERATOR,
+            actor=shortened(self._log.who, _ACTOR_BYTES_MAX),
+            resume_count=undecided.resume_count,
+            reason=shortened(self._wish.reason, _REASON_BYTES_MAX),
+        )
+
+    def _failed(self, undecided: Undecided, intended: OperatorAction, text: str) -> Decided:
+        self._log.conclude(intended, ActionOutcome.FAILED, after=text)
+        return Decided(undecided, ActionOutcome.FAILED, None, None, text)
+
+    # --- which decision is the first ----------------------------------------------------------
+
+    def _read_back(self, sent: Sequence[_Written], ends: Mapping[int, int]) -> list[Decided]:
+        found: list[Decided] = []
+        for partition in sorted({each.undecided.partition for each in sent}):
+            mine = [each for each in sent if each.undecided.partition == partition]
+            try:
+                first = self._first(partition, mine, ends[partition])
+            except AdminError as error:
+                found += [self._conclude(each, None, str(error)) for each in mine]
+            else:
+                found += [self._conclude(each, first.get(_key(each.undecided))) for each in mine]
+        return found
+
+    def _first(self, partition: int, mine: Sequence[_Written], start: int) -> dict[Key, First]:
+        """Return the first decision of each transaction, up to what was written and beyond it."""
+        offsets = [each.offset for each in mine]
+        known = [offset + 1 for offset in offsets if offset is not None]
+        end = max(known, default=0)
+        if None in offsets:  # stored behind all others, or not at all
+            end = self._cluster.watermarks(self._names.op, partition)[1]
+        wanted = {_key(each.undecided): each.undecided.first_append_ms for each in mine}
+        return first_decisions(
+            self._cluster, self._names, partition, start=start, end=end, wanted=wanted
+        )
+
+    def _conclude(self, written: _Written, first: First | None, problem: str = "") -> Decided:
+        undecided, offset = written.undecided, written.offset
+        if first is None:
+            outcome = ActionOutcome.IN_DOUBT
+            problem = problem or "the op was not found among those that have an effect"
+        elif first.offset == offset or (offset is None and first.op == written.op):
+            outcome, offset = ActionOutcome.DONE, first.offset
+        else:
+            outcome = ActionOutcome.OVERRULED
+        text = problem if first is None else first_text(first)
+        self._log.conclude(written.intended, outcome, after=text)
+        return Decided(undecided, outcome, offset, first, problem)
+
+
+def op_ends(cluster: Cluster, names: TopicNames, partitions: Iterable[int]) -> dict[int, int]:
+    """Return how far the op partitions can be read: whoever reads them later reads so far."""
+    places = [(names.op, number) for number in partitions]
+    found = edges(cluster, places, Edge.STABLE_END)
+    return {place[1]: end for place, end in found.items()}
+
+
+def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> bytes | None:
+    """Return the context that the sender left with the first message; None: none.
+
+    Raises:
+        AdminError: the first half message cannot be read any more.
+    """
+    place, at = (names.half, undecided.partition), undecided.offset
+    start, end = cluster.watermarks(*place)
+    if not start <= at < end:
+        raise AdminError(
+            f"the first half message of {undecided.id} has expired, so that nobody knows which"
+            " fence it has: decide without --fence-url"
+        )
+    for record in cluster.read(*place, start=at, end=at + 1):
+        return next((value for name, value in record.headers if name == CONTEXT), None)
+    return None
+
+
+def _unknown(written: _Written) -> Decided:
+    return Decided(written.undecided, ActionOutcome.IN_DOUBT, written.offset, None)
+
+
+def _key(undecided: Undecided) -> Key:
+    return undecided.id, undecided.resume_count, undecided.producer_group

@@ -1,0 +1,353 @@
+"""Asks brokers about an installation, all at once; changes nothing.
+
+Rights are tried: brokers are asked what this principal may do, and a transactional id of the
+daemon's is taken, one that no worker has (`<prefix>halfbridge-doctor`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.admin.acls import daemon_acls, producer_acls
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, FIRST_ANSWER_S, Cluster
+from halfbridge.checker.admin.doctor.facts import Delayed, Facts
+from halfbridge.checker.admin.doctor.halves import NewestHalves, newest_halves
+from halfbridge.checker.admin.doctor.keys import key_problems
+from halfbridge.checker.admin.doctor.logs import open_txns, plain_records
+from halfbridge.checker.admin.doctor.questions import Questions
+from halfbridge.checker.admin.doctor.rights import lacking
+from halfbridge.checker.admin.placed import lacks_of, needed, placed
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS
+from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
+from halfbridge.checker.admin.topics import check_topics, plan_layout
+from halfbridge.checker.admin.transactions.asked import daemon_limits
+from halfbridge.checker.admin.transactions.undecided import read_pairs
+from halfbridge.checker.policy import may_deliver
+from halfbridge.kafka.errors import NO_RIGHT, Code, ConfigError, KafkaFailure
+from halfbridge.kafka.settings_topic import READING, read_settings
+from halfbridge.kafka.signatures import load_signatures
+from halfbridge.kafka.trouble import Reasons
+from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.serde.signing_keys import Role
+from halfbridge.serde.topic_types import TopicType
+from halfbridge.serde.topics import DEADLY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.checker.admin.acls import Acl
+    from halfbridge.checker.admin.doctor.facts import Host
+    from halfbridge.checker.admin.placed import PlacedPartition
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import OpRead
+    from halfbridge.checker.policy import Policy
+    from halfbridge.kafka.ports import Admin, Answer, Place, Ports
+    from halfbridge.serde.records import DaemonSettings
+    from halfbridge.serde.signing_keys import KeyRing
+
+# Producer groups whose members are asked for; real topics whose rights and ends are.
+GROUPS_MAX = 100
+REAL_TOPICS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for beyond the daemon's settings.
+
+    Attributes:
+        producer_groups: Groups that need a check topic; others are found by their topics.
+        real_topics: Real topics beside those of the policy.
+        client_kafka: Properties of a client's principal; None: its rights are not tried.
+        principals: Of daemon and client, for the commands that grant.
+        policy_topics: Topics that the policy names without a pattern.
+        timeout_s: For all questions together.
+    """
+
+    producer_groups: tuple[str, ...] = ()
+    real_topics: tuple[str, ...] = ()
+    client_kafka: Mapping[str, str] | None = None
+    principals: tuple[str, str] = ("User:halfbridge", "User:client")
+    policy_topics: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+
+
+def gather(
+    config: CheckerConfig, policy: Policy, request: Request, *, host: Host, ports: Ports
+) -> Facts:
+    """Return what brokers say, within `request.timeout_s` and the time to reach one."""
+    named = tuple(dict.fromkeys((*request.policy_topics, *request.real_topics)))
+    facts = Facts(asked_at_ms=ports.clock.time_ms(), host=host, named_topics=named)
+    ring = _key_ring(config, facts)
+    common = _common(config, config.kafka)
+    reasons = Reasons()
+    admin = ports.kafka.admin({**common, "error_cb": reasons.note})
+    try:
+        facts.topics = admin.topics(min(FIRST_ANSWER_S, request.timeout_s))
+    except KafkaFailure as failure:
+        admin.poll(0)  # hands over what it noted of its connections
+        facts.unreachable = reasons.explain(failure)
+        return facts
+    real = [
+        topic
+        for topic in facts.topics
+        if not config.names.is_internal(topic)
+        and (topic in request.real_topics or may_deliver(policy, topic))
+    ][:REAL_TOPICS_MAX]
+    questions = Questions(ports, request.timeout_s)
+    typed = [
+        (topic, number)
+        for topic, seen in facts.topics.items()
+        if policy.type_of(topic) is TopicType.TRANSACTION and not config.names.is_internal(topic)
+        for number in range(seen.partitions)
+        if number not in seen.leaderless
+    ]
+    if typed:
+        questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
+    asker = _Asker(config, request, facts, real, admin=admin, ports=ports, common=common, ring=ring)
+    asker.ask(questions)
+    questions.wait()
+    return _filled(facts, questions)
+
+
+class _Asker:
+    """Begins all questions about one installation."""
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        request: Request,
+        facts: Facts,
+        real: list[str],
+        *,
+        admin: Admin,
+        ports: Ports,
+        common: Mapping[str, Any],
+        ring: KeyRing | None,
+    ) -> None:
+        self._config = config
+        self._names = config.names
+        self._request = request
+        self._facts = facts
+        self._real = real
+        self._admin = admin
+        self._ports = ports
+        self._common = common
+        self._ring = ring
+
+    def ask(self, questions: Questions) -> None:
+        names, topics = self._names, self._facts.topics
+        groups = dict.fromkeys((*self._request.producer_groups, *names.groups_of(topics)))
+        self._groups = list(groups)[:GROUPS_MAX]
+        questions.ask("topics and offsets", self._report)
+        questions.ask("brokers", self._brokers)
+        questions.ask("rights of the daemon", self._daemon_lacks)
+        questions.ask("transactional ids", self._transactional_refusal)
+        questions.ask("workers", partial(self._members, names.daemon_group))
+        questions.ask("check responders", self._responders)
+        mine = [names.half, names.op, names.dead, *self._real]
+        places = [
+            (name, number)
+            for name in mine
+            if name in topics
+            for number in range(topics[name].partitions)
+            if number not in topics[name].leaderless
+        ]
+        checks = [names.check(group) for group in self._groups]
+        known = [*mine, names.settings, *checks]
+        questions.ask("partitions", partial(self._away, [each for each in known if each in topics]))
+        questions.ask("ends of logs", partial(open_txns, places, self._ports, self._common))
+        halves = [place for place in places if place[0] == names.half]
+        if halves:
+            look = partial(newest_halves, halves, self._ports, self._common, names=names)
+            questions.ask("deferred deliveries", partial(self._delayed, halves))
+            questions.ask("damaged records", partial(self._damaged, halves))
+            questions.ask("half records", partial(look, ring=self._ring))
+        if names.settings in topics:
+            questions.ask("settings record", self._record)
+        if self._request.client_kafka is not None:
+            questions.ask("rights of the client", self._client_lacks)
+
+    def _cluster(self) -> Cluster:
+        """Return a cluster for one question: clients are not shared by threads."""
+        config = self._config
+        return Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self._ports)
+
+    def _report(self) -> Any:
+        config, request, cluster = self._config, self._request, self._cluster()
+        layout = plan_layout(
+            cluster,
+            partitions=None,
+            replication_factor=None,
+            producer_groups=request.producer_groups,
+            retention_ms=max(HALF_RETENTION_MS, RETENTION_AGES * config.transaction_age_ms_max),
+        )
+        return check_topics(cluster, self._names, layout, is_real=set(self._real).__contains__)
+
+    def _damaged(self, halves: list[Place]) -> dict[int, str]:
+        found = self._cluster().committed(self._names.reading_group, halves)
+        return {
+            number: each.metadata.removeprefix(DEADLY)
+            for (_, number), each in found.items()
+            if each.metadata.startswith(DEADLY)
+        }
+
+    def _away(self, topics: list[str]) -> tuple[PlacedPartition, ...]:
+        found = placed(self._cluster(), topics)
+        return tuple(each for topic in found.values() for each in topic if each.why)
+
+    def _delayed(self, halves: list[Place]) -> tuple[Delayed, ...]:
+        """Return what committed transactions wait for; only pairs that have some are read."""
+        cluster, names = self._cluster(), self._names
+        ops = [(names.op, number) for _, number in halves]
+        committed = cluster.committed(names.daemon_group, [*halves, *ops])
+        waits = []
+        for half, op in zip(halves, ops, strict=True):
+            with suppress(ProgressError):  # `topics check` tells it
+                at = committed[op]
+                progress = parse_progress(committed[half].offset, at.offset, at.metadata)
+                waits += [half[1]] if progress.deferred else []
+        if not waits:
+            return ()
+        pairs, _ = read_pairs(cluster, names, daemon_limits(cluster, names), partitions=waits)
+        return _delayed(cluster, [one for pair in pairs for one in pair.ledger.deferred])
+
+    def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
+        brokers = self._admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
+        asked = {
+            broker: self._admin.ask_broker_settings(broker, CALL_TIMEOUT_S) for broker in brokers
+        }
+        told = {broker: _settings_of(answer) for broker, answer in asked.items()}
+        return brokers, {broker: settings for broker, settings in told.items() if settings}
+
+    def _daemon_lacks(self) -> tuple[Acl, ...]:
+        daemon, _ = self._request.principals
+        wanted = daemon_acls(self._names, daemon, real_topics=tuple(self._real))
+        checks = [self._names.check(group) for group in self._groups]
+        return lacking(self._admin, wanted, topics=self._facts.topics, prefixed=checks)
+
+    def _client_lacks(self) -> tuple[Acl, ...]:
+        _, client = self._request.principals
+        admin = self._ports.kafka.admin(_common(self._config, self._request.client_kafka or {}))
+        wanted = [
+            acl
+            for group in self._request.producer_groups
+            for acl in producer_acls(self._names, group, client, real_topics=tuple(self._real))
+        ]
+        return lacking(admin, wanted, topics=self._facts.topics)
+
+    def _transactional_refusal(self) -> str:
+        writer = self._ports.kafka.transactional_writer(
+            {
+                **self._common,
+                "transactional.id": f"{self._names.prefix}halfbridge-doctor",
+                "transaction.timeout.ms": self._config.kafka_txn_timeout_ms,
+            }
+        )
+        try:
+            writer.init(min(CALL_TIMEOUT_S, self._request.timeout_s / 2))
+        except KafkaFailure as failure:
+            if failure.is_retriable or failure.code in {Code.TIMED_OUT, Code.TRANSPORT}:
+                raise
+            return failure.text
+        return ""
+
+    def _members(self, group: str) -> tuple[str, ...]:
+        try:
+            return tuple(self._admin.ask_members(group, CALL_TIMEOUT_S).result())
+        except KafkaFailure as failure:
+            if failure.code == Code.GROUP_ID_NOT_FOUND:
+                return ()
+            raise
+
+    def _responders(self) -> dict[str, tuple[str, ...]]:
+        return {group: self._members(self._names.check_group(group)) for group in self._groups}
+
+    def _record(self) -> DaemonSettings | None:
+        reader = self._ports.kafka.reader(
+            {**self._common, "group.id": self._names.daemon_group, **READING}
+        )
+        try:
+            said, _ = read_settings(
+                reader,
+                self._names.settings,
+                stop=self._ports.run.event(),
+                clock=self._ports.clock,
+            )
+        finally:
+            self._ports.run.let_go(reader)
+        known = [each.settings for each in said if each.settings is not None]
+        return known[-1] if known else None
+
+
+def _delayed(cluster: Cluster, deferred: list[tuple[Entry, OpRead]]) -> tuple[Delayed, ...]:
+    """Return the real topics of deferred transactions, the most awaited ones first."""
+    by_topic: dict[str, list[OpRead]] = {}
+    wanted = set()
+    for entry, read in deferred:
+        told = [half.metadata for half in entry.messages.values()]
+        wanted |= {needed(one.real_topic, one.real_partition, 0) for one in told}
+        for topic in {one.real_topic for one in told}:
+            by_topic.setdefault(topic, []).append(read)
+    most = sorted(by_topic, key=lambda topic: -len(by_topic[topic]))[:REAL_TOPICS_MAX]
+    lacks = lacks_of(cluster, [each for each in wanted if each.topic in most])
+    found = []
+    for topic in most:
+        oldest = min(by_topic[topic], key=lambda read: read.append_ms)
+        its = tuple(lack for lack in lacks if lack.topic == topic)
+        one = Delayed(topic, len(by_topic[topic]), oldest.op.transaction_id, oldest.append_ms, its)
+        found.append(one)
+    return tuple(found)
+
+
+def _filled(facts: Facts, questions: Questions) -> Facts:
+    answer = questions.answer
+    facts.silent = questions.silent
+    facts.report = answer("topics and offsets", facts.report)
+    facts.brokers, facts.broker_settings = answer("brokers", ({}, {}))
+    facts.daemon_lacks = answer("rights of the daemon", ())
+    facts.client_lacks = answer("rights of the client", ())
+    facts.transactional_refusal = answer("transactional ids", "")
+    facts.workers = answer("workers", None)
+    facts.responders = answer("check responders", {})
+    facts.stalls = answer("ends of logs", ())
+    facts.away = answer("partitions", ())
+    facts.delayed = answer("deferred deliveries", ())
+    facts.damaged = answer("damaged records", {})
+    facts.plain = answer("records of transaction topics", ())
+    facts.clocks, facts.newest_ms, facts.not_believed = answer("half records", NewestHalves())
+    facts.record = answer("settings record", None)
+    return facts
+
+
+def _key_ring(config: CheckerConfig, facts: Facts) -> KeyRing | None:
+    """Return what the key file says, and note what has to be done about the file."""
+    try:
+        ring = load_signatures(config.key_file, Role.DAEMON, config.names).ring
+    except ConfigError as error:
+        facts.key_file_flaw = str(error)
+        return None
+    if ring is not None:
+        facts.key_problems = tuple(key_problems(ring, facts.asked_at_ms))
+    return ring
+
+
+def _settings_of(answer: Answer[dict[str, str]]) -> dict[str, str]:
+    try:
+        return answer.result()
+    except KafkaFailure as failure:
+        if failure.code in NO_RIGHT:  # nobody but doctor needs that right
+            return {}
+        raise
+
+
+def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        **kafka,
+        "bootstrap.servers": config.bootstrap_servers,
+        "allow.auto.create.topics": False,
+        "log_level": 0,  # errors come back from the calls
+    }

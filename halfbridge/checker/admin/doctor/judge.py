@@ -1,0 +1,295 @@
+"""Findings of facts. Pure: each function looks at one subject."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.admin.doctor.codes import Finding, Severity, finding
+from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
+from halfbridge.checker.admin.doctor.judge_changes import judge_changes
+from halfbridge.checker.admin.doctor.judge_host import judge_host
+from halfbridge.checker.admin.doctor.judge_keys import judge_keys
+from halfbridge.checker.admin.placed import PlacedPartition, describe_command
+from halfbridge.checker.admin.real_topics import create_command
+from halfbridge.checker.admin.words import counted
+from halfbridge.logs import one_line
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
+from halfbridge.serde.topic_shapes import SAFE_REPLICAS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.checker.admin.acls import Acl
+    from halfbridge.checker.admin.doctor.facts import Facts
+    from halfbridge.checker.config import CheckerConfig
+
+# Beyond that, clocks are not merely imprecise: a check comes a tenth of its interval late by 3 s.
+CLOCK_MS_MAX = 60_000
+# How long a kafka_txn of anybody may be open: Kafka's default of transaction.max.timeout.ms.
+KAFKA_TXN_MS_MAX = 900_000
+# Of many topics that share a trouble, a finding names so many.
+SHOWN_MAX = 5
+_ORDER = {severity: place for place, severity in enumerate(Severity)}
+
+
+def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
+    """Return all findings, errors first."""
+    if facts.unreachable:
+        elsewhere = (*_silent(facts, config), *judge_changes(facts.changes))
+        host = judge_host(facts.host, config)
+        return (_unreachable(facts, config), *judge_keys(facts, config), *elsewhere, *host)
+    parts = (
+        _silent(facts, config),
+        _topics(facts),
+        _replicas(facts, config),
+        _away(facts, config),
+        _in_sync(facts, config),
+        judge_brokers(facts, config),
+        _rights(facts, config),
+        _stalls(facts, config),
+        _damaged(facts, config),
+        _workers(facts, config),
+        _settings(facts, config),
+        _clocks(facts),
+        judge_keys(facts, config),
+        _real_topics(facts, config),
+        _plain_writers(facts, config),
+        judge_changes(facts.changes),
+        judge_host(facts.host, config),
+    )
+    found = [each for part in parts for each in part]
+    return tuple(sorted(found, key=lambda each: _ORDER[each.severity]))
+
+
+def where(config: CheckerConfig) -> str:
+    """Return the options that name this installation."""
+    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+    return f"--bootstrap-servers {config.bootstrap_servers}{prefix}"
+
+
+def _unreachable(facts: Facts, config: CheckerConfig) -> Finding:
+    host, _, port = config.bootstrap_servers.split(",")[0].strip().rpartition(":")
+    what = f"no Kafka broker answers at {config.bootstrap_servers}: {facts.unreachable}"
+    return finding("unreachable", what, f"nc -vz {shlex.quote(host or 'localhost')} {port}")
+
+
+def _silent(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for question, why in facts.silent.items():
+        what = f"{question}: {one_line(why)}"
+        yield finding("not-told", what, f"halfbridge doctor {where(config)} --timeout 120")
+
+
+def _topics(facts: Facts) -> Iterator[Finding]:
+    for problem in facts.report.problems:
+        made = finding(problem.code, f"{problem.subject}: {problem.what}", problem.fix)
+        yield made if problem.blocking else Finding(Severity.NOTE, made.code, made.what, made.mend)
+
+
+def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    names, servers = config.names, config.bootstrap_servers
+    wanted = min(SAFE_REPLICAS, len(facts.brokers))
+    for topic, seen in facts.topics.items():
+        if not topic.startswith(names.prefix) or not names.is_internal(topic):
+            continue
+        if topic not in (names.half, names.op, names.dead, names.settings):
+            continue
+        if seen.replicas < wanted:
+            ids = ",".join(map(str, sorted(facts.brokers)))
+            move = f'{{"version":1,"topics":[{{"topic":"{topic}"}}]}}'
+            what = f"{topic}: a partition has {seen.replicas} replicas of {wanted} possible"
+            mend = (
+                f"kafka-reassign-partitions.sh --bootstrap-server {servers} --generate"
+                f" --broker-list {ids} --topics-to-move-json-file <(echo {shlex.quote(move)})"
+            )
+            yield finding("topic-replicas", what, mend)
+
+
+def _away(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    """Yield partitions that take no records, and what waits for real topics."""
+    names = config.names
+    by_topic: dict[str, list[PlacedPartition]] = {}
+    for each in facts.away:
+        by_topic.setdefault(each.topic, []).append(each)
+    for topic, partitions in by_topic.items():
+        mend = f"{describe_command(topic)} {where(config)}"
+        named = ", ".join(
+            f"partition {each.partition} {each.cause}" for each in partitions[:SHOWN_MAX]
+        )
+        more = f", and {len(partitions) - SHOWN_MAX} more" if len(partitions) > SHOWN_MAX else ""
+        if names.is_internal(topic):
+            what = f"{topic}: {named}{more}; what needs the partition waits until then"
+            yield finding("topic-offline", what, mend)
+        elif all(one.topic != topic or not one.lacks for one in facts.delayed):
+            what = f"real topic {topic}: {named}{more}; deliveries to it would wait"
+            made = finding("partition-away", what, mend)
+            yield Finding(Severity.WARNING, made.code, made.what, made.mend)
+    yield from _delayed(facts, config)
+
+
+def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for one in facts.delayed:
+        for lack in one.lacks[:SHOWN_MAX]:
+            wait_s = lack.wait_ms(config.topic_gone_ms) / 1000
+            since = ""
+            if one.since_ms >= 0:
+                since = f", committed {max(0, facts.asked_at_ms - one.since_ms) / 1000:.0f} s ago"
+            what = (
+                f"{lack}: deliveries of {counted(one.transactions, 'transaction')} wait, first"
+                f" {one.oldest_id}{since}; {wait_s:.0f} s after the COMMIT their messages become"
+                " dead letters, UNDELIVERABLE"
+            )
+            code = "partition-away" if lack.is_away else "real-topic"
+            mend = f"{lack.mend} {where(config)}"
+            yield Finding(Severity.ERROR, code, one_line(what), mend)
+    # One without a lack may wait behind an earlier transaction with the same key.
+    if facts.delayed and not any(one.lacks for one in facts.delayed):
+        topics = ", ".join(one.topic for one in facts.delayed[:SHOWN_MAX])
+        what = (
+            f"deliveries to {topics} wait, and by metadata all partitions take records: brokers do"
+            " not acknowledge, or did not until now. /healthz of the workers names the partition"
+        )
+        oldest = min(facts.delayed, key=lambda one: one.since_ms).oldest_id
+        mend = f"halfbridge tx explain {shlex.quote(oldest)} {where(config)}"
+        yield finding("delivery-waits", one_line(what), mend)
+
+
+def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    names = config.names
+    looked_at = (names.half, names.op, names.dead, names.settings, *facts.named_topics)
+    behind = [
+        topic
+        for topic in dict.fromkeys(looked_at)
+        if topic in facts.topics and facts.topics[topic].out_of_sync
+    ]
+    if behind:
+        more = f" and {len(behind) - SHOWN_MAX} more" if len(behind) > SHOWN_MAX else ""
+        what = (
+            f"{', '.join(behind[:SHOWN_MAX])}{more}: replicas have not caught up; their broker is"
+            " down, slow, or its disk is full. With the next broker that fails, writes may be"
+            " refused"
+        )
+        mend = f"{describe_command(*behind[:SHOWN_MAX])} {where(config)}"
+        yield finding("topic-in-sync", what, mend)
+
+
+def _rights(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for code, acls in (("daemon-right", facts.daemon_lacks), ("client-right", facts.client_lacks)):
+        for acl in acls:
+            yield finding(code, _lack(acl), acl.command(config.bootstrap_servers))
+    if facts.transactional_refusal:
+        what = f"transactional ids {config.topic_prefix}halfbridge-*: {facts.transactional_refusal}"
+        mend = f"halfbridge topics create {where(config)} --acls"  # prints this grant among others
+        yield finding("daemon-right", what, mend)
+
+
+def _lack(acl: Acl) -> str:
+    kind = acl.resource.removeprefix("--")
+    return f"{acl.principal} may not {', '.join(acl.operations)} {kind} {acl.name}".rstrip()
+
+
+def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for stall in facts.stalls:
+        age_ms = facts.asked_at_ms - stall.since_ms
+        if stall.since_ms >= 0 and age_ms < config.kafka_txn_timeout_ms:
+            continue  # it has its time
+        age = f"for {age_ms / 1000:.0f} s" if stall.since_ms >= 0 else "for how long is not known"
+        whose = (
+            f"its first record is of transaction {one_line(stall.transaction_id)}, so a worker's"
+            if stall.transaction_id
+            else "its first record names no transaction of this installation"
+        )
+        what = (
+            f"{stall.topic} {stall.partition}: read_committed readers stand at offset"
+            f" {stall.offset}, {age}: a kafka_txn is open, and {whose}. The first command shows its"
+            " producer; abort only what no living producer will end"
+        )
+        tool = f"kafka-transactions.sh --bootstrap-server {config.bootstrap_servers}"
+        place = f"--topic {stall.topic} --partition {stall.partition}"
+        mend = (
+            f"{tool} describe-producers {place} && {tool} abort {place}"
+            f" --start-offset {stall.offset}"
+        )
+        made = finding("frozen-lso", what, mend)
+        is_old = age_ms >= KAFKA_TXN_MS_MAX or stall.since_ms < 0
+        yield made if is_old else Finding(Severity.WARNING, made.code, made.what, made.mend)
+
+
+def _damaged(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for number, why in facts.damaged.items():
+        mend = f"{describe_command(config.names.half)} {where(config)}"
+        yield finding("damaged", f"partition {number} waits: {one_line(why)}", mend)
+
+
+def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    if facts.workers is not None:
+        half = facts.topics.get(config.names.half)
+        if not facts.workers:
+            what = f"group {config.names.daemon_group} has no member: nothing is delivered"
+            yield finding("no-worker", what, f"halfbridge checker run {where(config)}")
+        elif half is not None and len(facts.workers) > half.partitions:
+            count = len(facts.workers)
+            what = f"{count} workers for {half.partitions} partitions: the others stand by"
+            mend = f"halfbridge topics create {where(config)} --grow --partitions {count}"
+            yield finding("idle-workers", what, mend)
+    for group, members in facts.responders.items():
+        if not members:
+            what = f"nobody answers checks of producer group {group}: its clients do not run"
+            mend = f"halfbridge groups show {shlex.quote(group)} {where(config)}"
+            yield finding("no-responder", what, mend)
+
+
+def _settings(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    if facts.record is None:
+        return
+    for name, theirs in facts.record.limits().items():
+        mine = getattr(config, name, theirs)
+        if name == DELIVERY_LIMIT:  # a word in the settings, a number in the record
+            mine = Delivery(config.delivery).number
+        if mine != theirs:
+            what = (
+                f"{name}: the daemon (worker {one_line(facts.record.worker)}) has {theirs}, these"
+                f" settings say {mine}; clients and workers must agree"
+            )
+            yield finding("settings-differ", what, f"export HALFBRIDGE_{name.upper()}={theirs}")
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    ahead_ms = facts.newest_ms - facts.asked_at_ms
+    if facts.newest_ms >= 0 and ahead_ms > CLOCK_MS_MAX:
+        what = (
+            f"the newest append time is {ahead_ms / 1000:.0f} s ahead of this machine's clock: the"
+            " clock of a broker, or this one, is wrong"
+        )
+        yield finding("clock-broker", what, "timedatectl set-ntp true && timedatectl status")
+    for clock in facts.clocks:
+        if abs(clock.lag_ms) > CLOCK_MS_MAX:
+            word = "behind" if clock.lag_ms > 0 else "ahead of"
+            what = (
+                f"clients of producer group {one_line(clock.producer_group)}: their clock is"
+                f" {abs(clock.lag_ms) / 1000:.0f} s {word} the brokers' ({clock.records} half"
+                " messages); ids are found by that time, nothing is decided by it"
+            )
+            yield finding("clock-client", what, "timedatectl set-ntp true && timedatectl status")
+
+
+def _real_topics(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for topic in facts.named_topics:
+        if topic in facts.topics or any(one.topic == topic for one in facts.delayed):
+            continue
+        what = f"real topic {topic} does not exist (or may not be seen): its messages would wait"
+        yield finding("real-topic", what, f"{create_command(topic)} {where(config)}")
+
+
+def _plain_writers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for topic, partition, offset, records in facts.plain:
+        what = (
+            f"transaction topic {topic}: {records} of its newest records were not written by the"
+            f" daemon, the last one at offset {offset} of partition {partition}. The command shows"
+            " who may write; remove all but the daemon"
+        )
+        mend = (
+            f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --list"
+            f" --topic {shlex.quote(topic)}"
+        )
+        yield finding("plain-writer", what, mend)

@@ -1,0 +1,170 @@
+"""What the operator's commands read of a cluster: committed offsets, and records of a partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.core.events import append_ms_of
+from halfbridge.checker.errors import AdminError, DamagedRecordError
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import DAMAGED, Code, KafkaFailure
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, parse_half
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from halfbridge.kafka.ports import Clock, Place, Reader
+    from halfbridge.serde.records import HalfMetadata, Op
+    from halfbridge.serde.verifier import Verifier
+
+# Records at a time; the reader returns what is there, so fewer would cost calls.
+READ_BATCH = 10_000
+_READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed offset; -1 when there is none."""
+
+    offset: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record as read; headers as the client gives them.
+
+    Attributes:
+        timestamp: Kafka's type of it, and milliseconds.
+    """
+
+    partition: int
+    offset: int
+    timestamp: tuple[int, int]
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+    @property
+    def append_ms(self) -> int:
+        """The broker's append time, or NO_APPEND_MS."""
+        return append_ms_of(*self.timestamp)
+
+    def half(self, verifier: Verifier | None) -> tuple[HalfMetadata, str]:
+        """Return what `parse_half` says of a half record that is believed.
+
+        Args:
+            verifier: Judges signatures, as the daemon's does; None: every record is believed.
+
+        Raises:
+            DecodeError: it cannot be read, or is not believed.
+        """
+        metadata, flaw = parse_half(self.headers)
+        if verifier is not None:
+            verifier.check_half(
+                self.partition,
+                self.append_ms,
+                metadata,
+                headers=self.headers,
+                key=self.key,
+                value=self.value,
+            )
+        return metadata, flaw
+
+    def op(self, verifier: Verifier | None) -> Op:
+        """Return an op that is believed; raises as `half`."""
+        value = self.value or b""
+        op = OP.decode(value)
+        if verifier is not None:
+            verifier.check_op(
+                self.partition,
+                self.append_ms,
+                op,
+                headers=lambda: self.headers,
+                key=self.key,
+                value=value,
+            )
+        return op
+
+
+def records_between(
+    reader: Reader,
+    place: Place,
+    start: int,
+    end: int,
+    *,
+    clock: Clock,
+    patience_s: float,
+    on_silence: Callable[[Mapping[Place, int]], None] = lambda _: None,
+) -> Iterator[LogRecord]:
+    """Yield the committed records of a partition from `start` up to `end`.
+
+    Args:
+        reader: Reads committed records, and nothing else meanwhile.
+        place: The partition.
+        start: Offset of the first record.
+        end: An end that the partition has had.
+        clock: Tells how long nothing came.
+        patience_s: Longest time without a record.
+        on_silence: Called then, with the offset from which nothing comes; may raise the reason.
+
+    Raises:
+        AdminError: nothing came for `patience_s`, such as behind an open kafka_txn; try again.
+        KafkaFailure: as the client reports.
+    """
+    reader.read_from({place: start})
+    last_progress = clock.monotonic()
+    at_end = False
+    while not at_end:
+        for record in _fetched(reader):
+            last_progress = clock.monotonic()
+            error = record.error()
+            if error is None:
+                if record.offset() < end:
+                    yield _log_record(record)
+                at_end = at_end or record.offset() >= end - 1
+                continue
+            failure = failure_of(error)
+            if failure.code != Code.PARTITION_EOF:
+                raise named(failure, place, record.offset())
+            # EOF is sent at the last stable offset, which an open kafka_txn holds back.
+            at_end = at_end or record.offset() >= end
+        if clock.monotonic() - last_progress > patience_s:
+            at = reader.positions([place])[place]
+            on_silence({place: max(start, at)})
+            raise AdminError(
+                f"{place[0]} {place[1]}: nothing readable up to offset {end} within"
+                f" {patience_s:.0f} s: an open kafka_txn may hold it back; try again"
+            )
+
+
+def named(failure: KafkaFailure, place: Place, offset: int | None) -> Exception:
+    """Return what to raise for an error that came in place of a record; it names the place."""
+    if failure.code in DAMAGED and offset is not None and offset >= 0:
+        return DamagedRecordError(place, offset, failure.text)
+    topic, partition = place
+    return KafkaFailure(failure.code, f"{topic}[{partition}]@{offset}: {failure.text}")
+
+
+def _fetched(reader: Reader) -> list[Any]:
+    """Return what has been fetched; to wait for many records would be to wait for all of them."""
+    first = reader.poll(_READ_WAIT_S)
+    return [] if first is None else [first, *reader.take(READ_BATCH)]
+
+
+def _log_record(message: Any) -> LogRecord:
+    try:
+        headers = headers_of(message)
+    except DecodeError:
+        headers = None  # what cannot be read is no half message
+    return LogRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp(),
+        message.key(),
+        message.value(),
+        list(headers or ()),
+    )

@@ -1,0 +1,163 @@
+"""What is known of checks beside half and op topic: limits, workers, responders, requests."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, offsets_at
+from halfbridge.checker.admin.transactions.records import headers_or_none
+from halfbridge.checker.admin.transactions.waits import (
+    CHECK_BACKOFF_MS_MAX,
+    TOPIC_GONE_MS,
+    Asked,
+    Limits,
+)
+from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.errors import BridgeError
+from halfbridge.kafka.ports import Edge
+from halfbridge.kafka.settings_topic import READING, read_settings
+from halfbridge.serde.avro import CHECK_REQUEST
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import CHECK
+from halfbridge.serde.records import DaemonSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.kafka.ports import Place
+    from halfbridge.serde.records import CheckRequest
+    from halfbridge.serde.topics import TopicNames
+
+Key = tuple[str, int, str]
+
+# Groups whose members are asked for and whose check topics are read, by one command: the group
+# names of half records are any text, and each group costs a question to a broker.
+GROUPS_MAX = 100
+# Requests read by one `tx list`, the newest ones of each partition: a second's reading.
+REQUESTS_MAX = 100_000
+# Longest RMQ_CHECK that is decoded. One with two names of 249 characters takes 700 bytes, one with
+# the longest id and group that a half record may name 3,500.
+REQUEST_BYTES_MAX = 8_192
+
+
+class Request(NamedTuple):
+    """A check request, and where it stands."""
+
+    request: CheckRequest
+    topic: str
+    partition: int
+    offset: int
+
+
+def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
+    """Return the daemon's limits as its settings record says; the defaults where there is none.
+
+    Raises:
+        AdminError: No broker answers; the operator checks the address.
+    """
+    said: DaemonSettings | None = None
+    # Brokers that do not answer at all are an error here: the record would be waited for in vain.
+    cluster.broker_count()
+    with suppress(BridgeError, AdminError), cluster.reader(more=READING) as reader:
+        records, _ = read_settings(
+            reader, names.settings, stop=cluster.ports.run.event(), clock=cluster.ports.clock
+        )
+        said = next((each.settings for each in reversed(records) if each.settings), None)
+    settings = said or DaemonSettings()
+    backoff_ms = settings.further.get("check_backoff_ms_max", CHECK_BACKOFF_MS_MAX)
+    return Limits(
+        transaction_timeout_ms=settings.transaction_timeout_ms,
+        check_interval_ms=settings.check_interval_ms,
+        check_count_max=settings.check_count_max,
+        transaction_age_ms_max=settings.transaction_age_ms_max,
+        check_backoff_ms_max=max(backoff_ms, settings.check_interval_ms),
+        topic_gone_ms=settings.further.get("topic_gone_ms", TOPIC_GONE_MS),
+        delivery=Delivery.of_number(settings.further.get(DELIVERY_LIMIT)),
+    )
+
+
+def members_of(cluster: Cluster, groups: Iterable[str]) -> dict[str, int]:
+    """Return how many live members consumer groups have; those that cannot be seen are left out."""
+    found: dict[str, int] = {}
+    for group in groups:
+        with suppress(AdminError):
+            found[group] = len(cluster.live_members(group))
+    return found
+
+
+def requests(
+    cluster: Cluster,
+    places: Collection[Place],
+    *,
+    since_ms: int,
+    records_max: int,
+    is_wanted: Callable[[bytes], bool] = lambda _value: True,
+) -> Iterator[Request]:
+    """Yield the readable check requests of some partitions, the newest `records_max` at most.
+
+    Args:
+        cluster: Where the check topics are.
+        places: Partitions of check topics that exist.
+        since_ms: Older requests are left out.
+        records_max: Of all partitions together.
+        is_wanted: Tells by the bytes of RMQ_CHECK whether a request is decoded.
+    """
+    starts = edges(cluster, places, Edge.START)
+    ends = edges(cluster, places, Edge.STABLE_END)
+    begin = offsets_at(cluster, dict.fromkeys(places, since_ms))
+    share = max(1, records_max // max(1, len(places)))
+    spans = {}
+    for place in places:
+        first, end = begin[place], ends[place]
+        if first is not None:
+            spans[place] = Span(max(starts[place], first, end - share), end)
+    for batch in Scan(cluster, spans).batches():
+        for record in batch:
+            request = _request_in(record, is_wanted)
+            if request is not None:
+                yield Request(
+                    request, record.topic() or "", record.partition() or 0, record.offset() or 0
+                )
+
+
+def asked_by_transaction(found: Iterable[Request]) -> dict[Key, Asked]:
+    """Return the requests about each transaction: how many, and the newest one.
+
+    Requests about one transaction stand in several partitions. The newest one is the one that was
+    sent last, by the daemon's partition time.
+    """
+    asked: dict[Key, Asked] = {}
+    for each in found:
+        request = each.request
+        key = request.transaction_id, request.resume_count, request.producer_group
+        before = asked.get(key)
+        if before is None:
+            asked[key] = Asked(1, request)
+        else:
+            last = max(before.last, request, key=_order)
+            asked[key] = Asked(before.requests + 1, last)
+    return asked
+
+
+def check_places(names: TopicNames, group: str, counts: Mapping[str, int]) -> list[Place]:
+    """Return the partitions of a group's check topic; none where there is no such topic."""
+    topic = names.check(group)
+    return [(topic, number) for number in range(counts.get(topic, 0))]
+
+
+def _order(request: CheckRequest) -> tuple[int, int]:
+    return request.sent_timestamp, request.attempt
+
+
+def _request_in(record: Any, is_wanted: Callable[[bytes], bool]) -> CheckRequest | None:
+    for name, value in reversed(headers_or_none(record)):
+        if name == CHECK and value is not None and len(value) <= REQUEST_BYTES_MAX:
+            if not is_wanted(value):
+                return None
+            with suppress(DecodeError):
+                return CHECK_REQUEST.decode(value)
+            return None
+    return None

@@ -1,0 +1,249 @@
+"""Reads many partitions at once, each up to an end that the partition has had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S
+from halfbridge.checker.admin.read import READ_BATCH, named
+from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code
+from halfbridge.kafka.ports import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.search import Slice
+    from halfbridge.kafka.ports import Clock, Place, Reader, Record
+
+# What the client fetches ahead, in records of each partition. With its default of 100,000 a search
+# that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
+# looks at a full queue the queue would be empty most of the time.
+_FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
+# So many partitions that cannot be read are named: an operator who reads on has seen enough.
+NOTED_MAX = 10
+# How late it is noticed that nothing comes any more.
+_WAIT_S = 0.2
+_PROGRESS_S = 1.0
+
+
+class Span(NamedTuple):
+    """Offsets of a partition from `start` up to `end`, which is not included."""
+
+    start: int
+    end: int
+
+
+class Scan:
+    """One reading of several partitions. `skip` ends the reading of a partition early.
+
+    Args:
+        cluster: Where the partitions are.
+        spans: What to read. Empty spans are left out.
+    """
+
+    def __init__(self, cluster: Cluster, spans: Mapping[Place, Span]) -> None:
+        self._cluster = cluster
+        self._spans = {place: span for place, span in spans.items() if span.start < span.end}
+        self._ends = {place: span.end for place, span in self._spans.items()}
+        self._skipped: set[Place] = set()
+
+    @property
+    def total(self) -> int:
+        """Number of offsets in the spans: at most as many records come."""
+        return sum(span.end - span.start for span in self._spans.values())
+
+    def skip(self, places: Iterable[Place]) -> None:
+        """Read no more of some partitions; records that were fetched already may still come."""
+        for place in places:
+            if self._ends.pop(place, None) is not None:
+                self._skipped.add(place)
+
+    def batches(self) -> Iterator[list[Record]]:
+        """Yield committed records until every partition is read to its end, or skipped.
+
+        Records of one partition come in offset order. A batch may be empty.
+
+        Raises:
+            DamagedRecordError: A record cannot be read.
+            AdminError: The brokers do not answer, or nothing came for CALL_TIMEOUT_S, such as
+                behind an open kafka_txn; the operator tries again.
+        """
+        if not self._spans:
+            return
+        cluster = self._cluster
+        cluster.refuse_damaged({place: (at.start, at.end) for place, at in self._spans.items()})
+        monotonic = cluster.ports.clock.monotonic
+        with cluster.errors("read the logs"), cluster.reader(more=_FETCHING) as reader:
+            reader.read_from({place: span.start for place, span in self._spans.items()})
+            last_progress = monotonic()
+            while self._ends:
+                fetched = _fetched(reader)
+                if fetched:
+                    last_progress = monotonic()
+                    yield self._taken(fetched)
+                    if self._skipped:
+                        reader.pause(self._skipped)
+                        self._skipped = set()
+                elif monotonic() - last_progress > CALL_TIMEOUT_S:
+                    cluster.find_damage(
+                        {
+                            place: max(self._spans[place].start, at)
+                            for place, at in reader.positions(self._ends).items()
+                        }
+                    )
+                    raise AdminError(
+                        f"{_named(self._ends)}: nothing readable within {CALL_TIMEOUT_S:.0f} s: an"
+                        " open kafka_txn may hold it back; try again"
+                    )
+
+    def _taken(self, fetched: list[Any]) -> list[Record]:
+        ends = self._ends
+        taken = []
+        for record in fetched:
+            place = record.topic(), record.partition()
+            end = ends.get(place)
+            error = record.error()
+            if error is not None:
+                failure = failure_of(error)
+                if failure.code != Code.PARTITION_EOF:
+                    raise named(failure, place, record.offset())
+                if end is not None and record.offset() >= end:
+                    self.skip([place])
+                continue
+            if end is None:
+                continue
+            offset = record.offset()
+            if offset < end:
+                taken.append(record)
+            if offset >= end - 1:
+                self.skip([place])
+        return taken
+
+
+class Progress:
+    """Tells how far scans are, one line about once a second.
+
+    Args:
+        clock: The clock.
+        tell: Takes a line.
+    """
+
+    def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
+        self._clock, self._tell = clock, tell
+        self._told_at = clock.monotonic()
+
+    def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[Record]]:
+        """Yield the batches of `scan`.
+
+        Args:
+            scan: What is read.
+            what: What it is read for.
+            unit: What is counted.
+        """
+        done = 0
+        for batch in scan.batches():
+            done += len(batch)
+            yield batch
+            now = self._clock.monotonic()
+            if now - self._told_at > _PROGRESS_S:
+                self._told_at = now
+                self._tell(f"{what}: {done} of at most {scan.total} {unit}")
+
+
+def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, int]:
+    """Return one edge of the logs of many partitions, asked all at once."""
+    wanted = list(places)
+    if not wanted:
+        return {}
+
+    def ask() -> dict[Place, int]:
+        answers = cluster.admin.ask_ends(wanted, edge, CALL_TIMEOUT_S)
+        return {place: answer.result() for place, answer in answers.items()}
+
+    with cluster.errors("read the ends of partitions"):
+        return cluster.patiently(ask)
+
+
+def partition_counts(cluster: Cluster) -> dict[str, int]:
+    """Return the number of partitions of every topic that may be seen."""
+    return {topic: seen.partitions for topic, seen in cluster.seen_topics().items()}
+
+
+def leaderless(cluster: Cluster) -> frozenset[Place]:
+    """Return the partitions without a leader: a question about their logs is not answered."""
+    known = cluster.seen_topics()
+    return frozenset((topic, number) for topic, seen in known.items() for number in seen.leaderless)
+
+
+def not_read(places: Iterable[Place], topics: Collection[str]) -> list[str]:
+    """Return a note for each of the first NOTED_MAX of `places` that is of one of `topics`."""
+    return [
+        f"partition {number} of topic {topic} has no leader, so it was not read"
+        for topic, number in sorted(place for place in places if place[0] in topics)[:NOTED_MAX]
+    ]
+
+
+def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:
+    """Return where partitions can be read to (read_committed).
+
+    Args:
+        cluster: Where the partitions are.
+        least: Partition -> an offset up to which the log must be readable. It is waited for: an
+            open kafka_txn may hold it back for a moment.
+
+    Raises:
+        AdminError: An open kafka_txn held a partition back for CALL_TIMEOUT_S.
+    """
+    clock, run = cluster.ports.clock, cluster.ports.run
+    deadline = clock.monotonic() + CALL_TIMEOUT_S
+    while True:
+        ends = edges(cluster, least, Edge.STABLE_END)
+        short = {place: at for place, at in least.items() if ends[place] < at}
+        if not short:
+            return ends
+        if clock.monotonic() > deadline:
+            raise AdminError(
+                f"{_named(short)}: not readable to a committed offset within"
+                f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn holds it back; try again"
+            )
+        run.pause(_WAIT_S)
+
+
+def offsets_at(cluster: Cluster, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+    """Return the first offset whose record is not older than a time; None: there is none."""
+    if not times_ms:
+        return {}
+    with cluster.errors("look up offsets by time"), cluster.reader() as reader:
+        return reader.offsets_at(times_ms, CALL_TIMEOUT_S)
+
+
+def spans_between(cluster: Cluster, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
+    """Return the offsets of a range of time, up to the last stable offsets.
+
+    Places without a record in or after the range are left out.
+    """
+    wanted = list(places)
+    ends = edges(cluster, wanted, Edge.STABLE_END)
+    begins = offsets_at(cluster, dict.fromkeys(wanted, time.from_ms))
+    stops: dict[Place, int | None] = {}
+    if time.until_ms is not None:
+        stops = offsets_at(cluster, dict.fromkeys(wanted, time.until_ms))
+    found = {}
+    for place in wanted:
+        begin, stop = begins[place], stops.get(place)
+        if begin is not None:
+            found[place] = Span(begin, ends[place] if stop is None else stop)
+    return found
+
+
+def _fetched(reader: Reader) -> list[Any]:
+    first = reader.poll(_WAIT_S)
+    return [] if first is None else [first, *reader.take(READ_BATCH)]
+
+
+def _named(places: Iterable[Place]) -> str:
+    topic, partition = min(places)
+    return f"{topic} {partition}"

@@ -1,0 +1,302 @@
+"""Finds one transaction: its half messages, ops, check requests, deliveries and dead letters.
+
+The id says when the transaction began, so reading begins there. Every half partition is read until
+the first half message is found. From there on one pair is read, until the transaction is settled
+and a while longer, since a decision that lost may stand behind the one that won.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.checker.admin.placed import lacks_of, needed
+from halfbridge.checker.admin.transactions import asked, search
+from halfbridge.checker.admin.transactions import events as made
+from halfbridge.checker.admin.transactions.ends import Ends
+from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, judge
+from halfbridge.checker.admin.transactions.logs import (
+    Span,
+    leaderless,
+    not_read,
+    partition_counts,
+)
+from halfbridge.checker.admin.transactions.one_asked import OneAsked
+from halfbridge.checker.admin.transactions.trail import Pieces, Trail, after
+from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
+from halfbridge.checker.admin.transactions.waits import undecided_of
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.serde.protocol import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.placed import Lacking
+    from halfbridge.checker.admin.transactions.life import Event, Judged
+    from halfbridge.checker.admin.transactions.trail import Match
+    from halfbridge.checker.admin.transactions.waits import Limits
+    from halfbridge.kafka.ports import Place
+    from halfbridge.serde.progress import Progress
+    from halfbridge.serde.topics import TopicNames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which transaction, and where to look for it.
+
+    Attributes:
+        id: The transaction id.
+        from_ms: Where the search begins; None: at the time in the id.
+        until_ms: Where the search ends; None: at the ends of the logs, or once it is settled.
+        partition: The pair; None: any.
+        with_payload: Keep keys, values and headers of what is found.
+    """
+
+    id: str
+    from_ms: int | None = None
+    until_ms: int | None = None
+    partition: int | None = None
+    with_payload: bool = False
+
+
+def look_up(
+    cluster: Cluster,
+    names: TopicNames,
+    wanted: Wanted,
+    *,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> Life:
+    """Return what the logs say of one transaction; `state` is NOT_FOUND where they say nothing.
+
+    Reads beside running daemons, joins no group and commits nothing.
+
+    Args:
+        cluster: Where the installation is.
+        names: Of its topics.
+        wanted: Which transaction.
+        tell: Called with one line about once a second while much is read.
+
+    Raises:
+        AdminError: The id says no time and none was given, there are no such topics, or the brokers
+            do not answer; the text says what to do.
+    """
+    return _LookUp(cluster, names, wanted, tell).life()
+
+
+class _LaterLife(NamedTuple):
+    """A later life of a transaction: its resume count, and from when on its records stand."""
+
+    from_ms: int
+    number: int
+
+
+class _LookUp:
+    def __init__(
+        self, cluster: Cluster, names: TopicNames, wanted: Wanted, tell: Callable[[str], None]
+    ) -> None:
+        self._cluster = cluster
+        self._names = names
+        self._wanted = wanted
+        self._trail = Trail(cluster, wanted.id, tell)
+        self._tell = tell
+        self._notes: list[str] = []
+        self._leaderless: frozenset[Place] = frozenset()
+
+    def life(self) -> Life:
+        wanted = self._wanted
+        begin_ms = wanted.from_ms
+        if begin_ms is None:
+            begin_ms = search.birth_ms(wanted.id)
+        if begin_ms is None:
+            raise AdminError(
+                f"{wanted.id!r} is no id that halfbridge makes, so it does not say when the"
+                " transaction began: give --from TIME"
+            )
+        partitions = None if wanted.partition is None else [wanted.partition]
+        numbers = wanted_partitions(self._cluster, self._names, partitions)
+        self._leaderless = leaderless(self._cluster)
+        ranges = search.slices(begin_ms, wanted.until_ms, is_exact=wanted.from_ms is not None)
+        from_ms = min(each.from_ms for each in ranges)
+        for each in ranges:
+            match = self._first_in(each, numbers)
+            if match is not None:
+                return self._life_from(match, each)
+        return Life(
+            id=wanted.id,
+            state=NOT_FOUND,
+            read_from_ms=from_ms,
+            read_until_ms=wanted.until_ms,
+            at_ms=self._cluster.ports.clock.time_ms(),
+            notes=(
+                "no record of this id was found; records that expired cannot be found",
+                *not_read(self._leaderless, (self._names.half, self._names.op)),
+            ),
+        )
+
+    def _first_in(self, time: search.Slice, numbers: list[int]) -> Match | None:
+        """Return the first half record of the id; where there is none, its first op."""
+        if time.until_ms is None or time.until_ms - time.from_ms > search.USUAL_MS:
+            self._tell("not found within ten minutes of its begin; reading on to the end")
+        for topic in (self._names.half, self._names.op):
+            places = [
+                place for number in numbers if (place := (topic, number)) not in self._leaderless
+            ]
+            match = self._trail.first(places, time, is_half=topic == self._names.half)
+            if match is not None:
+                return match
+        return None
+
+    def _life_from(self, match: Match, time: search.Slice) -> Life:
+        begin_ms = time.from_ms if match.append_ms < 0 else after(match.append_ms)
+        rest = search.Slice(begin_ms, self._wanted.until_ms)
+        limits = asked.daemon_limits(self._cluster, self._names)
+        pieces, judged = self._pieces(match.partition, rest, limits, Pieces([], []), life=0)
+        life = self._told(match.partition, rest, pieces, judged, limits)
+        later = self._later_life(life)
+        if later is None:
+            return life
+        self._notes = []
+        rest = search.Slice(later.from_ms, self._wanted.until_ms)
+        pieces, judged = self._pieces(match.partition, rest, limits, pieces, life=later.number)
+        return self._told(match.partition, rest._replace(from_ms=begin_ms), pieces, judged, limits)
+
+    def _pieces(
+        self, partition: int, time: search.Slice, limits: Limits, known: Pieces, *, life: int
+    ) -> tuple[Pieces, Judged]:
+        """Return the records in a range of time beside known ones, and what they amount to.
+
+        Args:
+            partition: The pair.
+            time: What to read.
+            limits: The daemon's.
+            known: Records that were read before.
+            life: The transaction is not settled before this life of it is decided.
+        """
+        half, op = (self._names.half, partition), (self._names.op, partition)
+        spans = self._trail.spans([half, op], time)
+        settings = reading_settings(limits)
+
+        def judged_of(found: Pieces) -> Judged | None:
+            whole = known.with_more(found)
+            return judge([half for _, half in whole.halves], [op for _, op in whole.ops], settings)
+
+        def is_settled(found: Pieces) -> bool:
+            judged = judged_of(found)
+            if judged is None or judged.resume_count < life:
+                return False
+            return judged.state is not State.UNDECIDED
+
+        nothing = Span(0, 0)
+        found = self._trail.pieces(
+            spans.get(half, nothing), spans.get(op, nothing), (half, op), is_settled
+        )
+        judged = judged_of(found)
+        if judged is None:
+            raise AdminError(f"the records of {self._wanted.id} expired while they were read")
+        return known.with_more(found), judged
+
+    def _later_life(self, life: Life) -> _LaterLife | None:
+        """Return the last life that operators have begun after `life`; None: there is none."""
+        dead = [each for each in life.events if each.kind is Kind.DEAD_LETTER]
+        if not dead:
+            return None
+        since_ms = min(each.at_ms or 0 for each in dead)
+        places = [(each.topic, each.partition) for each in dead]
+        time = search.Slice(after(since_ms), self._wanted.until_ms)
+        marks = self._trail.marks(self._trail.spans(dict.fromkeys(places), time))
+        later = [each for each in marks if each[1].resume_count > life.resume_count]
+        if not later:
+            return None
+        begun_ms = min(max(0, record.timestamp()[1]) for record, _ in later)
+        return _LaterLife(after(begun_ms), max(mark.resume_count for _, mark in later))
+
+    def _told(
+        self,
+        partition: int,
+        time: search.Slice,
+        pieces: Pieces,
+        judged: Judged,
+        limits: Limits,
+    ) -> Life:
+        progress = self._progress_of(partition)
+        half_events = [
+            self._with_payload(made.half_event(record, half), record)
+            for record, half in pieces.halves
+        ]
+        op_events = [
+            made.op_event(record, read, judged.rulings.get(read.offset), progress)
+            for record, read in pieces.ops
+        ]
+        winner = next((each for each in op_events if each.offset == judged.winner), None)
+        counts = partition_counts(self._cluster)
+        begun_ms = min((each.at_ms or 0 for each in half_events), default=time.from_ms)
+        key = self._wanted.id, judged.resume_count, judged.group
+        asking = OneAsked(self._cluster, self._names, key, limits, counts)
+        checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
+        ends = Ends(self._trail, self._names, counts, self._leaderless, wanted=judged)
+        found, notes = ends.read(
+            half_events, op_events, search.Slice(begun_ms, self._wanted.until_ms)
+        )
+        end_events = [self._with_payload(event, record) for event, record in found]
+        is_open = judged.state is State.UNDECIDED or (
+            winner is not None and winner.is_applied is False
+        )
+        has_dead = any(event.kind is Kind.DEAD_LETTER for event, _ in found)
+        lacks = self._lacks(pieces, judged, counts) if is_open or has_dead else ()
+        events = [*half_events, *op_events, *map(made.check_event, checks), *end_events]
+        life = Life(
+            id=self._wanted.id,
+            state=STATES[judged.state],
+            resume_count=judged.resume_count,
+            producer_group=judged.group,
+            partition=partition,
+            decided_by=winner,
+            is_applied=None if winner is None else winner.is_applied,
+            events=made.in_order(events),
+            is_deferred=progress is not None and judged.winner in progress.deferred,
+            lacks=lacks,
+            topic_gone_ms=limits.topic_gone_ms,
+            read_from_ms=time.from_ms,
+            read_until_ms=time.until_ms,
+            at_ms=self._cluster.ports.clock.time_ms(),
+            delivery=limits.delivery,
+            notes=(*self._notes, *notes),
+        )
+        if judged.entry is None:
+            return life
+        world = asking.world(checks, [read.op for _, read in pieces.ops])
+        return replace(life, undecided=undecided_of(judged.entry, partition, world))
+
+    def _lacks(
+        self, pieces: Pieces, judged: Judged, counts: Mapping[str, int]
+    ) -> tuple[Lacking, ...]:
+        """Return what the messages of the transaction's last life cannot be written to now."""
+        messages = [
+            needed(topic, told.real_partition, counts.get(topic, 0), record.key())
+            for record, half in pieces.halves
+            if (told := half.metadata).resume_count == judged.resume_count
+            and told.producer_group == judged.group
+            and not self._names.is_internal(topic := told.real_topic)
+        ]
+        return lacks_of(self._cluster, messages)
+
+    def _progress_of(self, partition: int) -> Progress | None:
+        """Return the daemon's committed progress of the pair; None where it cannot be trusted."""
+        half, op = (self._names.half, partition), (self._names.op, partition)
+        committed = self._cluster.committed(self._names.daemon_group, [half, op])
+        try:
+            return parse_progress(
+                committed[half].offset, committed[op].offset, committed[op].metadata
+            )
+        except ProgressError as error:
+            self._notes.append(
+                f"pair {partition} is stopped ({error}); run halfbridge checker init"
+                f" --partition {partition}"
+            )
+            return None
+
+    def _with_payload(self, event: Event, record: Any) -> Event:
+        has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)
+        return made.with_payload(event, record) if self._wanted.with_payload and has_it else event

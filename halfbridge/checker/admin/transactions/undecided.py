@@ -1,0 +1,317 @@
+"""The undecided transactions of an installation, from the logs, by the ledger's own rebuild.
+
+For each pair a ledger is rebuilt from the committed offsets, as a worker does when it begins: half
+records from H and ops from T. Then it goes on to the end of the log. Its plans are thrown away, so
+nothing is delivered, asked or discarded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.admin.placed import describe_command
+from halfbridge.checker.admin.topics import common_partitions
+from halfbridge.checker.admin.transactions.logs import (
+    Scan,
+    Span,
+    edges,
+    leaderless,
+    stable_ends,
+)
+from halfbridge.checker.admin.transactions.records import half_read, op_read
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.settings import LedgerSettings
+from halfbridge.checker.errors import AdminError, DamagedRecordError
+from halfbridge.kafka.ports import Edge
+from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.serde.protocol import decision_of
+from halfbridge.serde.records import OpKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.waits import Limits
+    from halfbridge.kafka.ports import Place, Record
+    from halfbridge.serde.progress import Progress
+    from halfbridge.serde.records import Op
+    from halfbridge.serde.topics import TopicNames
+    from halfbridge.serde.verifier import Verifier
+
+Key = tuple[str, int, str]
+
+# The window rule bounds what there is to read while a daemon runs: 100,000 records of a pair and 4
+# for each undecided one. After days without a daemon there is more.
+RECORDS_MAX = 20_000_000
+# As the daemon's `entries_bytes_max`: 1.9 million undecided transactions of one message.
+ENTRIES_BYTES_MAX = 2304 * 1024 * 1024
+# Answers that decide nothing and may be told as the reason of a wait; a pair. The newest ones.
+ANSWERS_MAX = 200_000
+# Ops below T that are read as well, a pair: a rebuild needs none of them, but answers that did not
+# count stand among them, and say why a check was not answered.
+OPS_BEFORE = 20_000
+# No plan is written, so none has to be small.
+_PLAN_MAX = 1 << 60
+_BODIES_MAX = 64 * 1024 * 1024
+
+
+class Stopped(NamedTuple):
+    """A pair of which nobody knows what is undecided.
+
+    Its committed offsets cannot be trusted, one of its records is damaged, or it has no leader.
+    """
+
+    partition: int
+    why: str
+    needs_init: bool = True
+
+    @property
+    def remedy(self) -> str:
+        """What the operator does, as the end of a sentence; empty: `why` says it."""
+        init = f"; run halfbridge checker init --partition {self.partition}"
+        return init if self.needs_init else ""
+
+
+class PairState:
+    """What one pair's logs say.
+
+    Args:
+        partition: The pair.
+        progress: The committed progress.
+        settings: Of its ledger.
+
+    Attributes:
+        ledger: Rebuilt, and brought to the end of the log.
+        answers: The last answer of a transaction that decides nothing.
+        ops: Ops read, by (producer group, kind).
+    """
+
+    def __init__(self, partition: int, progress: Progress, settings: LedgerSettings) -> None:
+        self.partition = partition
+        self.progress = progress
+        self.ledger = Ledger(settings, progress)
+        self.answers: dict[Key, Op] = {}
+        self.ops: Counter[tuple[str, OpKind]] = Counter()
+
+    def waiting(self) -> dict[Key, str]:
+        """Return the decisions that cannot be applied yet, by transaction: their kinds."""
+        return {
+            _key(read.op): read.op.kind.value
+            for read in self.ledger.waiting()
+            if decision_of(read.op) is not None
+        }
+
+
+def _key(op: Op) -> Key:
+    return op.transaction_id, op.resume_count, op.producer_group
+
+
+def read_pairs(
+    cluster: Cluster,
+    names: TopicNames,
+    limits: Limits,
+    *,
+    partitions: Collection[int] | None = None,
+    on_progress: Callable[[int], None] = lambda _records: None,
+) -> tuple[list[PairState], list[Stopped]]:
+    """Return the state of the pairs, and which pairs are stopped; change nothing.
+
+    Args:
+        cluster: Where the installation is.
+        names: Of its topics.
+        limits: The daemon's.
+        partitions: The pairs to read; None: all.
+        on_progress: Called with the number of records that were read so far.
+
+    Raises:
+        AdminError: There are no such topics or pairs, the brokers do not answer, or there is more
+            to read than RECORDS_MAX and ENTRIES_BYTES_MAX allow; the text says what to do.
+    """
+    numbers = wanted_partitions(cluster, names, partitions)
+    begun = _begun(cluster, names, numbers)
+    settings = reading_settings(limits)
+    while True:  # once more for each pair with a damaged record
+        pairs = [
+            PairState(number, progress, settings)
+            for number, progress in begun.items()
+            if not isinstance(progress, Stopped)
+        ]
+        try:
+            _read(cluster, names, {pair.partition: pair for pair in pairs}, on_progress)
+        except DamagedRecordError as error:
+            number = error.place[1]
+            begun[number] = Stopped(number, str(error), needs_init=False)
+        else:
+            return pairs, [each for each in begun.values() if isinstance(each, Stopped)]
+
+
+def wanted_partitions(
+    cluster: Cluster, names: TopicNames, partitions: Collection[int] | None
+) -> list[int]:
+    """Return the numbers of the pairs to read.
+
+    Raises:
+        AdminError: There is no installation of this prefix, or no such pair.
+    """
+    count = common_partitions(cluster, names)
+    if not count:
+        raise AdminError(
+            f"there is no topic {names.half} or {names.op} (or no right to see it): check"
+            " --topic-prefix, or run halfbridge topics create"
+        )
+    missing = sorted(each for each in partitions or () if not 0 <= each < count)
+    if missing:
+        raise AdminError(
+            f"--partition {missing[0]}: there is no such pair; half and op have {count}"
+        )
+    return sorted(set(partitions)) if partitions else list(range(count))
+
+
+def reading_settings(limits: Limits) -> LedgerSettings:
+    """Return the settings of a ledger that only reads: no window is kept, no copy is refused."""
+    return LedgerSettings(
+        transaction_timeout_ms=limits.transaction_timeout_ms,
+        check_interval_ms=limits.check_interval_ms,
+        check_count_max=limits.check_count_max,
+        transaction_age_ms_max=limits.transaction_age_ms_max,
+        check_backoff_ms_max=limits.check_backoff_ms_max,
+        republish_window_records=_PLAN_MAX,
+        republish_window_bytes=_PLAN_MAX,
+        ledger_bytes_max=_BODIES_MAX,
+        entries_bytes_max=_PLAN_MAX,
+        unanswered_before_discard=0,
+        readiness_before_discard_ms=0,
+        actor="",
+        allows=lambda _group, _topic: True,
+        copy_fits=lambda _half: True,
+    )
+
+
+def _begun(
+    cluster: Cluster, names: TopicNames, numbers: Collection[int]
+) -> dict[int, Progress | Stopped]:
+    """Return where each pair begins, or why nobody knows."""
+    begun: dict[int, Progress | Stopped] = {}
+    for topic, number in sorted(leaderless(cluster)):
+        if topic in (names.half, names.op) and number in numbers:
+            why = f"partition {number} of {topic} has no leader; run {describe_command(topic)}"
+            begun[number] = Stopped(number, why, needs_init=False)
+    numbers = [number for number in numbers if number not in begun]
+    places = [(topic, number) for number in numbers for topic in (names.half, names.op)]
+    if not places:
+        return begun
+    committed = cluster.committed(names.daemon_group, places)
+    starts, ends = edges(cluster, places, Edge.START), edges(cluster, places, Edge.END)
+    for number in numbers:
+        half, op = (names.half, number), (names.op, number)
+        at_op = committed[op]
+        try:
+            progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
+            begun[number] = check_against_log(
+                progress, (starts[half], ends[half]), (starts[op], ends[op])
+            )
+        except ProgressError as error:
+            begun[number] = Stopped(number, str(error))
+    return begun
+
+
+def _spans(
+    cluster: Cluster, names: TopicNames, pairs: Mapping[int, PairState]
+) -> dict[Place, Span]:
+    begun = {number: pair.progress for number, pair in pairs.items()}
+    # Ops first: the half message of an op that can be read was stored before the op.
+    ops = stable_ends(cluster, {(names.op, number): at.op for number, at in begun.items()})
+    halves = stable_ends(
+        cluster, {(names.half, number): at.rebuild_to for number, at in begun.items()}
+    )
+    starts = edges(cluster, ops, Edge.START)
+    return {
+        **{place: Span(begun[place[1]].half, end) for place, end in halves.items()},
+        **{
+            place: Span(max(starts[place], begun[place[1]].ops_from - OPS_BEFORE), end)
+            for place, end in ops.items()
+        },
+    }
+
+
+def _read(
+    cluster: Cluster,
+    names: TopicNames,
+    pairs: Mapping[int, PairState],
+    on_progress: Callable[[int], None],
+) -> None:
+    spans = _spans(cluster, names, pairs)
+    wanted = sum(span.end - span.start for span in spans.values())
+    if wanted > RECORDS_MAX:
+        raise AdminError(
+            f"{wanted} records would have to be read, more than {RECORDS_MAX}: start the daemon,"
+            " which shortens what is left to read, or choose a pair with --partition"
+        )
+    records, now_ms = 0, 0
+    for batch in Scan(cluster, spans).batches():
+        now_ms = max(now_ms, _take(batch, names.half, pairs, cluster.signatures.verifier))
+        records += len(batch)
+        _apply(pairs.values(), now_ms)
+        on_progress(records)
+    for (topic, number), span in spans.items():
+        ledger = pairs[number].ledger
+        (ledger.half_read_to if topic == names.half else ledger.op_read_to)(span.end)
+    _apply(pairs.values(), now_ms)
+
+
+def _take(
+    batch: list[Record],
+    half_topic: str,
+    pairs: Mapping[int, PairState],
+    verifier: Verifier | None,
+) -> int:
+    """Give the records to their ledgers; return the newest append time."""
+    newest_ms = 0
+    for record in batch:
+        pair = pairs[record.partition() or 0]
+        if record.topic() == half_topic:
+            half = half_read(record, verifier, with_key=True)
+            if type(half) is HalfRead:
+                pair.ledger.half(half)
+            elif isinstance(half, JunkRead):
+                pair.ledger.junk_half(half)
+            newest_ms = max(newest_ms, half.append_ms)
+            continue
+        ledger = pair.ledger
+        read = op_read(record, verifier)
+        if isinstance(read, JunkRead):
+            if read.offset >= pair.progress.ops_from:
+                ledger.junk_op(read)
+            continue
+        op = read.op
+        if read.offset >= pair.progress.ops_from:
+            ledger.op(read)
+        pair.ops[op.producer_group, op.kind] += 1
+        if op.kind is OpKind.UNKNOWN:
+            pair.answers[_key(op)] = op
+    return newest_ms
+
+
+def _was_deferred(_messages: Sequence[HalfRead], _op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
+    """Keep the deliveries deferred that the committed progress says are."""
+    return again
+
+
+def _apply(pairs: Collection[PairState], now_ms: int) -> None:
+    """Have the ledgers apply what they can, and forget what is decided."""
+    entries_bytes = 0
+    for pair in pairs:
+        ledger = pair.ledger
+        ledger.plan(now_ms, records_max=_PLAN_MAX, size_bytes_max=_PLAN_MAX, awaits=_was_deferred)
+        ledger.committed(ledger.progress())
+        entries_bytes += ledger.memory.entries_bytes
+        while len(pair.answers) > ANSWERS_MAX:
+            del pair.answers[next(iter(pair.answers))]
+    if entries_bytes > ENTRIES_BYTES_MAX:
+        raise AdminError(
+            f"what is undecided takes more than {ENTRIES_BYTES_MAX >> 20} MiB of memory: choose a"
+            " pair with --partition"
+        )

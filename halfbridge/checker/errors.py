@@ -1,0 +1,68 @@
+"""Errors of the daemon, and the exit statuses that a supervisor and a service manager see.
+
+CheckerError (BridgeError)
+├─ SlotError             no worker slot is free; the operator gives --slot or --state-dir
+├─ SlotTakenError        another worker runs on this slot; the operator stops one of the two
+├─ MetricsPortError      the port is taken; the operator gives another --metrics-port
+└─ AdminError            topics or offsets could not be read or written; the text says what to do
+   ├─ DamagedRecordError a record cannot be read; the text names it, and what to do
+   └─ InDoubtError       a record was sent and may be stored; the same command may be repeated
+"""
+
+from __future__ import annotations
+
+from halfbridge.kafka.errors import BridgeError
+
+EXIT_OK = 0
+EXIT_ERROR = 1  # unexpected: a restart may help
+EXIT_CONFIG = 2  # configuration or usage: a restart does not help
+EXIT_OPERATOR = 3  # an operator must correct something in the cluster first
+
+
+class CheckerError(BridgeError):
+    """The daemon cannot continue; `exit_code` is the exit status of its process."""
+
+    exit_code = EXIT_ERROR
+
+
+class SlotError(CheckerError):
+    """No worker slot is free, or the slot's name is invalid."""
+
+    exit_code = EXIT_CONFIG
+
+
+class SlotTakenError(CheckerError):
+    """A newer worker has taken over this slot; a restart would only take the slot back."""
+
+    exit_code = EXIT_OPERATOR
+
+
+class MetricsPortError(CheckerError):
+    """The metrics port cannot be opened."""
+
+    exit_code = EXIT_CONFIG
+
+
+class AdminError(CheckerError):
+    """An operator's command could not be carried out; the text says what to do."""
+
+
+class DamagedRecordError(AdminError):
+    """A record cannot be read: the operator repairs the partition from another replica.
+
+    Attributes:
+        place: Topic and partition.
+        offset: The first offset that cannot be read.
+    """
+
+    def __init__(self, place: tuple[str, int], offset: int, why: str = "") -> None:
+        (topic, partition), cause = place, f" ({why})" if why else ""
+        super().__init__(
+            f"{topic}[{partition}]@{offset}: the record there is damaged{cause};"
+            " repair the partition from another replica: docs/operations.md, A damaged record"
+        )
+        self.place, self.offset = place, offset
+
+
+class InDoubtError(AdminError):
+    """A record was sent, and nobody knows whether the record is stored."""

@@ -1,0 +1,312 @@
+"""Writes batches in the mode at-least-once: records first, their offsets behind them.
+
+A batch of real records alone is written by an idempotent producer, proven, and only then are its
+offsets committed through the group. Between the two steps a death, or a failure, has the batch
+written again: with the same transaction ids and message indices. All other batches are kafka_txns
+in this mode too, because rebuilds, and operators, read what they write: copies, DISCARD ops and
+dead letters (ADR 21).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+from halfbridge.checker.loop.batch_writer import BatchWriter, shared_properties
+from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.first_writes import FirstWrites
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.told import Told
+from halfbridge.kafka.errors import MEMBER_FENCED, Code, KafkaFailure, RetriableError, bridge_error
+from halfbridge.kafka.ports import Writer
+from halfbridge.serde.delivery import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.publish import Outgoing
+    from halfbridge.kafka.ports import Member, Ports
+
+# The first batches of a new outlet are kafka_txns. Outlets are new after each failure, so a record
+# that brokers refuse is looked for, batch by batch, without repeating the others each time. It must
+# be at least one, since nothing else finds the record.
+FIRST_KAFKA_TXNS = 4
+# The client gives no record up by itself: it would go on with the records behind it. A batch whose
+# time is over fails, and all that is left of it is purged.
+_NEVER_MS = 0
+# Pause before a commit of unknown outcome is repeated.
+_PAUSE_S = 0.05
+_FENCED = MEMBER_FENCED | {Code.FATAL}
+
+
+class BoundMember:
+    """A member of the group, bound to the generation in which it was assigned its partitions.
+
+    Args:
+        member: The member.
+        membership: Its id and generation in the assignment callback.
+
+    Attributes:
+        is_worn: A commit was in doubt, or the client lost a connection meanwhile. Its request may
+            still arrive, behind a later commit, and set the offsets back. The member must be
+            replaced: brokers refuse a late request of a member that another one has replaced.
+    """
+
+    def __init__(self, member: Member, membership: object) -> None:
+        self._member = member
+        self.membership = membership
+        self.is_worn = False
+        self._is_committing = self._is_in_doubt = False
+
+    def commit(
+        self,
+        offsets: Sequence[tuple[str, int, int, str]],
+        *,
+        is_over: Callable[[], bool],
+        pause: Callable[[], None],
+    ) -> None:
+        """Commit, again and again while the outcome is unknown: a repetition changes nothing.
+
+        Args:
+            offsets: (topic, partition, offset, metadata); all are committed, or none is.
+            is_over: Tells whether to give up.
+            pause: Called before each repetition.
+
+        Raises:
+            KafkaFailure: as `Member.commit_as`.
+        """
+        wanted = {(topic, number): (offset, text) for topic, number, offset, text in offsets}
+        self._is_committing, self._is_in_doubt = True, False
+        try:
+            while True:
+                try:
+                    self._member.commit_as(wanted, self.membership)
+                except RuntimeError as error:  # the loop has replaced the member meanwhile
+                    raise KafkaFailure(Code.STATE, "the consumer is closed") from error
+                except KafkaFailure as failure:
+                    if not isinstance(bridge_error(failure), RetriableError):
+                        raise
+                    self._is_in_doubt = True
+                    if is_over():
+                        raise
+                else:
+                    return
+                pause()
+        finally:
+            self._is_committing = False
+            self.is_worn = self.is_worn or self._is_in_doubt
+
+    def connection_lost(self) -> None:
+        """Take note that the client has lost a connection or an answer."""
+        if self._is_committing:
+            self._is_in_doubt = True
+
+
+def commits_with(member: Member, delivery: str) -> object:
+    """Return what an outlet is given to commit offsets with, in the member's present generation."""
+    membership = member.membership()
+    is_exact = delivery == Delivery.EXACTLY_ONCE
+    return membership if is_exact else BoundMember(member, membership)
+
+
+class AtLeastOnce:
+    """An outlet as `Transactor` is; real records do not go through its kafka_txns.
+
+    Args: as `Transactor`.
+    """
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        transactional_id: str,
+        *,
+        ports: Ports,
+        batch: Batch = Batch.USUAL,
+    ) -> None:
+        self._config, self._id, self._ports, self.batch = config, transactional_id, ports, batch
+        self._own = frozenset((config.names.half, config.names.op, config.names.dead))
+        self._kafka_txns_left = FIRST_KAFKA_TXNS
+        self._transactor = self._new_transactor()
+        self._plain = PlainOutlet(config, ports=ports, batch=batch)
+        self._is_plain = False
+
+    def start(self, timeout_s: float | None = None) -> None:
+        """Take over the transactional id, as `Transactor.start`."""
+        self._transactor.start(timeout_s)
+
+    @property
+    def stall_s(self) -> float:
+        """As `BatchWriter.stall_s`."""
+        return self._transactor.stall_s
+
+    @stall_s.setter
+    def stall_s(self, stall_s: float) -> None:
+        self._transactor.stall_s = self._plain.stall_s = stall_s
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id."""
+        return self._id
+
+    def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
+        """Hand `records` over, in order, in a kafka_txn if they need one.
+
+        Returns and raises: as `Transactor.write`.
+        """
+        batch = [*records]
+        self._is_plain = self._may_be_plain(batch)
+        if self._is_plain:
+            self._plain.write(batch)
+            return {}
+        if batch:
+            self._kafka_txns_left = max(0, self._kafka_txns_left - 1)
+        if self._transactor.worn:
+            stall_s = self.stall_s
+            self._transactor.close()
+            self._transactor = self._new_transactor()
+            self._transactor.stall_s = stall_s
+            self._transactor.start()
+        return self._transactor.write(batch)
+
+    def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
+        """Commit `offsets` once the written records are proven.
+
+        Args:
+            offsets: (topic, partition, offset, metadata).
+            membership: A `BoundMember`, from `Input`.
+
+        Raises:
+            KafkaTxnFailedError: a record is not proven; or the offsets are not committed, or may
+                not be.
+        """
+        if self._is_plain:
+            self._plain.commit(offsets, membership)
+        else:
+            self._transactor.commit(offsets, cast("BoundMember", membership).membership)
+
+    @property
+    def worn(self) -> bool:
+        """False: `write` replaces a worn transactional producer itself, when one is needed."""
+        return False
+
+    @property
+    def is_hung(self) -> bool:
+        """As `Transactor.is_hung`."""
+        return self._plain.is_hung or self._transactor.is_hung
+
+    def close(self) -> None:
+        """Drop the producers, which may be broken, without waiting."""
+        self._plain.close()
+        self._transactor.close()
+
+    def _may_be_plain(self, batch: Sequence[Outgoing]) -> bool:
+        if not batch:
+            return True
+        if self._kafka_txns_left or self.batch is not Batch.USUAL:
+            return False
+        own = self._own
+        return not any(record.topic in own for record in batch)
+
+    def _new_transactor(self) -> Transactor:
+        return Transactor(self._config, self._id, ports=self._ports, batch=self.batch)
+
+
+class PlainOutlet(BatchWriter[Writer]):
+    """An idempotent producer: writes batches of real records without kafka_txns.
+
+    What is stored of a batch is, in each partition, a beginning of what was handed over. So whoever
+    takes each message once finds messages in the order of the decisions, however often batches are
+    written again:
+
+    - Brokers take a producer's batches of a partition in their order only, from the second one on
+      (`FirstWrites`).
+    - After a refusal the client sends nothing more (`enable.gapless.guarantee`).
+    - No record is given up alone, for its age (`_NEVER_MS`).
+
+    Args: as `Transactor`.
+    """
+
+    def __init__(self, config: CheckerConfig, *, ports: Ports, batch: Batch = Batch.USUAL) -> None:
+        told = Told()
+        writer = ports.kafka.writer(
+            {
+                **shared_properties(config, told, batch),
+                "enable.idempotence": True,
+                "enable.gapless.guarantee": True,
+                "message.timeout.ms": _NEVER_MS,
+            }
+        )
+        super().__init__(writer, told, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
+        self._first_writes = FirstWrites(writer)
+
+    def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
+        """Hand `records` over, in order; there are no copies among them.
+
+        Raises:
+            KafkaTxnFailedError: the client takes no more records.
+        """
+        self._told.begin()
+        try:
+            is_first = True
+            for piece in self._first_writes.pieces([*records]):
+                if not is_first:
+                    self._prove_all()
+                self._produce(piece)
+                is_first = False
+        except KafkaFailure as failure:
+            raise self._given_up(failure) from failure
+        return {}
+
+    def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
+        """Prove the written records, then commit `offsets` as the member of that generation.
+
+        Raises:
+            KafkaTxnFailedError: as `AtLeastOnce.commit`.
+        """
+        try:
+            self._prove_all()
+        except KafkaFailure as failure:
+            raise self._given_up(failure) from failure
+        self._sending_since = self._clock.monotonic()
+        try:
+            self._commit_offsets(offsets, cast("BoundMember", membership))
+        finally:
+            self._sending_since = None
+
+    def _prove_all(self) -> None:
+        """As `_prove`; a record that is refused for any reason is not proven."""
+        self._prove()
+        refused = self._told.refused
+        if refused is not None:
+            raise self._given_up(refused[0])
+
+    def _commit_offsets(
+        self, offsets: Sequence[tuple[str, int, int, str]], member: BoundMember
+    ) -> None:
+        until = self._clock.monotonic() + self._timeout_s
+        try:
+            member.commit(
+                offsets, is_over=lambda: self._clock.monotonic() > until, pause=self._pause
+            )
+        except KafkaFailure as failure:
+            raise KafkaTxnFailedError(
+                f"the offsets were not committed: {failure.text}", fenced=failure.code in _FENCED
+            ) from failure
+
+    def _pause(self) -> None:
+        with suppress(KafkaFailure):
+            self._writer.poll(_PAUSE_S)
+
+    def _given_up(self, cause: KafkaFailure) -> KafkaTxnFailedError:
+        """Return the error of a batch that is not proven; nothing is blamed for it.
+
+        The client says less of a refusal than a kafka_txn does: of two records with bad timestamps
+        it calls each one invalid. The kafka_txns that follow find the cause (FIRST_KAFKA_TXNS).
+        """
+        named, topic = self._told.refused or (cause, "")
+        where = f" for {topic}" if topic else ""
+        return KafkaTxnFailedError(
+            f"a record{where} was not stored: {named.text}", places=self._places()
+        )

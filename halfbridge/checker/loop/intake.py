@@ -1,0 +1,343 @@
+"""The consumer of half and op topic, a member of the daemon's group.
+
+Each guard against a trap of Kafka's protocol names the trap.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from halfbridge.checker.loop.at_least_once import BoundMember, commits_with
+from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config, unjoined
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.member_failures import MemberFailures
+from halfbridge.checker.loop.reading import GroupTrouble, Reading
+from halfbridge.checker.loop.silence import REPLACED_AFTER_S, Silence
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
+from halfbridge.kafka.trouble import Troubles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.clients import SlotIds
+    from halfbridge.kafka.ports import Committed, Member, Place, Ports, Reader, Record
+
+_log = logging.getLogger("halfbridge.checker")
+
+# Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
+FETCH_MAX = 5_000
+# How long a member that leaves waits for the revocation of its partitions.
+_LEAVE_S = 1.0
+# A consumer that is no member of its group is asked so often whether brokers answer it. The loop
+# waits for the answer, and has nothing else to do. A stop is noticed after it.
+_ASK_S = 5.0
+_ANSWER_S = 3.0
+
+
+class Input:
+    """Reads half and op topic for a worker.
+
+    An assignment alone starts no reading. `assigned` holds the assigned partitions, and `read_from`
+    starts them after a check of their committed offsets.
+
+    A consumer that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
+    answered.
+
+    Args:
+        config: The daemon's settings.
+        ids: Of the worker's slot.
+        ports: Make the consumer.
+        on_replaced: Called when the consumer was replaced for its silence.
+
+    Attributes:
+        assigned: (topic, partition) pairs of the current generation.
+        changed: The assignment has changed since the caller last cleared this.
+        reading: How far partitions were read, and since when.
+        group_trouble: Errors of the group or a topic, which come among the records only.
+        is_member: The group has assigned partitions to this member, perhaps none.
+        membership: Read in the assignment callback and kept until the next one. Before the first
+            join it has no generation, and the broker would fence nobody.
+    """
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        ids: SlotIds,
+        ports: Ports,
+        on_replaced: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._config = config
+        self._ids = ids
+        self._ports = ports
+        self._monotonic = ports.clock.monotonic
+        self.assigned: frozenset[Place] = frozenset()
+        self.changed = False
+        self.membership: object = None
+        self._served: list[Place] = []
+        self.reading = Reading()
+        self._paused: set[Place] = set()
+        self._generation = 0
+        self.group_trouble = GroupTrouble()
+        self.is_member = False
+        self._troubles = Troubles(_log, ports.clock)
+        self._failures = MemberFailures(ports.clock)
+        self._on_replaced = on_replaced
+        self._silence = Silence()
+        self._ask_at = self._monotonic() + REPLACED_AFTER_S
+        self._member = self._open()
+
+    def fetch(self, wait_s: float) -> list[Record]:
+        """Return fetched records, waiting `wait_s` for the first one.
+
+        Raises:
+            InputLostError: read again from the committed offsets.
+            SlotTakenError: another worker runs on this slot.
+        """
+        self._replace_if_broken()
+        self._replace_if_silent()
+        self.reading.takes(self._monotonic())
+        try:
+            first = self._member.poll(wait_s)
+            # Wait for the first record only: a call for many records waits for all of them.
+            records = [] if first is None else [first, *self._member.take(FETCH_MAX)]
+        except KafkaFailure as failure:
+            self._failures.note(failure)
+            self._replace_if_broken()
+            raise InputLostError(str(failure)) from failure
+        # A member reports a fatal error among the records, without topic or partition, and only
+        # once.
+        for record in records:
+            if record.error() is not None:
+                self._note_not_a_record(record)
+        self._replace_if_broken()
+        return records
+
+    def reached(self) -> dict[Place, int]:
+        """Return the positions of partitions that are not paused; markers count as read."""
+        fetched = [place for place in self._served if place not in self._paused]
+        return {  # a negative position: nothing has been read
+            place: max(position, self.reading.ends[place])
+            for place, position in self._member.positions(fetched).items()
+        }
+
+    def renew(self, why: str) -> NoReturn:
+        """Replace the member by a new one.
+
+        Raises:
+            InputLostError: always; read again from the committed offsets.
+        """
+        self._failures.give_up(why)
+        self._renew(why)
+
+    def committed(self, wanted: Iterable[Place]) -> dict[Place, Committed]:
+        """Return the committed, stable offsets of the given partitions.
+
+        Raises:
+            InputLostError: the coordinator did not answer.
+        """
+        asked_at = self._monotonic()
+        try:
+            found = self._member.committed(wanted, QUESTION_S)
+        except KafkaFailure as failure:
+            self._note_silence(failure, asked_at)
+            raise InputLostError(str(failure)) from failure
+        self._silence.end()
+        return found
+
+    def read_from(self, offsets: Mapping[Place, int]) -> None:
+        """Read exactly these partitions, from these offsets."""
+        self._lift_pauses()
+        self._served = list(offsets)
+        self.reading.begin(offsets, self._monotonic())
+        self._member.read_from(offsets)
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Stop fetching a partition until `resume` or `read_from`; drops its fetched records."""
+        self._paused.add((topic, partition))
+        self._member.pause([(topic, partition)])
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Fetch a partition again."""
+        self._paused.discard((topic, partition))
+        self._member.resume([(topic, partition)])
+
+    def close(self, *, leave: bool) -> None:
+        """Close; with `leave`, also leave the group: closing alone does not, in a static member."""
+        if leave:
+            # RuntimeError: closed already, and no new member could be made. KafkaFailure: the
+            # client has failed for good, for example since another worker took the slot over.
+            with suppress(RuntimeError, KafkaFailure):
+                self._leave()
+        self._let_go()
+
+    # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
+    # it has fetched. So callbacks only take notes. A replaced member may still call them.
+
+    def _on_assigned(self, generation: int, member: Member, places: frozenset[Place]) -> None:
+        if generation != self._generation:
+            return
+        try:
+            self._served = []
+            self.assigned = places
+            self.membership = commits_with(member, self._config.delivery)
+            self.is_member = True
+            self.group_trouble.end()
+            member.read_from({})
+        except Exception as error:  # noqa: BLE001 (see above)
+            _log.warning("assignment failed: %s", error)
+        self.changed = True
+
+    def _on_revoked(self, generation: int, _member: Member) -> None:
+        if generation != self._generation:
+            return
+        try:
+            self._lift_pauses()
+            self._served = []
+            self.assigned, self.is_member = frozenset(), False
+        except Exception as error:  # noqa: BLE001 (see above)
+            _log.warning("revocation failed: %s", error)
+        self.changed = True
+
+    def _lift_pauses(self) -> None:
+        """Resume the paused partitions before they are revoked: pauses outlive an assignment."""
+        if self._paused:
+            self._member.resume(self._paused)
+            self._paused.clear()
+
+    def _on_error(self, generation: int, error: Any) -> None:
+        if generation != self._generation:
+            return
+        failure = failure_of(error)
+        self._failures.reported(failure)
+        self._troubles.note(failure)
+
+    def _on_lost(self, generation: int) -> None:
+        if generation == self._generation:
+            self._failures.connection_lost()
+            if isinstance(self.membership, BoundMember):
+                self.membership.connection_lost()
+
+    def _note_not_a_record(self, record: Any) -> None:
+        failure = failure_of(record.error())
+        if failure.code == Code.PARTITION_EOF:
+            self.reading.ends[record.topic(), record.partition()] = record.offset()
+        self._failures.note(failure)
+        if _is_of_no_partition(record):
+            self._troubles.note(failure)
+            self.group_trouble.note(failure.text, self._monotonic())
+
+    def _replace_if_broken(self) -> None:
+        """Join with a new member if the present one cannot go on.
+
+        Raises:
+            InputLostError: a new member joins; read again from the committed offsets.
+            SlotTakenError: another worker runs on this slot.
+        """
+        bound = self.membership
+        if self.assigned and isinstance(bound, BoundMember) and bound.is_worn:
+            self._failures.give_up("a commit of offsets may arrive late")
+        if why := self._failures.why_replace():
+            self._renew(why)
+
+    def _replace_if_silent(self) -> None:
+        """Replace the consumer if no broker answers it, and one answers another client.
+
+        Raises:
+            InputLostError: a new member joins; read again from the committed offsets.
+        """
+        now = self._monotonic()
+        if self.is_member:
+            self._ask_at = now + REPLACED_AFTER_S
+        elif now >= self._ask_at:
+            self._ask_at = now + _ASK_S
+            self._ask(self._member, now)
+        if self._silence.is_over_limit(now):
+            self._silence.end()
+            if self._is_another_answered():
+                self._on_replaced()
+                self.renew("brokers did not answer the consumer, but answer another one")
+
+    def _ask(self, reader: Reader, now: float) -> None:
+        """Ask for an offset of the group, as `committed` does."""
+        try:
+            reader.committed([(self._config.names.half, 0)], _ANSWER_S)
+        except KafkaFailure as failure:
+            self._note_silence(failure, now)
+        else:
+            self._silence.end()
+
+    def _note_silence(self, failure: KafkaFailure, asked_at: float) -> None:
+        if failure.code > 0:  # a broker's answer
+            self._silence.end()
+        else:
+            self._silence.goes_on(asked_at)
+
+    def _is_another_answered(self) -> bool:
+        config = self._config
+        try:
+            reader = self._ports.kafka.reader({**client_config(config), **unjoined(config)})
+        except ConfigError:  # for example while a certificate is being replaced
+            return False
+        try:
+            reader.committed([(config.names.half, 0)], _ANSWER_S)
+        except KafkaFailure as failure:
+            return failure.code > 0
+        finally:
+            self._ports.run.let_go(reader)
+        return True
+
+    def _leave(self) -> None:
+        self._member.leave()
+        deadline = self._monotonic() + _LEAVE_S
+        while self.assigned and self._monotonic() < deadline:
+            self._member.poll(_LEAVE_S / 10)
+
+    def _let_go(self) -> None:
+        """Close the member, whose callbacks change nothing from now on.
+
+        In a member that leaves the group, close() may call back, and the client may not answer a
+        question any more.
+        """
+        self._generation += 1
+        self._ports.run.let_go(self._member)
+
+    def _renew(self, why: str) -> NoReturn:
+        self._let_go()
+        self._served = []
+        self._paused.clear()
+        self.assigned, self.is_member = frozenset(), False
+        self.changed = True
+        try:
+            self._member = self._open()
+        except ConfigError as error:  # for example while a certificate is being replaced
+            raise InputLostError(f"no new consumer can be made yet: {error}") from error
+        self._failures.replaced()
+        self._silence.end()
+        self._ask_at = self._monotonic() + REPLACED_AFTER_S
+        raise InputLostError(f"{why}: a new one joins")
+
+    def _open(self) -> Member:
+        config, generation = self._config, self._generation
+        member = self._ports.kafka.member(
+            {
+                **member_config(config, self._ids.group_instance_id),
+                "error_cb": partial(self._on_error, generation),
+            },
+            on_lost=partial(self._on_lost, generation),
+        )
+        member.join(
+            [config.names.half, config.names.op],
+            partial(self._on_assigned, generation),
+            partial(self._on_revoked, generation),
+        )
+        return member
+
+
+def _is_of_no_partition(record: Record) -> bool:
+    """Tell whether an error concerns the group (no topic) or a whole topic (no partition)."""
+    return record.topic() is None or record.partition() in (None, -1)

@@ -1,0 +1,285 @@
+"""Turns committed plans into metrics and log lines, once per kafka_txn."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from math import inf
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.core.plan import Count
+from halfbridge.checker.loop import tracing
+from halfbridge.logs import about
+from halfbridge.serde.protocol import is_failed_attempt
+from halfbridge.serde.records import DeadDecision, OpKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from halfbridge.checker.core.plan import DeadHalf, Plan
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.routes import Lack
+    from halfbridge.checker.metrics import Metrics
+    from halfbridge.kafka.ports import Clock
+    from halfbridge.serde.records import Op
+
+# The same trouble of one name is logged again after this time; at most TOLD_MAX names are kept.
+TOLD_S = 300.0
+TOLD_MAX = 1000
+# A client can cause a log line by each half or op record that it writes. 20 lines a second are some
+# 300 MB a day.
+LINES_A_SECOND_MAX = 20
+# In place of a resolution: a member was there, and its checker failed.
+FAILED = "FAILED"
+# Of a dead letter: nobody expects one of a transaction that the service believes in.
+_COMMITTED = "; the transaction was COMMITTED, and this message of it is not delivered"
+
+# Answers that decide a transaction, unless its producer has decided before.
+_DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
+
+_log = logging.getLogger("halfbridge.checker")
+
+
+class TellNow:
+    """Tells when a report about a name is due again; clients may invent names."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Tell whether a report about `name` is due, and if so record it as made."""
+        if now - self._told.get(name, float("-inf")) < TOLD_S:
+            return False
+        if name not in self._told and len(self._told) >= TOLD_MAX:
+            return False
+        self._told[name] = now
+        return True
+
+
+class Lines:
+    """Logs lines about records of clients, at most LINES_A_SECOND_MAX a second.
+
+    Args:
+        clock: Limits the lines per second.
+        level: Of every line, as in `logging`.
+    """
+
+    def __init__(self, clock: Clock, level: int = logging.WARNING) -> None:
+        self._clock = clock
+        self._level = level
+        self._since = -inf
+        self._logged = self._left_out = 0
+
+    def say(self, text: str, *arguments: object, **fields: object) -> None:
+        """Log a line, or count it among those left out; `fields` as in `log_format.about`."""
+        now = self._clock.monotonic()
+        if now - self._since >= 1:
+            if self._left_out:
+                _log.log(self._level, "%d more lines like these were left out", self._left_out)
+            self._since, self._logged, self._left_out = now, 0, 0
+        if self._logged < LINES_A_SECOND_MAX:
+            self._logged += 1
+            _log.log(self._level, text, *arguments, extra=about(**fields))
+        else:
+            self._left_out += 1
+
+
+class Reporter:
+    """Reports the effects of plans.
+
+    Args:
+        metrics: The worker's metrics.
+        clock: Limits the log lines per second.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._failed = TellNow()
+        self._lines = Lines(clock)
+        self._answers = Lines(clock, logging.INFO)
+
+    def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
+        """Report that `plan` is committed.
+
+        Args:
+            plan: The plan that was written.
+            pair: The plan's pair.
+            refused: Messages of deliveries that became dead letters.
+            stubs: Dead letters that only refer to their records.
+        """
+        metrics = self._metrics
+        if plan.deliveries:
+            self._delivered(plan)
+        if plan.dead or plan.junk or refused:
+            self._buried(plan, pair, refused)
+        if stubs:
+            metrics.stubs(stubs)
+            self._lines.say(
+                "partition %d: %d dead letters only refer to their records, which are deleted with"
+                " the retention of the half and op topic",
+                *(pair.partition, stubs),
+            )
+        if tracing.is_on():
+            tracing.written(plan, pair.partition, refused=refused)
+        if plan.put_backs:
+            metrics.put_backs(Counter(one.rule.value for one in plan.put_backs))
+        if plan.discards:
+            metrics.discards(Counter(op.reason for op in plan.discards))
+        if plan.rolled_back:
+            metrics.rolled_back(plan.rolled_back)
+        if plan.counts:
+            self._counted(plan.counts)
+        for note in plan.notes:
+            self._lines.say("partition %d: %s", pair.partition, note)
+
+    def answered(self, answers: Iterable[Op], monotonic_s: float) -> None:
+        """Count answers to checks and failed attempts; log decisions, and failures now and then.
+
+        A failure is logged once per group in TOLD_S. Answers of UNKNOWN decide nothing.
+        """
+        counts: Counter[tuple[str, str]] = Counter()
+        for op in answers:
+            if not is_failed_attempt(op):
+                counts[op.producer_group, op.kind.value] += 1
+                if op.kind in _DECISIONS:
+                    self._answers.say(
+                        "a check of transaction %s is answered %s by group %s, at %s",
+                        *(op.transaction_id, op.kind.value, op.producer_group, op.actor),
+                        transaction_id=op.transaction_id,
+                        producer_group=op.producer_group,
+                        kind=op.kind,
+                        actor=op.actor,
+                    )
+                continue
+            counts[op.producer_group, FAILED] += 1
+            if self._failed.is_due(op.producer_group, monotonic_s):
+                self._lines.say(
+                    "transaction %s stays undecided: the checker of group %s, at %s, failed: %s",
+                    *(op.transaction_id, op.producer_group, op.actor, op.reason),
+                )
+        self._metrics.checks_answered(counts)
+
+    def waits_for_topic(self, partition: int, lack: Lack) -> None:
+        """Report that deliveries of a pair wait for a real topic or for a partition of it."""
+        self._lines.say(
+            "partition %d: deliveries wait, because %s; other deliveries go on. After %.0f s of"
+            " waiting their transactions become dead letters, UNDELIVERABLE",
+            *(partition, lack, lack.limit_ms / 1000),
+            partition=partition,
+            real_topic=lack.topic,
+        )
+
+    def state(
+        self, pairs: Iterable[Pair], monotonic_s: float, retention_ms: tuple[int | None, int | None]
+    ) -> None:
+        """Set the gauges.
+
+        Args:
+            pairs: The pairs that are served.
+            monotonic_s: The time, monotonic seconds.
+            retention_ms: Retention of half and op topic; None: not known.
+        """
+        by_topic: Counter[str] = Counter()
+        oldest_s = 0.0
+        held_bytes = entries_bytes = fill_percent = 0
+        for pair in pairs:
+            ledger = pair.ledger
+            by_topic.update(ledger.halves_by_topic)
+            held_bytes += pair.bodies_bytes
+            entries_bytes += pair.entries_bytes
+            fill_percent = max(fill_percent, pair.fill_percent)
+            first_ms = ledger.oldest_undecided_ms()
+            if first_ms is not None:
+                oldest_s = max(oldest_s, (pair.now_ms(monotonic_s) - first_ms) / 1000)
+            if ledger.is_rebuilt:
+                progress = ledger.progress()
+                lag = self._metrics.lag
+                lag(pair.partition, "H", records=progress.position - progress.half)
+                lag(pair.partition, "O", records=ledger.ops_waiting)
+                lag(pair.partition, "T", records=progress.op - progress.ops_from)
+                left_s = _retention_left_s(pair, pair.now_ms(monotonic_s), retention_ms)
+                self._metrics.retention_left_s(pair.partition, left_s)
+        self._metrics.half_messages({t: n for t, n in by_topic.items() if n > 0})
+        self._metrics.oldest_undecided_age_s(oldest_s)
+        self._metrics.ledger_bytes(held_bytes)
+        self._metrics.entries_bytes(entries_bytes, fullest=fill_percent / 100)
+
+    def _delivered(self, plan: Plan) -> None:
+        delivered: Counter[str] = Counter()
+        latencies = []
+        for one in plan.deliveries:
+            if one.op_append_ms >= 0 and one.first_append_ms >= 0:
+                latencies.append((one.op_append_ms - one.first_append_ms) / 1000)
+            for half in one.messages:
+                delivered[half.metadata.real_topic] += 1
+        self._metrics.committed(delivered)
+        self._metrics.finish_latencies_s(latencies)
+
+    def _buried(self, plan: Plan, pair: Pair, refused: Sequence[DeadHalf]) -> None:
+        reasons = Counter(one.reason.value for one in (*plan.dead, *refused))
+        for dead in (*plan.dead, *refused):
+            self._dead_letter(dead, pair.partition)
+        if plan.junk:
+            reasons["INVALID"] += len(plan.junk)
+        doubted: Counter[str] = Counter()
+        for junk in plan.junk:
+            name, record = "op" if junk.is_op else "half", junk.record
+            doubted[name] += record.is_doubted
+            self._lines.say(
+                "dead letter, INVALID: the record at offset %d of %s partition %d %s: %s",
+                *(record.offset, name, pair.partition),
+                "is not believed" if record.is_doubted else "cannot be read",
+                record.detail,
+                reason="INVALID",
+                detail=record.detail,
+                partition=pair.partition,
+                offset=record.offset,
+            )
+        self._metrics.dead_letters(reasons)
+        self._metrics.not_believed(+doubted)
+
+    def _dead_letter(self, dead: DeadHalf, partition: int) -> None:
+        told, reason = dead.half.metadata, dead.reason.value
+        self._lines.say(
+            "dead letter, %s: message %d of transaction %s of group %s for topic %s, half offset %d"
+            " of partition %d%s%s",
+            *(reason, told.message_index, told.transaction_id, told.producer_group),
+            *(told.real_topic, dead.half.offset, partition),
+            _COMMITTED if dead.decision is DeadDecision.COMMIT else "",
+            f": {dead.detail}" if dead.detail else "",
+            transaction_id=told.transaction_id,
+            producer_group=told.producer_group,
+            message_index=told.message_index,
+            real_topic=told.real_topic,
+            reason=reason,
+            detail=dead.detail,
+            decision=dead.decision,
+            partition=partition,
+            offset=dead.half.offset,
+        )
+
+    def _counted(self, counts: Mapping[Count, int]) -> None:
+        metrics = self._metrics
+        for count, add in (
+            (Count.DUPLICATE, metrics.duplicates),
+            (Count.CONFLICT, metrics.conflicts),
+            (Count.INVALID_OP, metrics.invalid_ops),
+            (Count.ORPHAN_OP, metrics.orphan_ops),
+            (Count.CHECK_EXPIRED, metrics.checks_expired),
+            (Count.DEFERRED, metrics.deferred),
+            (Count.WAIT_CUT_SHORT, metrics.waits_cut_short),
+        ):
+            if counts.get(count):
+                add(counts[count])
+
+
+def _retention_left_s(
+    pair: Pair, now_ms: int, retention_ms: tuple[int | None, int | None]
+) -> float:
+    """Return in how many seconds retention deletes the first needed record of a pair."""
+    left_s = [
+        (needed_ms + kept_ms - now_ms) / 1000
+        for needed_ms, kept_ms in zip(pair.ledger.oldest_needed_ms(), retention_ms, strict=True)
+        if needed_ms is not None and kept_ms is not None and kept_ms >= 0
+    ]
+    return min(left_s, default=inf)

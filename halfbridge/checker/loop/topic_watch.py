@@ -1,0 +1,280 @@
+"""Keeps the known topics of the cluster fresh, and tells which deliveries must wait for them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.own_topics import LOOK_S as OWN_LOOK_S
+from halfbridge.checker.loop.own_topics import OwnTopics
+from halfbridge.checker.loop.routes import TOOK_NOTHING
+from halfbridge.checker.loop.topic_guard import TopicGuard
+from halfbridge.checker.loop.topic_settings import TopicSettings
+from halfbridge.serde.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.deferred import Awaits
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.questions import Questions
+    from halfbridge.checker.loop.routes import Routes
+    from halfbridge.checker.status import Status
+    from halfbridge.kafka.ports import Clock, Place
+
+# Intervals of look-ups: usually, and while a topic is missing. A partition that is away is named
+# within the first one.
+FRESH_S = 5.0
+MISSING_S = 0.5
+# The longest pause between two further look-ups for a check topic that stays missing.
+ABSENT_S = 30.0
+# Missing check topics, and missing real topics, that are remembered, because clients can invent
+# them. Further ones are found at the usual interval.
+MISSING_MAX = 1_000
+# Interval of questions while a right is missing, which may be granted again.
+RIGHTS_S = 2.0
+# Look-ups take at most 1/10 of the loop's time, whatever topics are missing.
+LOOK_SHARE = 10
+# For this time after the first look-up of a process no delivery is given up: brokers learn of a
+# topic one after the other, and an earlier process may have used up the budgets of waiting.
+FIRST_LOOKS_S = 2.0
+
+
+class TopicWatch:
+    """Looks up topics for `routes`. Times are monotonic seconds.
+
+    Args:
+        questions: Asks the brokers.
+        routes: Holds the known topics.
+        config: The daemon's settings.
+        status: Shows wrong settings of topics.
+        clock: Measures look-ups.
+
+    Attributes:
+        settings: The known settings of topics.
+        guard: Judges the settings.
+        lacks_dead: A plan waits for the dead-letter topic, which is missing.
+        looks: Look-ups that were answered.
+        look_at: When the look-up is due that deferred deliveries wait for; infinite if none does.
+    """
+
+    def __init__(
+        self,
+        questions: Questions,
+        routes: Routes,
+        config: CheckerConfig,
+        status: Status,
+        *,
+        clock: Clock,
+    ) -> None:
+        names = config.names
+        self.settings = TopicSettings(questions, (names.half, names.op, names.dead))
+        self.guard = TopicGuard(config, self.settings, status)
+        self._own = OwnTopics(config, status)
+        self.lacks_dead = False
+        self.looks = 0
+        self.look_at = float("inf")
+        self._questions = questions
+        self._routes = routes
+        self._names = names
+        self._clock = clock
+        self._pauses: dict[str, float] = {}  # see `finds`
+        self._looked_for: set[str] = set()  # missing real topics; see `expect`
+        self._at = float("-inf")
+        self._not_before = float("-inf")
+        self._first_at: float | None = None
+
+    @property
+    def retention_ms(self) -> tuple[int | None, int | None]:
+        """Retention of half and op topic, ms; -1: for ever; None: not known."""
+        known, names = self.settings.known, self._names
+        half, op = (known.get(topic, {}).get(RETENTION_MS, "") for topic in (names.half, names.op))
+        return number(half), number(op)
+
+    def look(self, now: float) -> None:
+        """Look up all topics.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        self._at, self.look_at = now, float("inf")
+        began = self._clock.monotonic()
+        topics = self._questions.topics()
+        self.looks += 1
+        self._looked_for -= topics.keys()
+        self._routes.update(topics, int(now * MS_PER_S), self.settings.min_in_sync)
+        self._own.judge(topics, now)
+        for group in self._names.groups_of(topics):
+            self.settings.want(self._names.check(group))
+        self._ask_rights(self._routes.refused_topics, now)
+        self._not_before = now + LOOK_SHARE * (self._clock.monotonic() - began)
+        self._first_at = now if self._first_at is None else self._first_at
+
+    def look_now_and_then(self, now: float) -> None:
+        """Look up all topics if that is due."""
+        pace_s = RIGHTS_S if self._routes.refused_topics else FRESH_S
+        pace_s = OWN_LOOK_S if self._own.missing else pace_s
+        if now >= min(self._at + pace_s, self.look_at):
+            self.look(now)
+
+    def away(self, number: int) -> str:
+        """Return why half or op partition `number` takes no records; empty if it does."""
+        for topic in (self._names.half, self._names.op):
+            why = self._routes.absence((topic, number))
+            if why:
+                return f"{topic}[{number}] {why}"
+        return ""
+
+    def own_away(self) -> dict[Place, str]:
+        """Return why partitions of half, op and dead-letter topic take no records."""
+        names = self._names
+        return self._routes.away_of((names.half, names.op, names.dead))
+
+    def is_half_away(self, number: int) -> bool:
+        """Tell whether half partition `number` takes no records; it is looked up again soon."""
+        is_away = bool(self._routes.absence((self._names.half, number)))
+        if is_away:
+            self._look_at(self._at + MISSING_S)
+        return is_away
+
+    def half_is_silent(self, number: int, now: float, *, is_clear: bool) -> None:
+        """Record that half partition `number` took no record in time.
+
+        Args:
+            number: The partition.
+            now: The time.
+            is_clear: It is to blame for it; else it is only if it was before.
+        """
+        place = self._names.half, number
+        if is_clear or self._routes.was_blamed(place):
+            self._routes.blame(place, TOOK_NOTHING, int(now * MS_PER_S))
+        self.forget()
+
+    def is_trying(self, now: float) -> bool:
+        """Tell whether a partition may be written to that acknowledged nothing a moment ago."""
+        return self._routes.is_trying(int(now * MS_PER_S))
+
+    def forget(self) -> None:
+        """Make the next look-up due at once."""
+        self._at = self._not_before = float("-inf")
+
+    def exists(self, topic: str, now: float) -> bool:
+        """Tell whether `topic` exists; looks it up again if it was missing."""
+        if not self._routes.exists(topic) and now - self._at > MISSING_S:
+            self._look_again(now)
+        return self._routes.exists(topic)
+
+    def finds(self, topic: str, now: float) -> bool:
+        """Tell whether a topic exists for which no plan waits.
+
+        A missing topic is looked up at once, then after 1 s, 2 s and so on up to ABSENT_S. A
+        look-up stops the loop, and a missing topic usually stays missing.
+        """
+        is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
+        pause_s = self._pauses.get(topic, MISSING_S) if is_known else ABSENT_S
+        is_due = not self._routes.exists(topic) and now - self._at > pause_s
+        if is_due and self._look_again(now) and is_known:
+            self._pauses[topic] = min(2 * pause_s, ABSENT_S)
+        is_there = self._routes.exists(topic)
+        if is_there:
+            self._pauses.pop(topic, None)
+        return is_there
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic that exists."""
+        return self._routes.partitions(topic)
+
+    def expect(self, topics: set[str], now: float) -> None:
+        """Make a look-up due at once if a half message is for a topic that was never looked for.
+
+        So a new topic is known before the first COMMIT for it is applied.
+        """
+        for topic in topics:
+            is_new = topic not in self._looked_for and not self._routes.exists(topic)
+            if is_new and len(self._looked_for) < MISSING_MAX:
+                self._looked_for.add(topic)
+                self._look_at(now)
+
+    def awaits(self, pair: Pair, now: float) -> Awaits:
+        """Return which deliveries of a pair must wait for a real topic or a partition of it.
+
+        No delivery is given up by a look-up from before its COMMIT was read: the topic may be newer
+        than the look-up. So each waits for the next look-up, which is due at once (`look_at`).
+        """
+        routes, partition_ms, monotonic_ms = self._routes, pair.now_ms(now), int(now * MS_PER_S)
+        is_early = self._first_at is None or now - self._first_at < FIRST_LOOKS_S
+        if pair.ledger.deferred:
+            self._look_at(self._at + MISSING_S)
+
+        def awaits(messages: Sequence[HalfRead], op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
+            if routes.takes(messages):
+                return False
+            if is_early or not again:
+                must_wait = any(True for _ in routes.lacks(messages, monotonic_ms))
+            else:
+                must_wait = routes.must_wait(messages, partition_ms - op_append_ms, monotonic_ms)
+            if must_wait:
+                self._look_at(self._at + MISSING_S if again else now)
+            return must_wait
+
+        return awaits
+
+    def _look_at(self, at: float) -> None:
+        self.look_at = min(self.look_at, max(at, self._not_before))
+
+    def look_for_dead(self, now: float) -> None:
+        """Look up the dead-letter topic again if it was missing: before plans are made."""
+        self.exists(self._names.dead, now)
+
+    def must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` must wait as a whole, because the dead-letter topic is missing.
+
+        A plan that has waited so may have deliveries that must wait now for their real topics.
+        """
+        if not self._routes.is_open(self._names.dead):
+            if plan.dead or plan.junk or any(map(self._routes.refusal, plan.deliveries)):
+                self.lacks_dead = not self._routes.exists(self._names.dead)
+                self._look_at(self._at + MISSING_S)
+                return True
+        else:
+            self.lacks_dead = False
+        deliveries = plan.deliveries
+        if not all(self._routes.takes(one.messages) for one in deliveries):
+            awaits, again = self.awaits(pair, now), True
+            if any(awaits(one.messages, one.op_append_ms, again) for one in deliveries):
+                return True
+            self._ask_rights(self._routes.untried(deliveries), now)
+        return False
+
+    def _look_again(self, now: float) -> bool:
+        """Look up topics unless look-ups take too much time (LOOK_SHARE); tell whether done."""
+        if now < self._not_before:
+            return False
+        self.look_at = float("inf")
+        self.look(now)
+        return True
+
+    def _ask_rights(self, topics: Iterable[str], now: float) -> None:
+        """Ask for missing rights before they fail a kafka_txn with the plans of all its pairs.
+
+        If no broker can tell, a kafka_txn has to try.
+        """
+        asked = sorted(topics)
+        if not asked:
+            return
+        answers: dict[str, bool | None] = {}
+        with suppress(InputLostError):
+            answers = self._questions.may_write(asked)
+        for topic in asked:
+            allowed = answers.get(topic)
+            if allowed:
+                self._routes.allow_topic(topic)
+            elif allowed is False:
+                why = f"no right to write to topic {topic}"
+                self._routes.refuse_topic(topic, why, int(now * MS_PER_S))
+        self._routes.tried(asked)

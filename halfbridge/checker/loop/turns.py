@@ -1,0 +1,242 @@
+"""The transactional producers, which take turns, and the kafka_txn that is under way.
+
+Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS, while the markers of the last
+kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
+at a time: each commit is acknowledged before the next kafka_txn begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
+from typing import TYPE_CHECKING, Protocol
+
+from halfbridge.checker.loop import transactional_ids
+from halfbridge.checker.loop.at_least_once import AtLeastOnce
+from halfbridge.checker.loop.batch_writer import STALL_S
+from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds
+from halfbridge.kafka.errors import ConfigError
+from halfbridge.serde.delivery import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.publish import Outgoing
+    from halfbridge.kafka.ports import Call, Ports, SideThread
+
+_log = logging.getLogger("halfbridge.checker")
+
+# Interval at which a slow commit is checked: bounds how late a hung call is noticed.
+LOOK_S = 0.5
+
+
+class TurnMetrics(Protocol):
+    """Counters of the daemon and of the relay of changes."""
+
+    def producer_replaced(self) -> None:
+        """Count a producer that was replaced."""
+
+    def spare_id_taken(self) -> None:
+        """Count a transactional id that was left for another one."""
+
+
+class Turns:
+    """Writes kafka_txns, one at a time; a large one commits while the caller reads on.
+
+    Commits run in a thread of their own, because sending offsets can block without limit if a
+    broker disconnects during the call (librdkafka #5456). Such a call is left behind with its
+    producer; a new producer of the same id fences it.
+
+    Attributes:
+        batch: See `Transactor`; a producer with another one is replaced before its next batch.
+        stall_s: See `BatchWriter`.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, id_prefix: str, metrics: TurnMetrics, *, ports: Ports
+    ) -> None:
+        self._config = config
+        count = config.transactional_producers + transactional_ids.SPARES_MAX
+        self._ids = TransactionalIds(
+            [f"{id_prefix}-{number}" for number in range(count)],
+            ports.clock,
+            metrics.spare_id_taken,
+        )
+        self._metrics = metrics
+        self._ports = ports
+        self._transactors: list[Transactor | AtLeastOnce] = []
+        self.batch = Batch.USUAL
+        self.stall_s = STALL_S
+        self._were_ready = False
+        self._turn = 0
+        self._under_way: Call | None = None
+        self._committing: Transactor | AtLeastOnce | None = None
+        self._thread = self._new_thread()
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether all producers exist."""
+        return len(self._transactors) == self._config.transactional_producers
+
+    def start(self) -> None:
+        """Make the missing producers.
+
+        Raises:
+            KafkaTxnFailedError: not possible now; try again.
+        """
+        while not self.are_ready:
+            self._transactors.append(self._new())
+        self._ids.fence(self._fence, self._in_use)
+        self._were_ready = True
+
+    def write(self, records: Iterable[Outgoing]) -> Mapping[int, int]:
+        """Begin a kafka_txn and write `records`, in order; `commit` ends it.
+
+        Returns:
+            Half partition -> highest offset of a copy plus one; all copies are acknowledged.
+
+        Raises:
+            KafkaTxnFailedError: the kafka_txn failed.
+        """
+        transactor = self._transactors[self._turn]
+        if transactor.worn or transactor.batch is not self.batch:
+            transactor = self._replace(self._turn)
+        transactor.stall_s = self.stall_s
+        return transactor.write(records)
+
+    def commit(
+        self,
+        offsets: Sequence[tuple[str, int, int, str]],
+        membership: object,
+        *,
+        in_background: bool,
+    ) -> None:
+        """Commit the written records, together with offsets.
+
+        Args:
+            offsets: (topic, partition, offset, metadata).
+            membership: From `Input`.
+            in_background: Whether to return before the commit is acknowledged; see `is_done`.
+
+        Raises:
+            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        """
+        self._committing = self._transactors[self._turn]
+        self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
+        self._turn = (self._turn + 1) % len(self._transactors)
+        while not in_background and not self.is_done(LOOK_S):
+            pass
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit runs in the background, or its result was not taken yet."""
+        return self._under_way is not None
+
+    def is_done(self, timeout_s: float = 0) -> bool:
+        """Tell whether the commit under way is acknowledged, waiting at most `timeout_s`.
+
+        Raises:
+            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        """
+        under_way = self._under_way
+        if under_way is None:
+            return True
+        if not under_way.done():
+            try:
+                under_way.exception(timeout_s)
+            except NotDoneError:
+                self._give_up_if_hung()
+                return False
+        self._under_way = self._committing = None
+        try:
+            under_way.result()
+        finally:
+            del under_way  # breaks the cycle of error, frame and producer
+        return True
+
+    def settle(self) -> bool:
+        """Wait until no commit is under way; tell whether one was, and succeeded.
+
+        After a failure all producers are dropped. Late requests of the failed kafka_txn may still
+        arrive, and with the same epoch they would apply to the next kafka_txn (KAFKA-17754).
+        """
+        was_under_way = self.is_under_way
+        try:
+            while not self.is_done(LOOK_S):
+                pass
+        except KafkaTxnFailedError:
+            self.discard()
+            return False
+        return was_under_way
+
+    def discard(self) -> None:
+        """Drop all producers; `start` makes new ones, which fence the old ones."""
+        for transactor in self._transactors:
+            transactor.close()
+        self._transactors = []
+
+    def close(self) -> None:
+        """Wait for the commit under way and drop all producers."""
+        self.settle()
+        self._thread.leave()
+        self.discard()
+
+    def _give_up_if_hung(self) -> None:
+        if self._committing is None or not self._committing.is_hung:
+            return
+        self._under_way = self._committing = None
+        self._thread.leave()
+        self._thread = self._new_thread()
+        self.discard()
+        self._metrics.producer_replaced()
+        raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
+
+    def _new(self) -> Transactor | AtLeastOnce:
+        """Return a producer of the first transactional id that is free.
+
+        Raises:
+            KafkaTxnFailedError: none is free, or brokers do not answer.
+        """
+        return self._ids.started(self._started, self._in_use)
+
+    @property
+    def _in_use(self) -> set[str]:
+        return {each.transactional_id for each in self._transactors}
+
+    def _fence(self, name: str) -> None:
+        spare = Transactor(self._config, name, ports=self._ports)
+        try:
+            spare.start(UNENDED_S)
+        finally:
+            spare.close()
+
+    def _started(self, name: str) -> Transactor | AtLeastOnce:
+        is_exact = self._config.delivery == Delivery.EXACTLY_ONCE
+        outlet = Transactor if is_exact else AtLeastOnce
+        try:
+            transactor = outlet(self._config, name, ports=self._ports, batch=self.batch)
+        except ConfigError as error:
+            if not self._were_ready:
+                raise
+            # For example while a certificate is being replaced, or the system has no threads.
+            raise KafkaTxnFailedError(str(error)) from error
+        try:
+            transactor.start(UNENDED_S if self._were_ready else None)
+        except KafkaTxnFailedError:
+            transactor.close()
+            raise
+        return transactor
+
+    def _replace(self, turn: int) -> Transactor | AtLeastOnce:
+        self._metrics.producer_replaced()
+        old = self._transactors.pop(turn)
+        old.close()
+        self._transactors.insert(turn, self._new())
+        return self._transactors[turn]
+
+    def _new_thread(self) -> SideThread:
+        return self._ports.run.side_thread("halfbridge-commit")

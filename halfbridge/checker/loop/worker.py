@@ -1,0 +1,320 @@
+"""The daemon's loop: consume records, take plans, write one kafka_txn, repeat.
+
+Batches form by themselves: while a kafka_txn commits, records accumulate and the next kafka_txn is
+larger. Every failure is handled in the same way: drop the ledgers, read the committed offsets,
+rebuild. DESIGN.md describes the steps.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.loop import tracing
+from halfbridge.checker.loop.asking import Asker
+from halfbridge.checker.loop.assignment import Assignment
+from halfbridge.checker.loop.barriers import Barriers
+from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
+from halfbridge.checker.loop.blame import Blame
+from halfbridge.checker.loop.bodies import BodyReader
+from halfbridge.checker.loop.check_sender import CheckSender
+from halfbridge.checker.loop.collector import Collector
+from halfbridge.checker.loop.failure_count import FailureCount
+from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
+from halfbridge.checker.loop.idling import IDLE_S, idle_s
+from halfbridge.checker.loop.ills import Ills
+from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.ledger_settings import known_limits, ledger_settings
+from halfbridge.checker.loop.publish import Publisher
+from halfbridge.checker.loop.questions import Questions
+from halfbridge.checker.loop.report import Reporter
+from halfbridge.checker.loop.routes import TOOK_NOTHING, Routes
+from halfbridge.checker.loop.sizes import Sizes
+from halfbridge.checker.loop.stall_watch import StallWatch
+from halfbridge.checker.loop.stamps import Stamps
+from halfbridge.checker.loop.take_records import take_records
+from halfbridge.checker.loop.topic_watch import TopicWatch
+from halfbridge.checker.loop.turns import Turns
+from halfbridge.checker.loop.work_at_hand import WorkAtHand
+from halfbridge.kafka.signatures import NO_SIGNATURES
+
+if TYPE_CHECKING:
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.clients import SlotIds
+    from halfbridge.checker.loop.collector import Work
+    from halfbridge.checker.loop.first_reads import FirstReads
+    from halfbridge.checker.policy import Policy
+    from halfbridge.checker.status import Status
+    from halfbridge.kafka.ports import Clock, Event, Ports
+    from halfbridge.kafka.signatures import Signatures
+
+# How long the loop waits for records during a commit, before it checks the commit again.
+UNDER_WAY_S = 0.002
+# Gauges are set at this pace.
+GAUGES_S = 1.0
+# After a producer was fenced: how long to wait for the group to report another worker on the slot.
+FENCED_WAIT_S = 3.0
+
+
+class Worker:
+    """One worker: serves the partitions that the group assigns to its slot.
+
+    Not thread-safe: one thread calls `run`, or `turn` and `close`.
+    """
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        policy: Policy,
+        *,
+        ids: SlotIds,
+        status: Status,
+        ports: Ports,
+        signatures: Signatures = NO_SIGNATURES,
+        first_reads: FirstReads | None = None,
+    ) -> None:
+        self._monotonic = ports.clock.monotonic
+        self._config = config
+        self._names = config.names
+        self._ids = ids
+        self._status = status
+        status.set_delivery(config.delivery)
+        self._reporter = Reporter(status.metrics, ports.clock)
+        self._routes = Routes(config.topic_gone_ms, policy.partitioner)
+        self._failures = FailureCount(status)
+        self._stamps = Stamps()
+        self._gauges_at = 0.0
+        self._work: list[Work] = []
+        self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
+        self._checks = CheckSender(
+            config, ports, partial(status.metrics.clients_replaced, {"checks": 1})
+        )
+        self._barriers = Barriers(config, ids, ports, status.metrics.spare_id_taken)
+        self._bodies = BodyReader(config, ports)
+        self._input = Input(
+            config, ids, ports, partial(status.metrics.clients_replaced, {"consumer": 1})
+        )
+        questions = Questions(config, ports, partial(status.metrics.clients_replaced, {"admin": 1}))
+        self._topics = TopicWatch(questions, self._routes, config, status, clock=ports.clock)
+        self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
+        self._blame = Blame(
+            config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
+        )
+        self._at_hand = WorkAtHand(
+            config.names,
+            self._turns,
+            intake=self._input,
+            blame=self._blame,
+            bodies=self._bodies,
+            stamps=self._stamps,
+            reporter=self._reporter,
+            metrics=status.metrics,
+        )
+        self._collector = Collector(
+            config, blame=self._blame, topics=self._topics, reporter=self._reporter
+        )
+        self._first_reads = first_reads
+        self._assignment = self._new_assignment(policy, questions, ports.clock, signatures)
+        self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
+        self._asker = Asker(
+            config,
+            questions=questions,
+            barriers=self._barriers,
+            sender=self._checks,
+            bodies=self._bodies,
+            topics=self._topics,
+            metrics=status.metrics,
+        )
+        self._ills = Ills(
+            config,
+            status,
+            topics=self._topics,
+            routes=self._routes,
+            intake=self._input,
+            reporter=self._reporter,
+        )
+
+    def _new_assignment(
+        self, policy: Policy, questions: Questions, clock: Clock, signatures: Signatures
+    ) -> Assignment:
+        config, sizes, signer = self._config, self._sizes, signatures.signer
+        actor = self._ids.group_instance_id
+        return Assignment(
+            config,
+            ledger_settings(config, policy, sizes, actor=actor, signs=signer is not None),
+            intake=self._input,
+            questions=questions,
+            new_publisher=partial(
+                Publisher, config.names, routes=self._routes, sizes=sizes, signer=signer
+            ),
+            guard=self._topics.guard,
+            away=self._topics.away,
+            status=self._status,
+            clock=clock,
+            verifier=signatures.verifier,
+            first_reads=self._first_reads,
+        )
+
+    def run(self, stop: Event) -> None:
+        """Serve until `stop` is set; the present kafka_txn is finished first.
+
+        Raises:
+            SlotTakenError: another worker took over this slot; the operator stops one of the two.
+        """
+        try:
+            while not stop.is_set():
+                self.turn(stop)
+        finally:
+            self.close()
+
+    def turn(self, stop: Event) -> None:
+        """Take one turn of the loop, and recover from its failures.
+
+        Args:
+            stop: Ends the wait after a failure.
+
+        Raises:
+            SlotTakenError: as `run`.
+        """
+        try:
+            self._step()
+        except InputLostError as error:
+            self._recover(str(error), stop)
+        except KafkaTxnFailedError as error:
+            self._after_failure(error, stop)
+
+    # --- one turn of the loop --------------------------------------------------------------
+
+    def _step(self) -> None:
+        if not self._turns.are_ready:
+            self._topics.look(self._monotonic())  # finds brokers down sooner than a producer does
+            self._turns.start()
+        messages = self._fetch()
+        now = self._monotonic()
+        if self._input.changed:
+            self._begin_anew(now)
+            return
+        if messages:
+            self._ingest(messages, now)
+        self._stall_watch.look(now)
+        self._asker.take_answers(self._assignment.pairs, now)
+        self._look_around(now)
+        self._asker.ask(self._assignment.pairs, now)
+        if self._turns.is_under_way:
+            if not self._turns.is_done():
+                return
+            self._committed()
+        self._work = self._collector.collect(self._assignment.pairs, now)
+        if self._work:
+            self._transact(now)
+
+    def _begin_anew(self, now: float) -> None:
+        if self._turns.settle():
+            self._committed()
+        if self._turns.are_ready:  # else make producers first: they fence a late commit of offsets
+            self._input.changed = False
+            self._topics.look(now)
+            self._assignment.start()
+
+    def _fetch(self) -> list[Any]:
+        """Return records; while a commit is under way, no more than the next batches take."""
+        if not self._turns.is_under_way:
+            pairs = self._assignment.pairs.values()
+            return self._input.fetch(idle_s(pairs, self._monotonic(), self._topics.look_at))
+        if not self._assignment.is_far_ahead:
+            return self._input.fetch(UNDER_WAY_S)
+        if self._turns.is_done(UNDER_WAY_S):
+            self._committed()
+        return []
+
+    def _ingest(self, messages: list[Any], now: float) -> None:
+        taken = take_records(messages, self._assignment.pairs, self._names.half, now)
+        if taken.answers:
+            self._reporter.answered(taken.answers, now)
+            self._asker.answered(taken.answers, now)
+        if tracing.is_on():
+            tracing.ops(messages, self._names.op)
+        if taken.failure is not None:
+            raise self._assignment.lost(taken.failed, taken.failure.text)
+        with_news = self._assignment.with_news
+        for pair in with_news:
+            self._topics.expect(pair.topics_read, now)
+            pair.topics_read.clear()
+        self._assignment.pause_or_resume(*with_news)
+
+    def _look_around(self, now: float) -> None:
+        """Do the work of each turn, and the periodic work that is due."""
+        self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
+        self._assignment.announce(now)
+        self._assignment.look_again(now)
+        self._topics.look_now_and_then(now)
+        if self._assignment.is_rebuilt:
+            self._failures.rebuilt(self._assignment.pairs)
+        if now - self._gauges_at >= GAUGES_S:
+            self._gauges_at = now
+            self._sizes.refresh(int(now * 1000))
+            self._ills.tell(now, self._assignment, self._barriers)
+            self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
+            self._assignment.pause_or_resume()
+
+    # --- kafka_txns ------------------------------------------------------------------------
+
+    def _transact(self, now: float) -> None:
+        self._turns.stall_s = TRY_S if self._topics.is_trying(now) else STALL_S
+        if not self._at_hand.write(self._work, now):
+            self._committed()
+
+    def _committed(self) -> None:
+        """Record that the present work is committed."""
+        self._at_hand.stands(self._work, self._monotonic())
+        for pair, _ in self._work:
+            self._assignment.pause_or_resume(pair)
+        self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
+        self._work = []
+        self._failures.committed()
+
+    # --- start, failure, end ---------------------------------------------------------------
+
+    def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
+        self._failures.kafka_txn_failed(pair.partition for pair, _ in self._work)
+        self._status.metrics.kafka_txn_failed()
+        self._topics.forget()  # a topic may have changed
+        if error.untimely:
+            self._stamps.refused(self._stamps.turn)
+        for place in error.places:
+            self._routes.blame(place, TOOK_NOTHING, int(self._monotonic() * 1000))
+        if error.permanent:
+            with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
+                plans = {pair.partition: plan for pair, plan in self._work}
+                self._blame.failed(error, plans, int(self._monotonic() * 1000))
+            self._turns.batch = self._blame.batch
+        if error.fenced:
+            self._wait_for_verdict()
+        # Even after an abort, requests that timed out may still reach the broker, and apply to the
+        # next kafka_txn if its epoch is the same (KAFKA-17754); a new producer fences them.
+        self._turns.discard()
+        self._recover(f"kafka_txn failed: {error}", stop)
+
+    def _wait_for_verdict(self) -> None:
+        """Wait for the group to report that another worker has the slot, which ends this one."""
+        deadline = self._monotonic() + FENCED_WAIT_S
+        with suppress(InputLostError):  # the records do not matter: all are read again
+            while self._monotonic() < deadline:
+                self._input.fetch(IDLE_S)
+
+    def _recover(self, why: str, stop: Event) -> None:
+        delay_s = self._failures.failed(why)
+        self._turns.settle()
+        self._assignment.drop()
+        self._work = []
+        stop.wait(delay_s)
+        self._input.changed = True
+
+    def close(self) -> None:
+        """Finish the present kafka_txn and close everything; no turn may follow."""
+        self._turns.close()
+        self._checks.close()
+        self._barriers.close()
+        self._input.close(leave=self._config.leave)
+        self._bodies.close()

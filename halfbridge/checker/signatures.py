@@ -1,0 +1,100 @@
+"""Keys of daemon and operators: read from the key file, and held to what each of them writes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.signatures import Signatures, load_signatures, wrong_key_file
+from halfbridge.serde.errors import NoSigningKeyError
+from halfbridge.serde.signing_keys import Role
+
+if TYPE_CHECKING:
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.serde.headers import Headers
+
+_log = logging.getLogger("halfbridge.checker")
+
+
+def daemon_signatures(config: CheckerConfig) -> Signatures:
+    """Return what the daemon's key file says; nothing is signed or verified without one.
+
+    Raises:
+        ConfigError: the file cannot be used, or demands signatures and has no key by which the
+            daemon may sign: its own copies would not be believed. The operator corrects the file.
+    """
+    found = load_signatures(config.key_file, Role.DAEMON, config.names)
+    if found.ring is None:
+        return found
+    if found.ring.demands and found.signer is None:
+        raise wrong_key_file(
+            config.key_file or "", "it demands signatures, and has no key of role daemon that signs"
+        )
+    return found
+
+
+def operator_signatures(config: CheckerConfig) -> Signatures:
+    """Return what the key file of an operator's command says.
+
+    Raises:
+        ConfigError: the file cannot be used; its owner corrects it.
+    """
+    return load_signatures(config.key_file, Role.OPERATOR, config.names)
+
+
+def check_signer(signatures: Signatures, group: str, now_ms: int) -> None:
+    """Check that an operator's record about a group's transaction would be believed.
+
+    Raises:
+        AdminError: it has to be signed, and the key file has no key for it.
+    """
+    ring, signer = signatures.ring, signatures.signer
+    if ring is None:
+        return
+    if signer is None:
+        if ring.demands_of(group, now_ms):
+            raise AdminError(
+                f"signatures are demanded for group {group}, and the key file has no key of role"
+                " operator that signs: nothing was written. Add one, or use the file that has it"
+            )
+        return
+    try:
+        signer.check(group, now_ms)
+    except NoSigningKeyError as error:
+        raise AdminError(f"{error}; nothing was written") from error
+
+
+def signed_half(
+    signatures: Signatures,
+    group: str,
+    partition: int,
+    headers: Headers,
+    *,
+    key: bytes | None,
+    value: bytes | None,
+    now_ms: int,
+) -> Headers:
+    """Return the headers of an operator's half record, signed where the key file has a key.
+
+    Raises:
+        AdminError: as `check_signer`.
+    """
+    check_signer(signatures, group, now_ms)
+    if signatures.signer is None:
+        return headers
+    return signatures.signer.half(group, partition, headers, key=key, value=value, now_ms=now_ms)
+
+
+def signed_op(
+    signatures: Signatures, group: str, partition: int, *, key: bytes, value: bytes, now_ms: int
+) -> Headers:
+    """Return the headers of an operator's op, signed where the key file has a key.
+
+    Raises:
+        AdminError: as `check_signer`.
+    """
+    check_signer(signatures, group, now_ms)
+    if signatures.signer is None:
+        return []
+    return signatures.signer.op(group, partition, key=key, value=value, now_ms=now_ms)

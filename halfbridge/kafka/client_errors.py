@@ -1,0 +1,66 @@
+"""Converts errors of the client library to KafkaFailure; no other module does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
+
+
+def failure_of(error: Any) -> KafkaFailure:
+    """Return the KafkaFailure of an error that a client reported.
+
+    Args:
+        error: A KafkaError (of records, acknowledgements and `error_cb`), a KafkaException,
+            a SystemError of a producer, or a KafkaFailure, which is returned as it is.
+    """
+    if isinstance(error, KafkaFailure):
+        return error
+    if isinstance(error, SystemError):
+        # A fatal error in `flush`: the C code returns a result and an exception at the same time.
+        return KafkaFailure(Code.FATAL, f"Kafka client: {error}", is_fatal=True)
+    if isinstance(error, KafkaException):
+        error = error.args[0]
+    if not isinstance(error, KafkaError):
+        return KafkaFailure(KafkaError.UNKNOWN, f"Kafka client: {error!r}", name="UNKNOWN")
+    return KafkaFailure(
+        error.code(),
+        error.str(),
+        name=error.name(),
+        is_fatal=error.fatal(),
+        is_retriable=error.retriable(),
+        requires_abort=error.txn_requires_abort(),
+    )
+
+
+def raised(error: KafkaException | SystemError) -> KafkaFailure:
+    """Return the KafkaFailure of an exception that a producer's call raised.
+
+    A producer with a fatal error may leave a second exception pending (confluent-kafka 2.16). The
+    interpreter raises the second exception from the next C code that it runs.
+    """
+    try:
+        return failure_of(error)
+    except SystemError:
+        return failure_of(error)
+
+
+def made(client: Any, properties: dict[str, Any], **keywords: Any) -> Any:
+    """Return a client of the library.
+
+    Raises:
+        ConfigError: a property is not known, or its value is refused; the user corrects it.
+    """
+    try:
+        return client(properties, **keywords)
+    except (KafkaException, AttributeError, TypeError, ValueError) as error:
+        # The last three errors: properties that take a function or a mapping, such as `stats_cb`.
+        is_told = isinstance(error, KafkaException)
+        raise ConfigError(
+            field="kafka",
+            value=failure_of(error).text if is_told else str(error),
+            origin="Kafka client",
+            allowed="properties that librdkafka knows",
+        ) from error

@@ -1,0 +1,627 @@
+"""The ports: Kafka's clients, clocks and concurrency, as Protocols.
+
+All code that uses Kafka, reads a clock or waits is given these ports. There are two
+implementations: the rest of this package (the client library, the system's clocks and threads),
+and the broker in memory (`halfbridge.testkit.memory`), where one scheduler decides which call
+continues and what time it is.
+
+Records, and the errors of records and acknowledgements, are the client library's own objects:
+nothing is wrapped per record. `halfbridge.kafka.client_errors.failure_of` converts such an error to
+a KafkaFailure. All other methods raise KafkaFailure themselves.
+
+Times are seconds, unless a name says otherwise. A `Place` is (topic, partition).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from halfbridge.serde.headers import Headers
+
+__all__ = [
+    "NO_COMMITTED_OFFSET",
+    "Admin",
+    "Answer",
+    "Call",
+    "Clock",
+    "Committed",
+    "Concurrency",
+    "Edge",
+    "Event",
+    "Kafka",
+    "Line",
+    "Member",
+    "NewTopic",
+    "Place",
+    "Ports",
+    "Reader",
+    "Record",
+    "Running",
+    "SeenCluster",
+    "SeenPartition",
+    "SeenTopic",
+    "SideThread",
+    "TransactionalWriter",
+    "Waker",
+    "Writer",
+]
+
+
+class Kafka(Protocol):
+    """Makes clients.
+
+    Properties are librdkafka's. `error_cb` is called with an error for `failure_of`. `on_lost` is
+    called when the client has lost a connection, an answer or its session, which the client reports
+    in no other way (`halfbridge/kafka/clients.py`).
+
+    Raises (every method): ConfigError: a property is not known, or its value is refused.
+    """
+
+    def reader(self, properties: Mapping[str, Any]) -> Reader:
+        """Return a reader that joins no group, but reads with the rights of `group.id`."""
+
+    def member(
+        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+    ) -> Member:
+        """Return a member of `group.id`; static with `group.instance.id`."""
+
+    def writer(self, properties: Mapping[str, Any]) -> Writer:
+        """Return a writer."""
+
+    def transactional_writer(
+        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+    ) -> TransactionalWriter:
+        """Return a writer with the `transactional.id` of its properties."""
+
+    def admin(self, properties: Mapping[str, Any]) -> Admin:
+        """Return an admin client; may be dropped at any moment, in any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one client or worker.
+
+    Attributes:
+        kafka: Makes Kafka clients.
+        clock: Tells the time.
+        run: Runs calls beside each other.
+        transaction_id: Returns a new transaction id.
+    """
+
+    kafka: Kafka
+    clock: Clock
+    run: Concurrency
+    transaction_id: Callable[[], str]
+
+
+NO_COMMITTED_OFFSET = -1001  # librdkafka's RD_KAFKA_OFFSET_INVALID
+
+
+class Record(Protocol):
+    """A consumed record, or an error in place of a record; see `error`."""
+
+    def topic(self) -> str | None:
+        """Return the topic; None in an error about the group."""
+
+    def partition(self) -> int | None:
+        """Return the partition's number."""
+
+    def offset(self) -> int | None:
+        """Return the offset; for PARTITION_EOF, the end of the partition."""
+
+    def key(self) -> bytes | None:
+        """Return the key."""
+
+    def value(self) -> bytes | None:
+        """Return the value."""
+
+    def headers(self) -> Headers | None:
+        """Return the headers, in order."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return the kind (0 none, 1 CreateTime, 2 LogAppendTime) and the time, ms since 1970."""
+
+    def error(self) -> Any:
+        """Return an error for `failure_of`; None for a record."""
+
+    def __len__(self) -> int:
+        """Return the size of the value in bytes."""
+
+
+class Committed(NamedTuple):
+    """A committed offset; NO_COMMITTED_OFFSET if there is none.
+
+    Attributes:
+        offset: The offset.
+        metadata: The metadata that was committed with the offset.
+    """
+
+    offset: int
+    metadata: str | None
+
+
+class Reader(Protocol):
+    """Reads the partitions that it is told to read."""
+
+    def read_from(self, offsets: Mapping[Place, int]) -> None:
+        """Read exactly these partitions from these offsets on (assign); empty: read nothing."""
+
+    def poll(self, wait_s: float) -> Record | None:
+        """Return the next record, or an error in its place; None if neither came in time."""
+
+    def take(self, records_max: int) -> list[Record]:
+        """Return records that were fetched already; never waits."""
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Stop fetching these partitions; their fetched records are dropped."""
+
+    def resume(self, places: Iterable[Place]) -> None:
+        """Fetch these partitions again."""
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the offset after the last returned record; negative if there was none."""
+
+    def assignment(self) -> list[Place]:
+        """Return the partitions that are read at present."""
+
+    def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
+        """Return the group's committed offsets; with read_committed, stable ones."""
+
+    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+        """Commit offsets of the group outside any kafka_txn, in one request; waits."""
+
+    def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
+        """Ask a broker for log start and high watermark, and return them."""
+
+    def offsets_at(
+        self, times_ms: Mapping[Place, int], timeout_s: float
+    ) -> dict[Place, int | None]:
+        """Return the first offset whose record is not older than a time; None: there is none.
+
+        Times are milliseconds since 1970. With read_committed only records below the last stable
+        offset are found.
+        """
+
+    def topic_failure(self, topic: str, timeout_s: float) -> Any:
+        """Return why a topic cannot be read (missing, no right); None if it can."""
+
+    def close(self) -> None:
+        """Close; in a broken client this may never return: see `Concurrency.let_go`.
+
+        Later calls raise RuntimeError, but for `close`.
+        """
+
+
+class Member(Reader, Protocol):
+    """A reader that shares partitions with the other members of its group."""
+
+    def join(
+        self,
+        topics: Sequence[str],
+        on_assigned: Callable[[Member, frozenset[Place]], None],
+        on_revoked: Callable[[Member], None],
+    ) -> None:
+        """Join the group (subscribe).
+
+        `on_assigned` and `on_revoked` are called inside `poll` and `take`. If the member leaves the
+        group, `close` may call them too. They must not raise: the client would drop the records
+        that it has fetched.
+        """
+
+    def join_and_read(self, topics: Sequence[str]) -> None:
+        """Join the group, and read the assigned partitions from the committed offsets on."""
+
+    def skip_to(self, place: Place, offset: int) -> None:
+        """Read an assigned partition from an offset on (seek); fetched records are dropped."""
+
+    def membership(self) -> object:
+        """Return the member's id and generation, for `send_offsets` and `commit_as`."""
+
+    def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
+        """Commit offsets outside any kafka_txn, as the member that `membership` names; waits.
+
+        Another thread may poll meanwhile: a poll that has not begun waits until the commit ends.
+
+        Args:
+            offsets: Place -> offset and metadata; all are committed, or none is.
+            membership: From `membership`, as it was when the offsets were this member's to commit.
+
+        Raises:
+            KafkaFailure: with ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or FATAL
+                nothing is committed, because the group has gone on without this member. After a
+                retriable failure the outcome is unknown, and the same call may be repeated.
+        """
+
+    def leave(self) -> None:
+        """Leave the group (unsubscribe); closing a static member does not leave the group.
+
+        Raises:
+            KafkaFailure: FATAL if another member has this member's place; nothing is left to do.
+        """
+
+
+class Writer(Protocol):
+    """Writes records; `poll` and `flush` serve acknowledgements."""
+
+    def produce(  # noqa: PLR0917  (once a record: keywords cost)
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        timestamp_ms: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Hand a record to the client.
+
+        Args:
+            topic: The record's topic.
+            value: None: a tombstone.
+            key: None: no key.
+            partition: -1: by the key, as the Java client does; without a key, any partition.
+            on_delivery: Called with an error for `failure_of` or None, and with the record.
+            timestamp_ms: CreateTime; 0: the client's clock.
+            headers: The headers, in order.
+
+        Raises:
+            BufferError: the queue is full; `poll` makes room.
+            KafkaFailure: the client refuses the record.
+        """
+
+    def poll(self, wait_s: float) -> int:
+        """Serve acknowledgements, waiting for the first one; return how many were served."""
+
+    def flush(self, timeout_s: float) -> int:
+        """Serve acknowledgements until none is outstanding; return how many still are."""
+
+    def purge(self) -> None:
+        """Give up unacknowledged records: they fail with one of `failure.PURGED`."""
+
+    def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
+        """As `Admin.topics`."""
+
+    def close(self) -> None:
+        """Give up unacknowledged records without waiting, and free the client.
+
+        Later calls raise RuntimeError. A call that another thread is in goes on, and the client is
+        freed with the end of that call. An open kafka_txn stays open: the next writer with its
+        transactional id aborts the kafka_txn.
+        """
+
+    def __len__(self) -> int:
+        """Return how many records have no acknowledgement, or a callback that was not served."""
+
+
+class TransactionalWriter(Writer, Protocol):
+    """A writer with a transactional id."""
+
+    def init(self, timeout_s: float) -> None:
+        """Take over the transactional id (new epoch); an open kafka_txn of the id is aborted.
+
+        Raises KafkaFailure if no coordinator answers in time.
+        """
+
+    def begin(self) -> None:
+        """Begin a kafka_txn."""
+
+    def send_offsets(
+        self, offsets: Sequence[tuple[str, int, int, str]], member: object, timeout_s: float
+    ) -> None:
+        """Add offsets (topic, partition, offset, metadata) to the kafka_txn.
+
+        May never return if a broker disconnects during the call (librdkafka #5456).
+        """
+
+    def commit(self, timeout_s: float) -> None:
+        """Commit; after a retriable failure the outcome is unknown: only `commit` may follow."""
+
+    def abort(self, timeout_s: float) -> None:
+        """Abort."""
+
+
+Place = tuple[str, int]
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SeenTopic(NamedTuple):
+    """A topic as the brokers' metadata describe it.
+
+    Attributes:
+        partitions: Number of partitions.
+        replicas: The lowest number of replicas that a partition has.
+        leaderless: The partitions without a leader: nobody can write to them for now.
+        out_of_sync: The highest number of replicas of a partition that have not caught up.
+        in_sync: How many replicas of each partition have caught up; empty: not known.
+    """
+
+    partitions: int
+    replicas: int
+    leaderless: frozenset[int] = frozenset()
+    out_of_sync: int = 0
+    in_sync: tuple[int, ...] = ()
+
+    @property
+    def is_led(self) -> bool:
+        """Whether every partition has a leader."""
+        return not self.leaderless
+
+    def unavailable(self, min_in_sync: int | None) -> dict[int, str]:
+        """Return the partitions that take no records, each with the reason, as in "has no leader".
+
+        Args:
+            min_in_sync: The topic's `min.insync.replicas`; None: not known.
+        """
+        found = dict.fromkeys(sorted(self.leaderless), "has no leader")
+        wanted = min_in_sync or 1
+        if self.replicas >= wanted > 1:  # a broker never asks for more replicas than there are
+            for number, count in enumerate(self.in_sync):
+                if count < wanted and number not in found:
+                    found[number] = f"has {count} of min.insync.replicas={wanted} replicas in sync"
+        return found
+
+
+class SeenPartition(NamedTuple):
+    """Where a partition is, by the ids of brokers.
+
+    Attributes:
+        leader: The broker that takes records; None: there is none for now.
+        replicas: The brokers that keep the log, the preferred leader first.
+        in_sync: Those of them that have caught up.
+    """
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+class SeenCluster(NamedTuple):
+    """A cluster as a broker describes it.
+
+    Attributes:
+        brokers: Id of each broker -> host:port.
+        operations: Kafka's names of what this client may do to the cluster; None: not told.
+    """
+
+    brokers: Mapping[int, str]
+    operations: frozenset[str] | None
+
+
+class NewTopic(NamedTuple):
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+class Edge(Enum):
+    """Which offset of a log is asked for.
+
+    START is the log start. END is the high watermark. STABLE_END is the last stable offset, the end
+    of the log for read_committed readers.
+    """
+
+    START = "start"
+    END = "end"
+    STABLE_END = "stable end"
+
+
+class Answer(Protocol[T_co]):
+    """The future answer of a broker to one question."""
+
+    def done(self) -> bool:
+        """Tell whether `result` returns without waiting."""
+
+    def result(self, timeout_s: float | None = None) -> T_co:
+        """Wait for the answer and return it.
+
+        Args:
+            timeout_s: None: a moment longer than the question's own time-out, because the client's
+                error then says why there is no answer.
+
+        Raises:
+            KafkaFailure: the broker's or the client's error; TIMED_OUT if there is neither.
+        """
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback(self)` once this is done, in any thread."""
+
+
+class Admin(Protocol):
+    """Asks brokers, and creates topics."""
+
+    def poll(self, wait_s: float) -> None:
+        """Serve the client's error callback (`error_cb`)."""
+
+    def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
+        """Return every topic that this client may see."""
+
+    def partitions(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, tuple[SeenPartition, ...]]:
+        """Return where each partition is of those of `topics` that exist."""
+
+    def broker_count(self, timeout_s: float) -> int:
+        """Return the number of brokers in the metadata."""
+
+    def ask_ends(
+        self, places: Iterable[Place], edge: Edge, timeout_s: float
+    ) -> Mapping[Place, Answer[int]]:
+        """Ask where logs begin or end."""
+
+    def ask_settings(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> Mapping[str, Answer[dict[str, str]]]:
+        """Ask for the settings of at least one topic: name of the setting -> value."""
+
+    def ask_rights(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> Mapping[str, Answer[bool | None]]:
+        """Ask whether this client may write to topics; None: the broker does not say."""
+
+    def ask_operations(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> Mapping[str, Answer[frozenset[str] | None]]:
+        """Ask what this client may do to topics, as `Read`, `DescribeConfigs`; None: not told."""
+
+    def ask_topic_ids(self, topics: Iterable[str], timeout_s: float) -> Mapping[str, Answer[str]]:
+        """Ask for the ids that topics got when they were created; empty: they have none."""
+
+    def ask_cluster(self, timeout_s: float) -> Answer[SeenCluster]:
+        """Ask which brokers there are."""
+
+    def ask_broker_settings(self, broker: int, timeout_s: float) -> Answer[dict[str, str]]:
+        """Ask for the settings of a broker: Kafka's name of each to its value."""
+
+    def ask_members(self, group: str, timeout_s: float) -> Answer[list[str]]:
+        """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], timeout_s: float
+    ) -> Mapping[str, Answer[None]]:
+        """Create topics; the answer for a topic that exists is TOPIC_ALREADY_EXISTS."""
+
+    def delete_records(
+        self, offsets: Mapping[Place, int], timeout_s: float
+    ) -> Mapping[Place, Answer[None]]:
+        """Have the records of each place below an offset deleted; its log then starts there."""
+
+    def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> Answer[None]:
+        """Grow a topic to `partitions` partitions in all."""
+
+    def alter_settings(
+        self, topic: str, settings: Mapping[str, str], timeout_s: float
+    ) -> Answer[None]:
+        """Change some settings of a topic: all of them, or none."""
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment; never goes back."""
+
+    def time_ms(self) -> int:
+        """Return milliseconds since 1970, by a clock that can be set."""
+
+
+class Event(Protocol):
+    """A flag that can be waited for; `threading.Event` is one."""
+
+    def set(self) -> None:
+        """Set the flag and wake the waiting threads."""
+
+    def clear(self) -> None:
+        """Clear the flag."""
+
+    def is_set(self) -> bool:
+        """Tell whether the flag is set."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set; tell whether it is."""
+
+
+class Waker(Protocol):
+    """A lock that one thread acquires twice and another releases; `_thread.lock` is one."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  (as threading and queue have it)
+        """Acquire the lock, waiting for it; tell whether it was acquired."""
+
+    def release(self) -> None:
+        """Release the lock."""
+
+
+class Line(Protocol):
+    """A queue between concurrent calls; `queue.Queue` is one."""
+
+    def put_nowait(self, item: Any) -> None:
+        """Add an item; raises queue.Full."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002  (as threading and queue have it)
+        """Take an item, waiting for it; raises queue.Empty."""
+
+    def get_nowait(self) -> Any:
+        """Take an item; raises queue.Empty."""
+
+
+class Running(Protocol):
+    """A call that runs concurrently; `threading.Thread` is one."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the call has ended."""
+
+    def is_alive(self) -> bool:
+        """Tell whether the call has begun and not ended."""
+
+    @property
+    def ident(self) -> int | None:
+        """What `Concurrency.current` returns inside the call; None before it has begun."""
+
+
+class Call(Protocol):
+    """A call in a side thread; `concurrent.futures.Future` is one."""
+
+    def done(self) -> bool:
+        """Tell whether the call has returned or raised."""
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for the call's end; raises its exception, or TimeoutError."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call's end and return its exception; raises TimeoutError."""
+
+
+class SideThread(Protocol):
+    """Runs calls one after the other, concurrently to the caller; can be left behind."""
+
+    def submit(self, call: Callable[..., None], *arguments: Any) -> Call:
+        """Run `call(*arguments)`."""
+
+    def leave(self) -> None:
+        """End the thread once the running call returns, if it ever does."""
+
+
+class Concurrency(Protocol):
+    """Runs calls concurrently, and makes the objects by which they wait for each other."""
+
+    def start(self, call: Callable[[], None], name: str) -> Running:
+        """Run `call` concurrently; the call never delays the end of the process.
+
+        Raises:
+            RuntimeError: the system gives this process no more threads.
+        """
+
+    def current(self) -> int:
+        """Return the identity of the calling thread, unique among those that run."""
+
+    def is_main(self) -> bool:
+        """Tell whether the caller is the main thread, in which Python raises KeyboardInterrupt."""
+
+    def event(self) -> Event:
+        """Return a flag that is not set."""
+
+    def waker(self) -> Waker:
+        """Return a lock that nobody holds."""
+
+    def line(self, items_max: int = 0) -> Line:
+        """Return an empty queue; 0: without a limit."""
+
+    def side_thread(self, name: str) -> SideThread:
+        """Return a new side thread; raises RuntimeError as `start`."""
+
+    def let_go(self, *clients: Any) -> None:
+        """Close clients; return when each is closed, has failed to close, or is out of time.
+
+        Raises:
+            RuntimeError: too many clients did not close; the process must be restarted.
+        """
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""

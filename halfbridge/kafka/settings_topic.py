@@ -1,0 +1,202 @@
+"""The settings topic, read from its beginning to its end.
+
+Reading is bounded in time and bytes, whatever the topic holds. A record that cannot be read is
+reported in the result and raises nothing, because every record in this topic is only a hint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import (
+    BridgeError,
+    Code,
+    KafkaFailure,
+    RetriableError,
+    TopicSetupError,
+    bridge_error,
+)
+from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.topic_types import decode_type, topic_of
+from halfbridge.serde.transactions_switch import SWITCH_KEY, decode_switch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.kafka.ports import Clock, Event, Reader
+    from halfbridge.serde.records import DaemonSettings
+    from halfbridge.serde.topic_types import TopicType
+    from halfbridge.serde.transactions_switch import TransactionsSwitch
+
+# For one reading. Nobody waits for the result; this bounds how long a thread and a connection live.
+READ_S = 10.0
+# Compaction keeps one record for each key. Two workers that contradict each other for a week write
+# some 7,000 records of 150 bytes (1 MB) before the first segment of the log is compacted.
+READ_BYTES_MAX = 8 * 1024 * 1024
+# Roughly what a record takes in a log beside its key and value.
+_FRAME_BYTES = 70
+# How soon a reader notices that it must stop.
+_SLICE_S = 0.1
+_PROBLEM_CHARS_MAX = 200
+# Properties of a reader for `read_settings`; they override its other properties.
+READING: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 10,
+    "max.partition.fetch.bytes": 256 * 1024,
+    "queued.max.messages.kbytes": 1024,
+}
+
+
+class Said(NamedTuple):
+    """The content of one record of the daemon's limits.
+
+    Attributes:
+        offset: The record's offset.
+        settings: The limits; None if they cannot be read, or were deleted.
+        problem: Why they cannot be read; empty if they can.
+    """
+
+    offset: int
+    settings: DaemonSettings | None
+    problem: str = ""
+
+
+class Switched(NamedTuple):
+    """What a record of the operators' switch says.
+
+    Attributes:
+        offset: Where it stands.
+        switch: The switch; None where it cannot be read, or was deleted.
+        problem: Why it cannot be read; empty where it can.
+    """
+
+    offset: int
+    switch: TransactionsSwitch | None
+    problem: str = ""
+
+
+class Reading(NamedTuple):
+    """What stands in the topic.
+
+    Attributes:
+        said: The records of the daemon's limits, in offset order.
+        switched: The last record of the operators' switch; None where there is none.
+        types: Topic -> its type as the last record says; None: deleted, or not to be read.
+        end: Where the log ends.
+    """
+
+    said: list[Said]
+    switched: Switched | None
+    types: dict[str, TopicType | None]
+    end: int
+
+
+def read_settings(
+    reader: Reader, topic: str, *, stop: Event, clock: Clock
+) -> tuple[list[Said], int]:
+    """Return the content of the daemon's records, in offset order, and the end of the log.
+
+    Args and raises: as `read_topic`.
+    """
+    reading = read_topic(reader, topic, stop=stop, clock=clock)
+    return reading.said, reading.end
+
+
+def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock: Clock) -> Reading:
+    """Return what stands in the topic from `start` on.
+
+    A topic that was made anew may end before `start`: all that stands in the new one is returned
+    then, and `end` is below `start`.
+
+    Args:
+        reader: Made with `READING`, and with a group that may be read. The caller closes it.
+        topic: The settings topic.
+        start: An offset that the log has or had, or its end.
+        stop: Once set, reading ends.
+        clock: Bounds the reading.
+
+    Raises:
+        TopicSetupError: no such topic, or no right to read it; an operator acts.
+        RetriableError: not read to its end in `READ_S`, or `stop` was set.
+        BridgeError: as the Kafka client says.
+    """
+    deadline = clock.monotonic() + READ_S
+    try:
+        error = reader.topic_failure(topic, READ_S)
+        if error is not None:
+            raise _refused(topic, failure_of(error))
+        reader.read_from({(topic, 0): start})  # or from the log's start, if `start` is not there
+        return _to_the_end(reader, topic, deadline, stop, clock)
+    except KafkaFailure as failure:
+        raise bridge_error(failure) from failure
+
+
+def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock: Clock) -> Reading:
+    said: list[Said] = []
+    switched: Switched | None = None
+    types: dict[str, TopicType | None] = {}
+    left_bytes = READ_BYTES_MAX
+    while clock.monotonic() < deadline and not stop.is_set():
+        record = reader.poll(_SLICE_S)
+        if record is None:
+            continue
+        error, offset = record.error(), record.offset() or 0
+        if error is not None:
+            failure = failure_of(error)
+            if failure.code == Code.PARTITION_EOF:
+                return Reading(said, switched, types, offset)
+            raise _refused(topic, failure)
+        key, value = record.key(), record.value()
+        left_bytes -= _FRAME_BYTES + len(key or b"") + len(value or b"")
+        if left_bytes < 0:
+            raise TopicSetupError(
+                f"{topic} holds more than {READ_BYTES_MAX} bytes: cleanup.policy must be compact,"
+                " and only the daemon may write to it",
+                topics=(topic,),
+            )
+        if key == DAEMON_KEY:
+            said.append(_said(offset, value))
+        elif key == SWITCH_KEY:
+            switched = _switched(offset, value)
+        elif (named := topic_of(key)) is not None:
+            types[named] = _type(value)
+    raise RetriableError(f"{topic} was not read to its end within {READ_S:g} s")
+
+
+def _said(offset: int, value: bytes | None) -> Said:
+    if value is None:
+        return Said(offset, None)
+    try:
+        return Said(offset, decode_daemon_settings(value))
+    except DecodeError as error:  # without the error, which holds the bytes
+        return Said(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+
+
+def _switched(offset: int, value: bytes | None) -> Switched:
+    if value is None:
+        return Switched(offset, None)
+    try:
+        return Switched(offset, decode_switch(value))
+    except DecodeError as error:  # without the error, which holds the bytes
+        return Switched(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+
+
+def _type(value: bytes | None) -> TopicType | None:
+    try:
+        return None if value is None else decode_type(value).type
+    except DecodeError:
+        return None
+
+
+def _refused(topic: str, failure: KafkaFailure) -> BridgeError:
+    error = bridge_error(failure)
+    if isinstance(error, TopicSetupError):
+        return TopicSetupError(f"topic {topic} cannot be read ({error})", topics=(topic,))
+    return error

@@ -1,0 +1,152 @@
+"""Reads partitions in a child process first, because a damaged record may end the process.
+
+After a batch with a wrong checksum librdkafka (up to 2.16) goes on reading at a wrong place, and
+the bytes there decide whether the library aborts the process (docs/librdkafka-crc-report.md). No
+error can be caught, so only another process can find out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.kafka.ports import Place
+
+# Signals by which a process ends because of what it does, and not because somebody ends it.
+LETHAL = frozenset(
+    (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
+)
+# A child that makes no progress for this time ends; the partition is not suspected by that.
+_QUIET_S = 10.0
+# One child's time. Lower than the client's max.poll.interval.ms (300 s), because a member of a
+# group that waits for the child does not poll.
+_CHILD_S = 60.0
+_RECORDS = 500  # of one call
+_POLL_S = 0.1  # a call for several records waits for all of them
+# Exit status: the last partition ended with an error, which the caller's own reader can handle.
+_UNREADABLE = 3
+_COMMAND = (sys.executable, "-m", "halfbridge.kafka.tasting")
+
+
+class Deadly(NamedTuple):
+    """A place whose records end the process that reads them.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        offset: The first offset that could not be read.
+        signal: By which the process ended; empty: the record is only an error.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    signal: str
+
+
+def taste(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly | None:
+    """Read partitions to their ends in a child process; blocks for at most some minutes.
+
+    Args:
+        properties: Of a consumer; they must be JSON.
+        starts: Place -> offset to begin with.
+
+    Returns:
+        Where the child was ended by a record; None: all was read, or could not be tried.
+    """
+    found = first_damage(properties, starts)
+    return found if found is not None and found.signal else None
+
+
+def first_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly | None:
+    """As `taste`; a record that is only an error is found too."""
+    found = _run(properties, [(*place, start) for place, start in starts.items()])
+    if found is None or not found.signal:
+        return found
+    # The child ended while the library parsed a whole answer of a broker. With one batch in each
+    # answer the last offset is that of the batch. Alone, the batch may be an error only.
+    one_by_one = {**properties, "max.partition.fetch.bytes": 1, "queued.min.messages": 1}
+    place = [(found.topic, found.partition, found.offset)]
+    exact = _run(one_by_one, place, records=1)
+    return found if exact is None else found._replace(offset=exact.offset)
+
+
+def _run(
+    properties: Mapping[str, Any], starts: Iterable[tuple[str, int, int]], records: int = _RECORDS
+) -> Deadly | None:
+    order = json.dumps({"properties": dict(properties), "starts": list(starts), "records": records})
+    try:
+        child = subprocess.run(  # noqa: S603 (our own interpreter and module)
+            _COMMAND,
+            input=order.encode(),
+            stdout=subprocess.PIPE,
+            timeout=_CHILD_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = child.stdout.splitlines()
+    topic, partition, offset = json.loads(lines[-1]) if lines else ("", 0, 0)
+    if -child.returncode in LETHAL:
+        return Deadly(topic, partition, offset, signal.Signals(-child.returncode).name)
+    return Deadly(topic, partition, offset, "") if child.returncode == _UNREADABLE else None
+
+
+def _main() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    order = json.load(sys.stdin)
+    consumer = Consumer(
+        {
+            "group.id": "halfbridge-tasting",  # never joined; the client demands one
+            **order["properties"],
+            "check.crcs": True,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    is_whole = True
+    for topic, partition, start in order["starts"]:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        is_whole = _read(consumer, topic, partition, start, records=order["records"])
+    os._exit(0 if is_whole else _UNREADABLE)  # a client that closes may not return
+
+
+def _read(consumer: Any, topic: str, partition: int, start: int, *, records: int) -> bool:
+    """Read to the present end; return whether there was no error, as far as it was read."""
+    _tell(topic, partition, start)
+    # Under load the end moves on, and a reader may never see an end-of-partition event.
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_QUIET_S)
+    until = time.monotonic() + _QUIET_S
+    while time.monotonic() < until:
+        for record in consumer.consume(records, _POLL_S):
+            error = record.error()
+            if error is None:
+                _tell(topic, partition, record.offset() + 1)
+                if record.offset() + 1 >= end:
+                    return True
+                until = time.monotonic() + _QUIET_S
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
+                return True
+            elif record.topic() is not None:
+                return False
+    return True
+
+
+def _tell(*place: Any) -> None:
+    os.write(1, json.dumps(place).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,193 @@
+"""Implements the ports of concurrency by the system's threads and clocks."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from _thread import allocate_lock, get_ident
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from queue import Queue, SimpleQueue
+from threading import Event, Lock, Thread, main_thread
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.kafka.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfbridge.kafka.ports import Line, Waker
+
+_LOG = logging.getLogger("halfbridge.kafka")
+# A healthy client closes within two seconds. Less than the daemon's session time-out, so that the
+# successor joins in time.
+CLOSE_S_MAX = 8.0
+# Clients left behind in one process: each holds a few threads and the records that it fetched.
+LEFT_MAX = 16
+# Clients that were left behind in this process and have not closed since.
+_left: list[Future[None]] = []
+_left_lock = Lock()
+_Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
+
+
+def check_native_threads() -> None:
+    """Refuse a process whose threads are greenlets.
+
+    The Kafka client waits in C code, where no greenlet yields: the first wait would stop all
+    greenlets of the process for ever.
+
+    Raises:
+        ConfigError: gevent or eventlet has patched `threading`; whoever starts the process chooses
+            another kind of worker.
+    """
+    for package, module, function, name in (
+        ("gevent", "gevent.monkey", "is_module_patched", "threading"),
+        ("eventlet", "eventlet.patcher", "is_monkey_patched", "thread"),
+    ):
+        patcher = sys.modules.get(module)  # a process that has patched has imported it
+        if patcher is not None and getattr(patcher, function)(name):
+            raise ConfigError(
+                field="threading",
+                value="greenlets",
+                origin=f"{package}'s monkey patching",
+                allowed="native threads, because the Kafka client would block all greenlets: use"
+                " gunicorn's worker class gthread, Celery's pool prefork or threads, or do not"
+                " patch threads (monkey.patch_all(thread=False), eventlet.monkey_patch(thread="
+                "False))",
+            )
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    @staticmethod
+    def time_ms() -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class Threads:
+    """Calls that run beside each other in threads of the system."""
+
+    current = staticmethod(get_ident)
+    pause = staticmethod(time.sleep)
+
+    @staticmethod
+    def start(call: Callable[[], None], name: str) -> Thread:
+        """Run `call` in a daemon thread.
+
+        Raises:
+            RuntimeError: the system gives this process no more threads.
+        """
+        thread = Thread(target=call, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    @staticmethod
+    def is_main() -> bool:
+        """Tell whether this is the process's main thread."""
+        return get_ident() == main_thread().ident
+
+    @staticmethod
+    def event() -> Event:
+        """Return a flag that is not set."""
+        return Event()
+
+    @staticmethod
+    def waker() -> Waker:
+        """Return a lock that nobody holds."""
+        return allocate_lock()
+
+    @staticmethod
+    def line(items_max: int = 0) -> Line:
+        """Return an empty queue; 0: without a limit."""
+        return Queue(items_max) if items_max else SimpleQueue()
+
+    @staticmethod
+    def side_thread(name: str) -> SideThread:
+        """Return a new side thread."""
+        return SideThread(name)
+
+    @staticmethod
+    def let_go(*clients: Any) -> None:
+        """Close clients; return when each is closed, has failed to close, or is out of time.
+
+        In a broken client, closing may wait for ever for a thread that never ends (librdkafka
+        #4674). Such a client is left behind, alive: its callbacks may still be called.
+
+        Raises:
+            RuntimeError: too many clients were left behind; a supervisor restarts the process.
+        """
+        closings = [closing for client in clients if (closing := _closing(client)) is not None]
+        _, late = wait(closings, CLOSE_S_MAX)
+        if late:
+            _LOG.warning(
+                "%d Kafka clients do not close within %g s: left behind", len(late), CLOSE_S_MAX
+            )
+        with _left_lock:
+            _left[:] = [each for each in (*_left, *late) if not each.done()]
+        if late and len(_left) > LEFT_MAX:
+            raise RuntimeError(f"{len(_left)} Kafka clients did not close: start this process anew")
+
+
+class SideThread:
+    """Runs calls one after the other, in order, in a daemon thread.
+
+    Unlike an executor's thread, this thread never delays the end of the process.
+    """
+
+    # The queue needs no limit: a caller waits for the call before (one close, or one commit).
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        Thread(target=_serve, args=(self._work,), name=name, daemon=True).start()
+
+    def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
+        """Run `call(*arguments)`; the future tells when the call ended, or what it raised."""
+        future: Future[None] = Future()
+        self._work.put((future, call, arguments))
+        return future
+
+    def leave(self) -> None:
+        """End the thread once the running call returns, if it ever does."""
+        self._work.put(None)
+
+
+def _closing(client: Any) -> Future[None] | None:
+    try:
+        thread = SideThread("halfbridge-close")
+    except RuntimeError:  # the interpreter ends (3.12), or there are no more threads
+        client.close()
+        return None
+    closing = thread.submit(client.close)
+    thread.leave()
+    return closing
+
+
+def _serve(work: SimpleQueue[_Work | None]) -> None:
+    while (item := work.get()) is not None:
+        future, call, arguments = item
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        del item, future, call, arguments  # else an idle thread would keep a producer alive
+
+
+@contextmanager
+def held(waker: Waker) -> Iterator[None]:
+    """Hold `waker` like a lock, in a block that waits or calls a port; waits for other holders.
+
+    A `threading.Lock` must not be used there. In the memory stack one scheduler runs all calls in
+    one thread. A call that waits for a `threading.Lock` stops the scheduler, and so the call that
+    would release the lock.
+    """
+    waker.acquire()
+    try:
+        yield
+    finally:
+        waker.release()

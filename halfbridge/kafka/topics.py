@@ -1,0 +1,170 @@
+"""Looks up topics and checks their shapes, for the client and the Spark sink."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from halfbridge.kafka.errors import (
+    NO_RIGHT,
+    BridgeError,
+    Code,
+    KafkaFailure,
+    TopicSetupError,
+    bridge_error,
+)
+from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX, HalfShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.kafka.ports import Admin, NewTopic, Ports, SeenTopic, Writer
+    from halfbridge.serde.topics import TopicNames
+
+_LOG = logging.getLogger("halfbridge.kafka")
+# A new topic is not in every broker's metadata at once (1.3 s seen on a busy broker), and a broker
+# that has just started lacks other topics.
+GRACE_S = 3.0
+_LOOK_AGAIN_S = 0.05
+_NOTHING: Mapping[str, int] = {}
+
+
+def topics_with(
+    client: Admin | Writer,
+    ports: Ports,
+    wanted: Mapping[str, int],
+    *,
+    patience_s: float,
+    timeout_s: float,
+) -> dict[str, SeenTopic]:
+    """Return the existing topics, once `wanted` are among them or `patience_s` is over.
+
+    Args:
+        client: Lists the topics.
+        ports: The clock and the concurrency are used.
+        wanted: Topic -> least number of partitions.
+        patience_s: How long to repeat the look-up; 0 or less: look up once.
+        timeout_s: Longest wait for one answer.
+
+    Raises:
+        BridgeError: no broker answered; try again later.
+    """
+    now = ports.clock.monotonic
+    deadline = now() + patience_s
+    while True:
+        try:
+            topics = client.topics(timeout_s)
+        except KafkaFailure as failure:
+            raise bridge_error(failure) from failure
+        partitions = {name: seen.partitions for name, seen in topics.items()}
+        if are_in(partitions, wanted) or now() >= deadline:
+            return topics
+        ports.run.pause(_LOOK_AGAIN_S)  # metadata spread between brokers without a signal
+
+
+def are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
+    """Tell whether each wanted topic has at least the wanted number of partitions."""
+    return all(partitions.get(name, 0) >= least for name, least in wanted.items())
+
+
+class Topics:
+    """The topics of one installation.
+
+    Args:
+        admin: Asks the brokers, and creates topics.
+        ports: The clock and the concurrency are used.
+        names: Names of the internal topics.
+        remedy: The command that creates missing topics, for error texts.
+        timeout_s: Longest wait for one answer, and for a new topic to appear.
+    """
+
+    def __init__(
+        self, admin: Admin, ports: Ports, names: TopicNames, *, remedy: str, timeout_s: float
+    ) -> None:
+        self._admin = admin
+        self._ports = ports
+        self._names = names
+        self._remedy = remedy
+        self._timeout_s = timeout_s
+        self._last: dict[str, SeenTopic] = {}
+
+    def seen(
+        self, wanted: Mapping[str, int] = _NOTHING, *, patience_s: float = 0.0
+    ) -> dict[str, SeenTopic]:
+        """Return the existing topics, once `wanted` are among them or `patience_s` is over.
+
+        Args and raises: as topics_with.
+        """
+        self._last = topics_with(
+            self._admin, self._ports, wanted, patience_s=patience_s, timeout_s=self._timeout_s
+        )
+        return self._last
+
+    def half_shape(self) -> HalfShape:
+        """Check half and op topic, and return the half topic's shape.
+
+        Raises:
+            TopicSetupError: a topic is missing, or the two differ; the text names the command.
+            BridgeError: no broker answered; try again later.
+        """
+        half, op = self._names.half, self._names.op
+        topics = self.seen({half: 1, op: 1}, patience_s=GRACE_S)
+        missing = [name for name in (half, op) if name not in topics]
+        if missing:
+            text = f"no topic {' and no topic '.join(missing)}; {self._remedy}"
+            raise TopicSetupError(text, topics=missing)
+        partitions, op_partitions = topics[half].partitions, topics[op].partitions
+        if partitions != op_partitions:
+            raise TopicSetupError(
+                f"{half} has {partitions} partitions and {op} has {op_partitions}; they must"
+                f" have the same number; {self._remedy} (it names the topic to grow)",
+                topics=(half, op),
+            )
+        return HalfShape(partitions, self._record_bytes_max(half), replicas=topics[half].replicas)
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return a topic's settings; empty if the client has no right to read them.
+
+        Raises:
+            BridgeError: no broker answered; try again later.
+        """
+        try:
+            return self._admin.ask_settings([topic], self._timeout_s)[topic].result()
+        except KafkaFailure as failure:
+            if failure.code not in NO_RIGHT:
+                raise bridge_error(failure) from failure
+            _LOG.info("no right to read the settings of %s, defaults taken", topic)
+            return {}
+
+    def make_missing(self, wanted: Iterable[NewTopic]) -> None:
+        """Create the topics that were missing in the last look-up; return once they appear.
+
+        Raises:
+            TopicSetupError: a topic could not be made, or does not appear; the text says which.
+            BridgeError: no broker answered; try again later.
+        """
+        missing = [one for one in wanted if one.name not in self._last]
+        if not missing:
+            return
+        for name, answer in self._admin.create_topics(missing, self._timeout_s).items():
+            try:
+                answer.result()
+            except KafkaFailure as failure:  # noqa: PERF203  (two topics)
+                if failure.code != Code.TOPIC_ALREADY_EXISTS:
+                    raise TopicSetupError(
+                        f"no topic {name}, and it could not be created ({failure}); {self._remedy}",
+                        topics=(name,),
+                    ) from failure
+        names = dict.fromkeys((one.name for one in missing), 1)
+        hidden = names.keys() - self.seen(names, patience_s=self._timeout_s).keys()
+        if hidden:
+            text = "created, but not in the brokers' metadata; start again"
+            raise TopicSetupError(f"{', '.join(sorted(hidden))}: {text}", topics=sorted(hidden))
+
+    def _record_bytes_max(self, topic: str) -> int:
+        """Return a topic's max.message.bytes, or Kafka's default if it cannot be read."""
+        try:
+            return int(self.settings(topic).get("max.message.bytes", MESSAGE_BYTES_MAX))
+        except BridgeError as error:
+            _LOG.info("max.message.bytes of %s not readable, default taken: %s", topic, error)
+            return MESSAGE_BYTES_MAX

@@ -1,0 +1,93 @@
+"""Logs troubles of Kafka clients: never raises, and logs the same trouble once in 30 s."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code
+from halfbridge.kafka.threads import SystemClock
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+
+    from halfbridge.kafka.ports import Clock
+
+# The same kind of trouble is logged again after this time.
+SAME_AGAIN_S = 30.0
+# For every client. librdkafka 2.16 asks the bootstrap servers anew after each round of failures
+# (KIP-1102), and forgets its back-off then. With the default of 100 ms each client would connect,
+# and log a line, 20 times a second. These lines repeat what the error callback reports.
+RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
+# A call fails with one of these codes when no broker answers, for whatever reason.
+SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
+_SYSTEM_CLOCK = SystemClock()
+
+
+def tell(log: Callable[..., object], *said: object) -> None:
+    """Log in a thread or callback that must go on: exceptions of log handlers are dropped."""
+    with suppress(BaseException):
+        log(*said)
+
+
+def shown(value: object) -> str:
+    """Return a value's repr; the repr is the user's code, and what it raises is caught."""
+    try:
+        return repr(value)
+    except BaseException as error:  # noqa: BLE001  (others are to be told of, too)
+        return f"a {type(value).__name__}, whose repr raised {type(error).__name__}"
+
+
+class Reasons:
+    """Remembers why connections failed, because the errors of failed calls do not say it.
+
+    Attributes:
+        last: The last reason that was reported; empty: none was.
+    """
+
+    def __init__(self) -> None:
+        self.last = ""
+
+    def note(self, error: Any) -> None:
+        """Take an error that the client reports (`error_cb`)."""
+        failure = failure_of(error)
+        # ALL_BROKERS_DOWN follows each report of a single broker, and says less.
+        if failure.code != Code.ALL_BROKERS_DOWN:
+            self.last = failure.text
+
+    def explain(self, error: Any) -> str:
+        """Return the text of a call's error, with the reported reason if there is one."""
+        failure = failure_of(error)
+        is_silent = failure.code in SILENT and self.last
+        return f"{failure.text} ({self.last})" if is_silent else failure.text
+
+
+class Troubles:
+    """Logs the errors that one Kafka client reports, each kind once in SAME_AGAIN_S.
+
+    Two threads that report at the same moment may both log.
+
+    Args:
+        log: Where to.
+        clock: Tells when it is time to log the same kind again.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Clock = _SYSTEM_CLOCK) -> None:
+        self._log = log
+        self._now = clock.monotonic
+        self._told: dict[int, tuple[float, int]] = {}
+
+    def note(self, error: Any) -> None:
+        """Log an error that the client reports, as a warning; a fatal one also fails its call."""
+        failure, now = failure_of(error), self._now()
+        told_at, kept_back = self._told.get(failure.code, (float("-inf"), 0))
+        if now - told_at < SAME_AGAIN_S:
+            self._told[failure.code] = told_at, kept_back + 1
+            return
+        self._told[failure.code] = now, 0
+        again = f" (and {kept_back} times since the last report)" if kept_back else ""
+        # A log handler is the user's code. Its exception would come out of the client's poll() or
+        # consume(), and the records taken by that call would be lost.
+        tell(self._log.warning, "Kafka: %s%s", failure.text, again)

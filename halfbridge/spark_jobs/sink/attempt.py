@@ -1,0 +1,275 @@
+"""One task attempt, on an executor: sends its rows as half messages, and reports to the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
+from halfbridge.serde.headers import CONTEXT, HALF
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.manifest_records import ManifestAttempt
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import OpKind, SinkContext, new_half
+from halfbridge.spark_jobs.sink.chunks import Chunk, Chunks
+from halfbridge.spark_jobs.sink.clients import LOG
+from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
+from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.real_topic import FRAME_BYTES_MAX
+from halfbridge.spark_jobs.sink.rows import ContentHash, rows_of
+from halfbridge.spark_jobs.sink.signing import read_signer
+from halfbridge.spark_jobs.sink.topics import MS_PER_S, partition_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from halfbridge.kafka.errors import KafkaFailure
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.manifest_records import ManifestTransaction
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.process import SinkProcess
+    from halfbridge.spark_jobs.sink.real_topic import RealTopic
+    from halfbridge.spark_jobs.sink.rows import Row
+
+# Added to the time-out after which the Kafka client itself gives up a message.
+_GRACE_S = 5.0
+_ROLLBACK_S = 10.0
+
+
+@dataclass(frozen=True)
+class AttemptReport(WriterCommitMessage):
+    """The half messages that a task attempt has stored, for the driver. Picklable.
+
+    Attributes:
+        batch_id: The attempt's batch.
+        attempt: The attempt's id and transactions, in the order of their decisions.
+        row_count: Number of rows.
+        content_sum: ContentHash.sum of the rows.
+        first_append_timestamp: Append time of the oldest half record; -1 without any.
+        query_id: Spark's id of the streaming query; empty for a batch write.
+    """
+
+    batch_id: int
+    attempt: ManifestAttempt
+    row_count: int
+    content_sum: int
+    first_append_timestamp: int
+    query_id: str
+
+
+def write_attempt(
+    options: SinkOptions,
+    batch_id: int,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    query_id: str = "",
+    process: SinkProcess | None = None,
+) -> AttemptReport:
+    """Send all rows as half messages and return once they are durable.
+
+    After a failure, the sent half messages are rolled back as far as brokers answer; the check
+    settles the others.
+
+    Args:
+        options: The sink's options.
+        batch_id: The task's batch.
+        batches: The task's rows.
+        query_id: Spark's id of the streaming query; empty for a batch write.
+        process: Holds the clients; None: `here()`.
+
+    Raises:
+        RowError: a row cannot be sent; the query must not make such rows.
+        SendError: brokers did not store a half message; Spark runs the task again.
+        SinkSetupError: a topic is missing; the text names it.
+        SinkOptionError: the key file cannot be used on this executor; whoever installs it does so.
+    """
+    attempt = _Attempt(options, batch_id, process or here())
+    try:
+        for batch in batches:
+            attempt.send_all(rows_of(batch, topic=options.topic))
+        return attempt.finish(query_id)
+    except BaseException:
+        attempt.roll_back()
+        raise
+
+
+class _Attempt:
+    """One task attempt. Not thread-safe."""
+
+    def __init__(self, options: SinkOptions, batch_id: int, process: SinkProcess) -> None:
+        self._options = options
+        self._batch_id = batch_id
+        self._process = process
+        self._ports = process.ports
+        self._time_ms = self._ports.clock.time_ms
+        self._signer = read_signer(options, options.producer_group, self._time_ms())
+        self._sender = process.new_attempts_sender(options)
+        self._id = self._ports.transaction_id()
+        # Rows without a key may go to any half partition. All such rows of a task go to the same
+        # one, so that they fill few transactions. The random end of the id spreads tasks.
+        self._keyless = int(self._id[-8:], 16) % self._sender.shape.partitions
+        self._context = (
+            CONTEXT,
+            SINK_CONTEXT.encode(SinkContext(options.app_id, batch_id, self._id)),
+        )
+        self._chunks = Chunks(
+            messages_max=options.messages_max,
+            bytes_max=TRANSACTION_BYTES_MAX,
+            new_id=self._ports.transaction_id,
+        )
+        self._content = ContentHash()
+        self._row_count = 0
+        self._failure: KafkaFailure | None = None
+        self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
+
+    def send_all(self, rows: Iterable[Row]) -> None:
+        """Send rows. One loop with local names only, because it runs once for each row.
+
+        Raises: as write_attempt.
+        """
+        self._refuse_if_lost()  # all further rows would have to be rolled back
+        sender, place, encoder = self._sender, self._chunks.place, self._encoder
+        send, add, half = sender.send, self._content.add, self._options.names.half
+        partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
+        keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
+        signer, time_ms = self._signer, self._time_ms
+        real_topics: dict[tuple[str, int], RealTopic] = {}
+        for row in rows:
+            topic, partition, key, value, headers = row
+            where = (topic, partition)
+            real_topic = real_topics.get(where)
+            if real_topic is None:
+                real_topic = real_topics[where] = sender.real_topic(topic, partition)
+            size = (len(key) if key else 0) + (len(value) if value else 0)
+            if headers:
+                size += _size_of(headers)
+            if size > bytes_max:
+                raise self._too_large(size)
+            # An upper bound of the record's size. The two lengths of a header take no more bytes
+            # than its name and value do, unless the value is empty.
+            record_bytes = size + len(headers) + FRAME_BYTES_MAX
+            if record_bytes > real_topic.record_bytes_max or (
+                key is None and real_topic.is_compacted
+            ):
+                sender.check_row(row)
+            add(row)  # before the sink's headers are added
+            half_partition = keyless if key is None else partition_of(key, partitions)
+            chunk = place(half_partition, topic, size)
+            index = chunk.count - 1
+            encoded = chunk.encoders.get(where) or encoder(chunk, topic, partition)
+            if index:
+                headers.append((HALF, encoded(index)))
+            else:
+                headers += (context, (HALF, encoded(0)))
+                on_delivery[chunk.transaction_id] = self._delivery_of(chunk)
+            if signer is not None:
+                headers = signer.half(
+                    half_partition, headers, key=key, value=value, now_ms=time_ms()
+                )
+            send(half, value, key, half_partition, on_delivery[chunk.transaction_id], headers)
+            self._row_count += 1
+
+    def finish(self, query_id: str) -> AttemptReport:
+        """Wait until all half messages are stored, and return the report.
+
+        Raises:
+            SendError: a half message was not stored.
+        """
+        if self._chunks.all:
+            self._sender.flush(self._options.send_timeout_ms / MS_PER_S + _GRACE_S)
+        self._refuse_if_lost()
+        if any(chunk.unacknowledged for chunk in self._chunks.all):
+            raise SendError("half messages were not acknowledged")  # a bug in the Kafka client
+        return AttemptReport(
+            self._batch_id,
+            ManifestAttempt(self._id, self._chunks.transactions()),
+            self._row_count,
+            self._content.sum(),
+            self._chunks.first_append_timestamp(),
+            query_id,
+        )
+
+    def roll_back(self) -> None:
+        """Roll back the attempt, which no manifest will list. Never raises an Exception."""
+        if not self._chunks.all:
+            return
+        try:
+            # Queued records must be stored or dropped before a decision names the last offset.
+            self._sender.flush(_ROLLBACK_S)
+        except SendError as error:
+            LOG.info("attempt %s: %s", self._id, error)
+        try:
+            self._process.decide(
+                self._options,
+                OpKind.ROLLBACK,
+                [self._stored_at_most()],
+                producer_group=self._options.producer_group,
+                reason="the task attempt failed",
+                timeout_s=_ROLLBACK_S,
+            )
+        except SinkError as error:
+            LOG.warning("attempt %s is left to the check: %s", self._id, error)
+
+    def _stored_at_most(self) -> list[ManifestTransaction]:
+        """Return the transactions; after a failure, each names its half partition's end.
+
+        Transactions whose half partition's end is not known are left out; the check settles them.
+        """
+        unknown = {chunk.half_partition for chunk in self._chunks.all if chunk.unacknowledged}
+        half = self._options.names.half
+        ends = partition_ends(self._options, self._ports, half, unknown, timeout_s=_ROLLBACK_S)
+        known: list[ManifestTransaction] = []
+        for chunk in self._chunks.all:
+            transaction = chunk.as_transaction()
+            if not chunk.unacknowledged:
+                known.append(transaction)
+            elif chunk.half_partition in ends:
+                last = ends[chunk.half_partition] - 1
+                known.append(transaction._replace(half_offset=last))
+        return known
+
+    def _refuse_if_lost(self) -> None:
+        if self._failure is not None:
+            self._sender.give_up()  # a record failed, so no later one may be stored
+            raise SendError(f"half messages were not stored: {self._failure}")
+
+    def _too_large(self, size: int) -> RowError:
+        self._sender.is_outdated = True
+        return RowError(
+            f"a row of {size} bytes (headers counted twice) is larger than"
+            f" {self._sender.shape.message_bytes_max}: max.message.bytes of"
+            f" {self._options.names.half} - 64 KiB"
+        )
+
+    def _encoder(self, chunk: Chunk, topic: str, partition: int) -> Callable[[int], bytes]:
+        series = half_metadata_series(
+            new_half(
+                transaction_id=chunk.transaction_id,
+                born_timestamp=self._time_ms(),
+                producer_group=self._options.producer_group,
+                real_topic=topic,
+                real_partition=partition,
+                immunity_ms=self._options.immunity_ms,
+            )
+        )
+        chunk.encoders[topic, partition] = series
+        return series
+
+    def _delivery_of(self, chunk: Chunk) -> Callable[[Any, Any], None]:
+        def delivered(error: Any, record: Any) -> None:
+            failure = self._sender.failure(error, record)
+            if failure is not None:
+                self._failure = self._failure or failure
+            else:
+                chunk.acknowledged(record.offset(), record.timestamp()[1])
+
+        return delivered
+
+
+def _size_of(headers: Headers) -> int:
+    """Return the bytes of headers, counted twice as `HalfShape.message_bytes_max` does."""
+    return 2 * sum(len(name.encode()) + len(given or b"") for name, given in headers)

@@ -1,0 +1,119 @@
+"""Errors of the sink, split by who must act. Spark shows their texts in its own exception.
+
+SinkError              (BridgeError)
+├─ SinkOptionError     (ConfigError) the author of the query corrects an option
+├─ SinkSetupError      (TopicSetupError) an operator creates or corrects a topic; the text says how
+├─ RowError            (InvalidMessageError) a row cannot be sent; the query must not make such rows
+├─ SendError           (RetriableError) Kafka did not take the half messages; Spark runs them again
+├─ CommitInDoubtError  (OutcomeUnknownError) the manifest or a decision was not acknowledged;
+│                      restarting settles the batch
+├─ AttemptGivenUpError (RetriableError) the batch took too long and was given up; restarting runs
+│                      the batch anew
+├─ ReplayMismatchError the batch was published with other rows; the text says what to do
+├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
+├─ RefusedError        rows of earlier batches are dead letters; the text says what to do
+├─ SearchLimitError    metrics read no further back; it passes with the app's next batch
+├─ BatchOrderError     a later batch is published already; the text says what to do
+└─ UnknownPastError    the batch before is not known; the text says what to do
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from halfbridge.kafka.errors import (
+    BridgeError,
+    ConfigError,
+    InvalidMessageError,
+    KafkaFailure,
+    OutcomeUnknownError,
+    RetriableError,
+    TopicSetupError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class SinkError(BridgeError):
+    """The sink cannot do its work."""
+
+
+class SinkOptionError(SinkError, ConfigError):
+    """An option is missing or wrong."""
+
+    def __init__(
+        self, message: str, *, field: str = "", value: str = "", origin: str = "", allowed: str = ""
+    ) -> None:
+        super().__init__(field=field, value=value, origin=origin, allowed=allowed)
+        self.args = (message,)
+
+
+class SinkSetupError(SinkError, TopicSetupError):
+    """A topic is missing or has the wrong shape."""
+
+
+class RowError(SinkError, InvalidMessageError):
+    """A row, or the schema of all rows, cannot be sent as it is."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message, field=field)
+
+
+class SendError(SinkError, RetriableError):
+    """Half messages were not stored; none of the task's rows will be visible."""
+
+
+class CommitInDoubtError(SinkError, OutcomeUnknownError):
+    """The manifest or a decision may be stored or not; a new run of the batch settles that."""
+
+
+class AttemptGivenUpError(SinkError, RetriableError):
+    """The attempts of this commit were rejected before it; a new run publishes the batch."""
+
+
+class ReplayMismatchError(SinkError):
+    """This batch was published already, with different rows."""
+
+
+class PlanMismatchError(SinkError):
+    """This batch, or the one before, was published by a plan that is not the checkpoint's."""
+
+
+class RefusedError(SinkError):
+    """Published rows became dead letters, and fail.on.refused is set."""
+
+
+class SearchLimitError(SinkError):
+    """The answer lies further back in the manifest topic than the search may read."""
+
+
+class BatchOrderError(SinkError):
+    """This batch was never published, but a later one of the same app was."""
+
+
+class UnknownPastError(SinkError):
+    """The stream's earlier manifests are missing, so this batch may be published already."""
+
+
+@contextmanager
+def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
+    """Convert failures of Kafka and errors of bridge to errors of the sink, in a `with` block.
+
+    A TopicSetupError becomes a SinkSetupError, and a ConfigError a SinkOptionError.
+
+    Args:
+        kind: The class for all other failures.
+        what: What failed; stands in front of the failure's text.
+    """
+    try:
+        yield
+    except SinkError:
+        raise
+    except TopicSetupError as error:
+        raise SinkSetupError(str(error), topics=error.topics) from error
+    except ConfigError as error:
+        raise SinkOptionError(f"a kafka. option is not taken: {error.value}") from error
+    except (KafkaFailure, BridgeError, BufferError) as error:
+        raise kind(f"{what}: {error}") from error

@@ -1,0 +1,257 @@
+"""The manifest topic: a log that is searched backwards and appended to."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import INFERRED, Code, KafkaFailure
+from halfbridge.kafka.threads import held
+from halfbridge.serde.manifest import BATCH_MANIFEST
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.clients import LOG, new_reader, new_writer
+from halfbridge.spark_jobs.sink.errors import (
+    CommitInDoubtError,
+    SearchLimitError,
+    SinkSetupError,
+    failing_as,
+)
+from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
+from halfbridge.spark_jobs.sink.topics import (
+    KAFKA_TIMEOUT_S,
+    MS_PER_S,
+    altered,
+    manifest_bytes_max,
+    new_topics,
+)
+
+if TYPE_CHECKING:
+    from halfbridge.kafka.ports import Place, Ports, Writer
+    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+
+# Records taken from the client at a time; the client's queue of 64 MiB bounds their bytes.
+_READ_MAX = 10_000
+_MESSAGE_BYTES_LEAST = 1_000  # the lowest value that the client accepts
+_ROOM = 2  # times the size needed now, because the next batch may be larger
+_FRAME_BYTES = 1_000  # the topic's limit applies to a batch of one record
+_POLL_S = 0.5
+_LOOK_AGAIN_S = 0.1
+# The default, which the query may override. A manifest is mostly ids, whose first halves repeat:
+# one of 12,800 transactions shrinks from 518 KB to 235 KB, in 0.1 s.
+_COMPRESSION = {"compression.type": "zstd"}
+
+
+class ManifestLog:
+    """The app's partition of the manifest topic. Thread-safe: one caller at a time.
+
+    Raises:
+        SinkSetupError: the topic is missing or has the wrong shape; the text names the command.
+    """
+
+    def __init__(self, options: SinkOptions, ports: Ports) -> None:
+        self._options = options
+        self._ports = ports
+        self._now = ports.clock.monotonic
+        self._timeout_s = options.commit_timeout_ms / MS_PER_S
+        self._topic = options.names.manifest
+        self._topics = new_topics(options, ports)
+        self._bytes_max = manifest_bytes_max(self._topics, options)
+        self._writer = self._new_writer()
+        self._reader = new_reader(options, ports)
+        self._turn = ports.run.waker()
+
+    def find(self, app_id: str, batch_id: int, *, records_max: int | None = None) -> Found:
+        """Return all records of a batch that are in the log now.
+
+        Args:
+            app_id: The app.
+            batch_id: The batch.
+            records_max: Most records to read, of all apps; None: no limit.
+
+        Raises:
+            CommitInDoubtError: brokers do not answer in time; repeat the call.
+            SinkSetupError: the beginning of the log was deleted, perhaps with the answer.
+            SearchLimitError: the answer lies further back than `records_max`.
+        """
+        with held(self._turn):
+            return self._find(app_id, batch_id, beyond=-1, records_max=records_max)
+
+    def append(self, manifest: BatchManifest) -> Found:
+        """Append a record and return all records of its batch.
+
+        Raises:
+            CommitInDoubtError: no acknowledgement in time; the record may be stored nevertheless.
+            SinkSetupError: the record is larger than the topic allows; the text says what to do.
+        """
+        data = BATCH_MANIFEST.encode(manifest)
+        key = manifest.app_id.encode()
+        with held(self._turn):
+            self._make_room(manifest, len(data) + len(key) + _FRAME_BYTES)
+            try:
+                offset = self._append(key, data)
+            except CommitInDoubtError:
+                # The writer may still hold the record, or take no other. A responder writes more.
+                self._writer.close()
+                self._writer = self._new_writer()
+                raise
+            return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
+
+    def _make_room(self, manifest: BatchManifest, size_bytes: int) -> None:
+        """Check that the topic takes so large a record, by its present setting.
+
+        Raises:
+            SinkSetupError: the record is too large; the text says what to do.
+        """
+        if size_bytes <= self._bytes_max:
+            return
+        bytes_max = manifest_bytes_max(self._topics, self._options)
+        if bytes_max != self._bytes_max:
+            self._bytes_max = bytes_max
+            self._writer = self._new_writer()
+        if size_bytes > bytes_max:
+            transactions = sum(len(each.transactions) for each in manifest.attempts)
+            command = altered(self._options, "max.message.bytes", _ROOM * size_bytes)
+            raise SinkSetupError(
+                f"batch {manifest.batch_id} has {transactions} transactions, whose manifest of"
+                f" {size_bytes} bytes is larger than max.message.bytes ({bytes_max}) of"
+                f" {self._topic}. Run: {command} and start the query again. A batch that is planned"
+                " in a checkpoint stays as it is; maxOffsetsPerTrigger and fewer tasks make later"
+                " ones smaller",
+                topics=(self._topic,),
+            )
+
+    def _new_writer(self) -> Writer:
+        return new_writer(
+            self._options,
+            self._ports,
+            message_bytes_max=max(self._bytes_max, _MESSAGE_BYTES_LEAST),
+            defaults=_COMPRESSION,
+            changes={"linger.ms": 0},
+        )
+
+    def _append(self, key: bytes, data: bytes) -> int:
+        told: list[tuple[Any, Any]] = []
+
+        def delivered(error: Any, record: Any) -> None:
+            told.append((error, record))
+
+        with failing_as(CommitInDoubtError, "the manifest was not written"):
+            partition = partition_of(key, MANIFEST_PARTITIONS)
+            self._writer.produce(self._topic, data, key, partition, delivered)
+            self._writer.flush(self._timeout_s)
+        if not told:
+            raise CommitInDoubtError(
+                f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
+            )
+        error, record = told[0]
+        # The acknowledgement of a single record without an offset does not prove that it is stored.
+        if error is not None or record.offset() is None:
+            failure = INFERRED if error is None else failure_of(error)
+            raise CommitInDoubtError(
+                f"the manifest was not acknowledged ({failure}); start the query again"
+            )
+        return int(record.offset())
+
+    def _find(
+        self, app_id: str, batch_id: int, *, beyond: int, records_max: int | None = None
+    ) -> Found:
+        """Search the log once it reaches beyond an offset (of the record just appended)."""
+        key = app_id.encode()
+        place = self._topic, partition_of(key, MANIFEST_PARTITIONS)
+        start, end = self._ends(place, beyond)
+        search = Search(batch_id, start=start, end=end)
+        while (window := search.window()) is not None:
+            if records_max is not None and end - window[0] > records_max:
+                raise SearchLimitError(
+                    f"the newest {records_max} records of partition {place[1]} of"
+                    f" {self._topic} do not tell how far {app_id} has come"
+                )
+            search.feed(self._read(place, *window, key, batch_id))
+        found = search.result()
+        if found.is_cut:
+            raise SinkSetupError(
+                f"{self._topic} begins at offset {start}: older manifests were deleted, and whether"
+                f" batch {batch_id} of {app_id} was published cannot be told. Its retention must be"
+                " -1; take an app.id that was never used, and is not kept in partition"
+                f" {place[1]} of it as this one is",
+                topics=(self._topic,),
+            )
+        return found
+
+    def _ends(self, place: Place, beyond: int) -> tuple[int, int]:
+        """Ask brokers for a partition's start and high watermark, and return them.
+
+        A new leader may report a high watermark that is too low. So the question is repeated until
+        the log reaches beyond the offset.
+
+        Raises:
+            CommitInDoubtError: no such answer within the time-out of a commit.
+        """
+        deadline = self._now() + self._timeout_s
+        while (left_s := deadline - self._now()) > 0:
+            try:
+                start, end = self._reader.ends(place, min(left_s, KAFKA_TIMEOUT_S))
+            except KafkaFailure as failure:
+                LOG.info("asking for the end of %s: %s", self._topic, failure)
+            else:
+                if end > beyond:
+                    return start, end
+            self._poll(_LOOK_AGAIN_S)
+        raise CommitInDoubtError(f"the end of {self._topic} was not told in time")
+
+    def _read(self, place: Place, low: int, high: int, key: bytes, batch_id: int) -> list[Entry]:
+        """Return the app's records in [low, high), without a time limit while records come.
+
+        Records of other batches come without their attempts, which would not fit into memory for a
+        busy app.
+        """
+        entries: list[Entry] = []
+        deadline = self._now() + self._timeout_s
+        try:
+            with failing_as(CommitInDoubtError, "manifests cannot be read"):
+                self._reader.read_from({place: low})
+                while self._now() < deadline:
+                    for record in self._batch():
+                        offset = record.offset()
+                        if record.error() is not None:
+                            failure = failure_of(record.error())
+                            # A new leader may report an earlier end for a moment.
+                            if failure.code == Code.PARTITION_EOF and offset >= high:
+                                return entries
+                            LOG.info("reading manifests: %s", failure)
+                            continue
+                        deadline = self._now() + self._timeout_s
+                        if offset >= high:
+                            return entries
+                        # A record without a value means nothing, in any version.
+                        if record.key() == key and record.value() is not None:
+                            entries.append(_entry(record, batch_id))
+                        if offset == high - 1:
+                            return entries
+        finally:
+            with suppress(KafkaFailure):  # the first error says more
+                self._reader.read_from({})
+        raise CommitInDoubtError(
+            f"reading manifests [{low}, {high}) of {self._topic}, nothing came for"
+            f" {self._timeout_s:g} s"
+        )
+
+    def _batch(self) -> list[Any]:
+        """Wait for the first record, and return all that are there; `take` alone does not wait."""
+        first = self._reader.poll(_POLL_S)
+        return [] if first is None else [first, *self._reader.take(_READ_MAX - 1)]
+
+    def _poll(self, seconds: float) -> None:
+        """Wait without reading."""
+        with failing_as(CommitInDoubtError, "manifests cannot be read"):
+            self._reader.poll(seconds)
+
+
+def _entry(record: Any, batch_id: int) -> Entry:
+    manifest = BATCH_MANIFEST.decode_head(record.value())
+    if manifest.batch_id == batch_id:
+        manifest = BATCH_MANIFEST.decode(record.value())
+    return Entry(int(record.offset()), int(record.timestamp()[1]), manifest)

@@ -1,0 +1,105 @@
+"""The state of one Spark process that outlives a batch: ports, clients and flags.
+
+Spark reuses its Python workers, and makes a new data source and writer for each call. State that
+must live longer is kept here. None of it is pickled: a writer on an executor uses the state of the
+executor's process, `here()`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.threads import held
+from halfbridge.spark_jobs.sink.decider import Decider
+from halfbridge.spark_jobs.sink.halves import HalfSender
+from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, MARKS_MAX, Kept
+from halfbridge.spark_jobs.sink.log import ManifestLog
+from halfbridge.spark_jobs.sink.refused import DeadLetters
+
+if TYPE_CHECKING:
+    from halfbridge.kafka.ports import Ports
+    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+
+
+class SinkProcess:
+    """Clients and flags of one process. Thread-safe, except for the senders of tasks.
+
+    Args:
+        ports: Kafka, clock, concurrency and ids.
+
+    Attributes:
+        ports: The ports.
+        decided: App and cluster -> the latest batch whose COMMITs this process has written.
+        checked: Group, age and cluster whose topics and limits were checked and correct.
+        shown: App and cluster -> the winner that was shown last, without its attempts. A manifest
+            may have 70,000 transactions, and so is decoded only once.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports = ports
+        self._senders: Kept[HalfSender] = Kept(CLIENTS_MAX)
+        self._deciders: Kept[Decider] = Kept(CLIENTS_MAX)
+        self._logs: Kept[ManifestLog] = Kept(CLIENTS_MAX)
+        self._dead_letters: Kept[DeadLetters] = Kept(CLIENTS_MAX)
+        self.decided: Kept[int] = Kept(MARKS_MAX)
+        self.checked: Kept[bool] = Kept(MARKS_MAX)
+        self.shown: Kept[BatchManifest] = Kept(MARKS_MAX)
+
+    @property
+    def actor(self) -> str:
+        """This process's name in records, for people."""
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+    def new_attempts_sender(self, options: SinkOptions) -> HalfSender:
+        """Return the sender for the options; a new one if the last has failed or is outdated.
+
+        Spark's Python workers outlive a query, and an operator may have raised limits since.
+
+        Raises: as Sender.
+        """
+        key = options.client_key()
+        sender = self._senders.get(key)
+        if sender is None or sender.is_broken or sender.is_outdated:
+            sender = self._senders.put(key, HalfSender(options, self.ports))
+        return sender
+
+    def decide(self, options: SinkOptions, *decision: Any, **more: Any) -> dict[int, int]:
+        """Decide by the Decider for the options, as `Decider.decide`.
+
+        Several threads of a responder may call this. They take turns with one Decider, which is
+        replaced when it has failed.
+        """
+        key = options.client_key()
+        while True:
+            decider = self._deciders.get(key)
+            if decider is None or decider.is_broken:
+                decider = Decider(options, self.ports, actor=self.actor)
+                self._deciders.put(key, decider)
+            with held(decider.turn):
+                if not decider.is_broken:
+                    return decider.decide(*decision, **more)
+
+    def log(self, options: SinkOptions) -> ManifestLog:
+        """Return the ManifestLog for the options.
+
+        Raises: as ManifestLog.
+        """
+        key = (options.commit_timeout_ms, *options.client_key())
+        return self._logs.get(key) or self._logs.put(key, ManifestLog(options, self.ports))
+
+    def dead_letters(self, options: SinkOptions) -> DeadLetters:
+        """Return the DeadLetters for the options."""
+        key = (options.app_id, options.producer_group, *options.client_key())
+        known = self._dead_letters.get(key)
+        return known or self._dead_letters.put(key, DeadLetters(options, self.ports))
+
+
+@cache
+def here() -> SinkProcess:
+    """Return the state of this process, with the system's ports."""
+    return SinkProcess(system_ports())

@@ -1,0 +1,261 @@
+"""Reads the dead-letter topic from where the last batch stopped, with limits of time and bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.ports import Edge
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.headers import headers_of
+from halfbridge.spark_jobs.sink.clients import LOG, new_admin, new_reader
+from halfbridge.spark_jobs.sink.tally import letter_of
+from halfbridge.spark_jobs.sink.topics import KAFKA_TIMEOUT_S, MS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from halfbridge.kafka.ports import Ports
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.tally import Letter, Tally
+
+# Limits of one look, so that dead letters of other apps delay a batch by no more. The next batch
+# continues where this one stopped. Dead letters are as large as messages: 64 MiB are 64 of the
+# largest, and a broker on the same network delivers them in two seconds. The two seconds begin when
+# brokers answer; a TLS handshake and a login to each broker may take a few seconds before.
+LOOK_S_MAX = 2.0
+CONNECT_S_MAX = 10.0
+LOOK_RECORDS_MAX = 10_000
+LOOK_BYTES_MAX = 64 * 1024 * 1024
+# Records taken from the client at a time; a look exceeds its limits by at most so many.
+_READ_MAX = 100
+_QUEUE_KBYTES_MAX = 16 * 1024
+_POLL_S = 0.1
+_NO_RIGHT = (Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
+
+
+class Look(NamedTuple):
+    """The result of one look at the dead-letter topic.
+
+    Attributes:
+        letters: Dead letters that may belong to the app.
+        offsets: The position in each partition, in order.
+        unread: Number of offsets that are left for the next look.
+        topic_id: Kafka's id of the topic that was read; empty: not known.
+        is_anew: The topic was created again since the last look, and was read from its beginning.
+    """
+
+    letters: Sequence[Letter]
+    offsets: tuple[int, ...]
+    unread: int
+    topic_id: str = ""
+    is_anew: bool = False
+
+
+class DeadLetters:
+    """The dead-letter topic. If it cannot be read, that is logged once and nothing is counted."""
+
+    def __init__(self, options: SinkOptions, ports: Ports) -> None:
+        self._options = options
+        self._ports = ports
+        self._now = ports.clock.monotonic
+        self._topic = options.names.dead
+        self._admin = new_admin(options, ports)
+        self._is_refused = False
+
+    def ends(self) -> tuple[int, ...]:
+        """Return the partitions' last stable offsets; empty if they cannot be read."""
+        if self._is_refused:
+            return ()
+        try:
+            seen = self._admin.topics(KAFKA_TIMEOUT_S).get(self._topic)
+        except KafkaFailure as failure:  # a failure to count must not fail the batch
+            LOG.info("%s was not read: no broker answers: %s", self._topic, failure)
+            return ()
+        if seen is None:
+            self._say_once("there is no such topic, or no right to see it (DESCRIBE)")
+            return ()
+        ends = self._asked(seen.partitions, Edge.STABLE_END)
+        return tuple(ends.values()) if len(ends) == seen.partitions else ()
+
+    def topic_id(self) -> str:
+        """Return Kafka's id of the topic; empty if it is not known. Ask before `ends`."""
+        if self._is_refused:
+            return ""
+        answers = self._admin.ask_topic_ids([self._topic], KAFKA_TIMEOUT_S)
+        try:
+            found: str = answers[self._topic].result()
+        except KafkaFailure as failure:
+            LOG.info("the id of %s is not known: %s", self._topic, failure)
+            return ""
+        return found
+
+    def read(self, tally: Tally) -> Look | None:
+        """Return the dead letters after the offsets of `tally`; None if they cannot be read."""
+        topic_id = self.topic_id()
+        ends = self.ends()
+        if not ends:
+            return None
+        is_anew = bool(topic_id and tally.topic_id) and topic_id != tally.topic_id
+        since = () if is_anew else tally.offsets
+        look = self._look(since, ends)
+        return look and look._replace(topic_id=topic_id or tally.topic_id, is_anew=is_anew)
+
+    def _look(self, since: tuple[int, ...], ends: tuple[int, ...]) -> Look | None:
+        at = dict(enumerate((*since, *(0 for _ in range(len(ends) - len(since))))))
+        behind = {each: end for each, end in enumerate(ends) if end > at[each]}
+        if not behind:
+            # A deposed leader may report an older end. If the offsets went back, the next look
+            # would count the dead letters in between twice.
+            return Look((), tuple(at[each] for each in range(len(ends))), 0)
+        for partition, start in self._asked(len(ends), Edge.START).items():
+            at[partition] = max(at[partition], start)  # deleted dead letters are not counted
+        try:
+            letters = self._read(at, behind)
+        except KafkaFailure as failure:
+            self._refused(failure)
+            return None
+        unread = sum(max(0, end - at[each]) for each, end in behind.items())
+        return Look(letters, tuple(at[each] for each in range(len(ends))), unread)
+
+    def await_visible(self, deadline: float) -> bool:
+        """Wait until read_committed readers see all records stored now; tell whether they do.
+
+        Does not wait for a topic that cannot be read.
+
+        Args:
+            deadline: Latest moment, by the monotonic clock.
+        """
+        stored = self._asked(len(self.ends()), Edge.END)
+        while ends := self.ends():
+            if all(ends[each] >= end for each, end in stored.items()):
+                return True
+            if self._now() >= deadline:
+                return False
+            self._admin.poll(_POLL_S)
+        return True
+
+    def _read(self, at: dict[int, int], behind: Mapping[int, int]) -> list[Letter]:
+        """Read up to the ends in `behind`, moving `at`; stop at a limit."""
+        letters: list[Letter] = []
+        open_ = {each for each, end in behind.items() if at[each] < end}
+        changes = {
+            "isolation.level": "read_committed",  # without those of aborted kafka_txns
+            "queued.max.messages.kbytes": _QUEUE_KBYTES_MAX,
+        }
+        reader = new_reader(self._options, self._ports, changes=changes)
+        try:
+            reader.read_from({(self._topic, each): at[each] for each in open_})
+            deadline = self._now() + CONNECT_S_MAX
+            is_answered = False
+            records = size = 0
+            while open_ and self._now() < deadline:
+                if records >= LOOK_RECORDS_MAX or size >= LOOK_BYTES_MAX:
+                    break
+                first = reader.poll(_POLL_S)
+                if first is not None and not is_answered:
+                    is_answered = True
+                    deadline = self._now() + LOOK_S_MAX
+                found: list[Any] = [] if first is None else [first, *reader.take(_READ_MAX)]
+                for record in found:
+                    partition = record.partition()
+                    if record.error() is not None:
+                        failure = failure_of(record.error())
+                        if failure.code != Code.PARTITION_EOF:
+                            raise failure
+                        at[partition] = max(at[partition], record.offset())
+                    else:
+                        records += 1
+                        size += len(record)
+                        at[partition] = record.offset() + 1
+                        if (letter := self._letter(record)) is not None:
+                            letters.append(letter)
+                    if at[partition] >= behind[partition]:
+                        open_.discard(partition)
+        finally:
+            self._ports.run.let_go(reader)
+        return letters
+
+    def _letter(self, record: Any) -> Letter | None:
+        try:
+            headers = headers_of(record)
+        except SerdeError:  # any client with the right to write can write such a record
+            return None
+        return letter_of(
+            headers,
+            app_id=self._options.app_id,
+            producer_group=self._options.producer_group,
+        )
+
+    def _asked(self, partitions: int, edge: Edge) -> dict[int, int]:
+        """Return an edge of each partition whose broker answers, in the order of partitions."""
+        places = [(self._topic, each) for each in range(partitions)]
+        answers = self._admin.ask_ends(places, edge, KAFKA_TIMEOUT_S) if places else {}
+        told: dict[int, int] = {}
+        for topic, partition in places:
+            try:
+                told[partition] = answers[topic, partition].result()
+            except KafkaFailure as failure:  # noqa: PERF203 (a few partitions)
+                self._refused(failure)
+        return told
+
+    def _refused(self, failure: KafkaFailure) -> None:
+        if failure.code in _NO_RIGHT:
+            self._say_once("no right to read it (READ)")
+        else:
+            LOG.info("%s was not read: %s", self._topic, failure)
+
+    def _say_once(self, why: str) -> None:
+        self._is_refused = True
+        LOG.warning(
+            "refused messages of %s are not counted: %s: %s", self._options.app_id, self._topic, why
+        )
+
+
+def await_delivery(
+    options: SinkOptions,
+    ports: Ports,
+    dead: DeadLetters,
+    decisions: Mapping[int, int],
+    *,
+    timeout_ms: int,
+) -> bool:
+    """Wait until the daemon has applied some decisions; tell whether it has.
+
+    The daemon commits its offset in the op topic in the same kafka_txn as the deliveries and dead
+    letters of the ops below that offset. The end of a kafka_txn reaches each partition separately.
+    So the offset may be visible before the dead letters are, and this function waits for both.
+
+    Args:
+        options: The sink's options.
+        ports: Kafka and the clock are used.
+        dead: The dead-letter topic.
+        decisions: Half partition -> offset of its last decision.
+        timeout_ms: Longest wait.
+    """
+    now = ports.clock.monotonic
+    deadline = now() + timeout_ms / MS_PER_S
+    last = {(options.names.op, partition): offset for partition, offset in decisions.items()}
+    reader = new_reader(options, ports, changes={"group.id": options.names.daemon_group})
+    try:
+        while last:
+            left_s = min(max(deadline - now(), _POLL_S), KAFKA_TIMEOUT_S)
+            try:
+                places = reader.committed(last, left_s)
+            except KafkaFailure as failure:
+                if failure.code in _NO_RIGHT:
+                    LOG.warning(
+                        "no right to see how far %s has come (DESCRIBE): not waited for",
+                        options.names.daemon_group,
+                    )
+                    return False
+                # No answer: ask again.
+            else:
+                last = {place: end for place, end in last.items() if places[place].offset <= end}
+            if not last or now() >= deadline:
+                break
+            reader.poll(_POLL_S)
+    finally:
+        ports.run.let_go(reader)
+    return not last and dead.await_visible(deadline)
