@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.events import JunkRead
-from halfbridge.checker.core.letters import record_of
-from halfbridge.checker.core.weights import INDEX_BYTES, entry_bytes, letter_bytes, op_bytes
+from halfbridge.checker.core.letters import letter_bytes, record_of
+from halfbridge.checker.core.weights import INDEX_BYTES, entry_bytes, op_bytes
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import DeadHalf
-from halfbridge.checker.core.weights import letter_bytes
+from halfbridge.checker.core.weights import CHAR_BYTES, record_bytes
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, JunkRead
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Waiting dead letters may take half of the budget of bodies.
 LETTERS_SHARE = 2
+# A dead letter without its text.
+LETTER_BYTES = 160
 
 
 class Letters:
@@ -70,6 +72,13 @@ class Letters:
 def record_of(letter: Letter) -> HalfRead | JunkRead:
     """Return the record that the dead letter is about."""
     return letter.half if isinstance(letter, DeadHalf) else letter.record
+
+
+def letter_bytes(letter: Letter) -> int:
+    """Return the bytes of a waiting dead letter without its body."""
+    if isinstance(letter, DeadHalf):
+        return LETTER_BYTES + letter.half.metadata_bytes + CHAR_BYTES * len(letter.detail)
+    return LETTER_BYTES + record_bytes(letter.record)
 
 
 def _without_body(letter: Letter) -> Letter:

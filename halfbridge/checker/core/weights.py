@@ -16,11 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import JunkRead
-from halfbridge.checker.core.plan import DeadHalf
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, OpRead
-    from halfbridge.checker.core.plan import Letter
     from halfbridge.serde.records import HalfMetadata
 
 # An entry, its key, and its references in dicts and queues.
@@ -31,8 +29,6 @@ MESSAGE_BYTES = 420
 INDEX_BYTES = 100
 # An op without its text. The text is no longer than the record's value.
 OP_BYTES = 320
-# A dead letter without its text.
-LETTER_BYTES = 160
 # Python stores 4 bytes for each character of a text that contains one character above U+FFFF, and
 # fewer for other texts. So the estimate for long names is too high rather than too low.
 CHAR_BYTES = 4
@@ -61,10 +57,3 @@ def record_bytes(record: HalfRead | JunkRead) -> int:
     if isinstance(record, JunkRead):
         return MESSAGE_BYTES + CHAR_BYTES * len(record.detail)
     return record.metadata_bytes
-
-
-def letter_bytes(letter: Letter) -> int:
-    """Return the bytes of a waiting dead letter without its body."""
-    if isinstance(letter, DeadHalf):
-        return LETTER_BYTES + letter.half.metadata_bytes + CHAR_BYTES * len(letter.detail)
-    return LETTER_BYTES + record_bytes(letter.record)

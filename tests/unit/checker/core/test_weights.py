@@ -10,8 +10,9 @@ import pytest
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.letters import letter_bytes
 from halfbridge.checker.core.plan import DeadHalf, DeadJunk
-from halfbridge.checker.core.weights import letter_bytes, message_bytes
+from halfbridge.checker.core.weights import message_bytes
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import DeadReason, HalfMetadata, OpKind
