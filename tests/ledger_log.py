@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead
+from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead, message_bytes
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.settings import OP_WAIT_MS, LedgerSettings
-from halfbridge.checker.core.weights import message_bytes
 from halfbridge.serde.records import HalfMetadata, Op, OpKind
 from tests.kit.records import A_HALF, AN_OP
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.core.events import JunkRead
-from halfbridge.checker.core.letters import letter_bytes, record_of
-from halfbridge.checker.core.weights import INDEX_BYTES, entry_bytes, op_bytes
+from halfbridge.checker.core.events import INDEX_BYTES, JunkRead, entry_bytes, op_bytes
+from halfbridge.checker.core.plan import letter_bytes, record_of
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.ledger import Ledger
 
 

@@ -24,7 +24,7 @@ _KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
 _PRODUCERS_MAX = 4
 _PORT_MAX = 65535
 # A million undecided transactions of one message take 1.25 GB, and a million decided ones that a
-# rebuild needs take 0.75 GB (halfbridge.checker.core.weights). Together they are 85 % of this.
+# rebuild needs take 0.75 GB (halfbridge.checker.core.events). Together they are 85 % of this.
 _ENTRIES_BYTES_MAX = 2304 * _MIB
 
 # Client properties on which exactly-once delivery depends; the daemon sets them.

@@ -9,7 +9,7 @@ H, O, R, T and P of one partition pair:
     op p:    0 ... T ........ O
                    |          next op to apply (committed offset of op p)
                    decisions about transactions with a record at or above H begin here, and
-                   recent ones (halfbridge.checker.core.forget)
+                   recent ones (halfbridge.checker.core.entries)
 
 H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
 metadata of op p's offset: `v1;H;R;T;P;W;<crc>`, or `v1;H;R;T;P;W;D;<crc>` while deliveries are

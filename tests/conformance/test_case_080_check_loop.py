@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.core.plan import Count
-from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.core.schedule import first_due_ms
 from halfbridge.serde.progress import Progress, ProgressError
 from halfbridge.serde.records import OpSource

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge import Message, Resolution
+from halfbridge.checker.core.events import entry_bytes, message_bytes
 from halfbridge.checker.core.memory import HALVES_PERCENT
-from halfbridge.checker.core.weights import entry_bytes, message_bytes
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from tests.integration.installation import GROUP
 from tests.kit.waiting import until

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 
-from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead
-from halfbridge.checker.core.progress import check_against_log
-from halfbridge.checker.core.too_large import is_too_large
+from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, is_too_large
+from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.serde.progress import START, parse_progress
 from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.deferred import Deferred
-from halfbridge.checker.core.forget import Decided
+from halfbridge.checker.core.entries import Decided
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.loop import barriers
@@ -21,7 +21,7 @@ from tests.simulation.mutation import Mutation
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import OpRead
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import HalfMetadata

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.core import judge as core_judge
+from halfbridge.checker.core import ops as core_judge
 from halfbridge.checker.core import ops as core_ops
 from halfbridge.checker.core import rebuild as core_rebuild
 from halfbridge.checker.core.book import Book
-from halfbridge.checker.core.draft import Draft
-from halfbridge.checker.core.entries import Entries
+from halfbridge.checker.core.entries import Decided, Entries
 from halfbridge.checker.core.events import JunkRead, OpRead
-from halfbridge.checker.core.forget import Decided
 from halfbridge.checker.core.ledger import Ledger
-from halfbridge.checker.core.letters import Letters
 from halfbridge.checker.core.ops import Ops
-from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.plan import Count, Draft, Letters
 from halfbridge.checker.core.rebuild import Rebuild
 from halfbridge.serde.protocol import State
 from halfbridge.serde.records import OpKind, OpSource
@@ -26,7 +23,7 @@ from tests.simulation.mutation import Mutation
 if TYPE_CHECKING:
     from collections import deque
 
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.serde.progress import Progress
 

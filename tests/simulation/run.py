@@ -13,7 +13,8 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from halfbridge.checker.core import forget, half_end
+from halfbridge.checker.core import entries as forget
+from halfbridge.checker.core import ledger as half_end
 from halfbridge.checker.loop import (
     asking,
     at_least_once,

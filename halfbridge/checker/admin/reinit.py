@@ -279,7 +279,7 @@ def _progress(
 def _whole(half: int, decided: Iterable[_Transaction]) -> int:
     """Return H = `half`, lowered where it would part the messages of a discarded transaction.
 
-    As the ledger does (halfbridge.checker.core.forget): a discard for age proves itself by the
+    As the ledger does (halfbridge.checker.core.entries): a discard for age proves itself by the
     first message,
     or by any copy, and a rebuild that met neither would take the transaction for undecided.
     """

@@ -15,7 +15,7 @@ from halfbridge.checker.admin.shape import (
     find_problems,
     wanted_topics,
 )
-from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.progress import START, ProgressError, parse_progress
 from halfbridge.serde.topic_shapes import SAFE_REPLICAS

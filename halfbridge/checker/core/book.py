@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.deferred import Deferred
-from halfbridge.checker.core.draft import Draft
-from halfbridge.checker.core.entries import Entries
-from halfbridge.checker.core.entry import IN_FLIGHT, Entry
-from halfbridge.checker.core.forget import Decided
-from halfbridge.checker.core.holdings import Holdings
-from halfbridge.checker.core.letters import LETTERS_SHARE
-from halfbridge.checker.core.plan import Count, PutBackRule
+from halfbridge.checker.core.entries import IN_FLIGHT, Decided, Entries, Entry, Holdings
+from halfbridge.checker.core.events import is_excess, is_too_large
+from halfbridge.checker.core.plan import LETTERS_SHARE, Count, Draft, PutBackRule
 from halfbridge.checker.core.schedule import REST_MAX, TAKEN, CheckSchedule, first_due_ms
 from halfbridge.checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
-from halfbridge.checker.core.too_large import is_excess, is_too_large
 from halfbridge.serde.protocol import REASON_TOO_LARGE, State, decision_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from halfbridge.checker.core.events import NO_KEY, HalfRead
 
 if TYPE_CHECKING:
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import OpRead
 
 # Messages of a COMMIT, append time of the op, whether the delivery was deferred before -> whether

@@ -9,6 +9,18 @@ ledger is rebuilt from the committed offsets. Rule numbers are those of DESIGN.m
     half, junk_half ──▶ book ◀── ops ◀── op, junk_op      (before that: rebuild)
                          │  ▲
            plan ◀── draft   checks ◀── op_end, checks
+
+Selects the undecided transactions to check, and those to discard for their age.
+
+Decides when the worker must prove that an op names a half offset that does not exist. Pure.
+
+Rule 1: an op waits until the half partition has been read to the op's half offset. The half message
+was acknowledged before the op was sent. So if the half partition ends at offset 80 at any moment
+after the op was read, and the op names half offset 90, then no half message was stored at 90.
+
+The worker proves the end with a barrier record (halfbridge.checker.loop.barriers, ADR 11). A
+barrier record costs a round trip, so the question is open only after the op has waited for
+OP_WAIT_MS, or sooner in a pair that has lately had an op beyond the end.
 """
 
 from __future__ import annotations
@@ -17,23 +29,27 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.book import Book
-from halfbridge.checker.core.checks import Checks
-from halfbridge.checker.core.events import JunkRead, OpRead, half_offset_of
-from halfbridge.checker.core.half_end import HalfEnd
+from halfbridge.checker.core.events import CHAR_BYTES, OP_BYTES, JunkRead, OpRead, half_offset_of
 from halfbridge.checker.core.memory import Memory
 from halfbridge.checker.core.ops import Ops
-from halfbridge.checker.core.plan import Check, Plan
+from halfbridge.checker.core.plan import Check, Count, Plan
 from halfbridge.checker.core.rebuild import Rebuild
-from halfbridge.checker.core.weights import CHAR_BYTES, OP_BYTES
+from halfbridge.checker.core.schedule import backoff_ms
+from halfbridge.checker.core.settings import (
+    OP_ALERT_MS,
+    OP_WAIT_ALERT_MS,
+    OP_WAIT_ALERT_MS_MAX,
+    OP_WAIT_MS,
+)
 from halfbridge.serde.progress import Progress
-from halfbridge.serde.protocol import State
+from halfbridge.serde.protocol import REASON_AGE, State
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
     from halfbridge.checker.core.deferred import Awaits, Deferred
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.schedule import Room
     from halfbridge.checker.core.settings import LedgerSettings
@@ -324,3 +340,159 @@ class Ledger:
 
     def _next_op(self) -> int:
         return self._waiting[0].offset if self._waiting else self._op_position
+
+
+class Checks:
+    """Checks and discards for age of one partition pair.
+
+    A transaction is checked only after op p was read to an end that was asked for after the
+    transaction fell due. Example: a transaction fell due during an outage, at 12:00, and the worker
+    starts at 14:00. Its COMMIT, of 12:01, is among the ops that the worker has not read yet.
+
+    Args:
+        book: The transactions, changed in place.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._confirmed_ms = 0
+        self._claim: tuple[int, int] | None = None
+        self._is_overdue = False
+
+    @property
+    def wants_op_end(self) -> bool:
+        """Whether a check is due that may be sent only after the end of op p is known."""
+        return self._is_overdue and self._claim is None
+
+    def op_end(self, end: int, asked_ms: int) -> None:
+        """Record that op p ended at `end` at some moment after `asked_ms`."""
+        self._claim = (end, asked_ms)
+
+    def applied(self, next_op: int) -> None:
+        """Record that every op below `next_op` is applied."""
+        if self._claim is not None and next_op >= self._claim[0]:
+            self._confirmed_ms = max(self._confirmed_ms, self._claim[1])
+            self._claim = None
+
+    def due(self, now_ms: int, limit: int, room: Room | None = None) -> list[Check]:
+        """Return at most `limit` checks to send now; add discards for age to the draft.
+
+        Args:
+            now_ms: Partition time.
+            limit: Most checks.
+            room: See `CheckSchedule.take`.
+        """
+        schedule, settings = self._book.schedule, self._book.settings
+        self._book.schedule_unaged(now_ms)
+        checks: list[Check] = []
+        confirmed_ms = min(self._confirmed_ms, now_ms)
+        for entry in schedule.take(confirmed_ms, limit, room):
+            if not self._is_aged(entry, now_ms):
+                checks.append(self._ask(entry, now_ms))
+                continue
+            if not entry.discarding:
+                entry.discarding = True
+                age_ms = settings.transaction_age_ms_max
+                self._book.draft.discard(entry, REASON_AGE, settings.actor, now_ms, age_ms=age_ms)
+            schedule.add(entry, now_ms + settings.check_backoff_ms_max)
+        due_ms = schedule.next_unsorted_ms()
+        self._is_overdue = due_ms is not None and confirmed_ms < due_ms <= now_ms
+        return checks
+
+    def _ask(self, entry: Entry, now_ms: int) -> Check:
+        settings = self._book.settings
+        if not entry.attempt:
+            entry.first_request_ms = now_ms
+        elif entry.failed_attempt < entry.attempt:  # a failed checker is somebody who was there
+            self._book.draft.count(Count.CHECK_EXPIRED)
+        entry.attempt += 1
+        wait_ms = backoff_ms(
+            entry.attempt, settings.check_interval_ms, settings.check_backoff_ms_max
+        )
+        self._book.schedule.add(entry, now_ms + wait_ms)
+        first = entry.messages[min(entry.messages)]
+        last_offset = max(half.offset for half in entry.messages.values())
+        return Check(first, entry.check_times + 1, entry.attempt, last_offset)
+
+    def _is_aged(self, entry: Entry, now_ms: int) -> bool:
+        settings = self._book.settings
+        return (
+            0 <= entry.first_append_ms <= now_ms - settings.transaction_age_ms_max
+            and entry.attempt >= settings.unanswered_before_discard
+            and now_ms - entry.first_request_ms >= settings.readiness_before_discard_ms
+        )
+
+
+class HalfEnd:
+    """Opens a question about the end of the half partition when an op has waited long enough.
+
+    Each waiting op begins a new wait.
+
+    Attributes:
+        read_to: Ops below this offset had been read when the question was opened. The answer holds
+            for all of these ops.
+    """
+
+    def __init__(self) -> None:
+        self.read_to = 0
+        self._op_offset = -1
+        self._since_ms: int | None = None
+        self._token: int | None = None
+        self._is_known = False
+        self._alert_until_ms = 0
+        # Roughly the median wait of ops whose half messages came.
+        self._usual_ms = 0
+
+    def clear(self, now_ms: int) -> None:
+        """Record that no op waits."""
+        self._begin(-1, now_ms)
+
+    def question(self, op_offset: int, read_to: int, now_ms: int) -> int | None:
+        """Return the token of the open question; None while the op has not waited long enough.
+
+        The token is the time at which the question was opened. No other question has the same
+        token, not even a question of this pair's ledger before a rebuild, whose answer may still
+        arrive.
+
+        Args:
+            op_offset: Offset of the waiting op.
+            read_to: Ops below this offset have been read.
+            now_ms: Monotonic time, because the wait gives the consumer time to read.
+        """
+        if op_offset != self._op_offset:
+            self._begin(op_offset, now_ms)
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if self._token is None:
+            is_alert = now_ms < self._alert_until_ms and not self._is_known
+            if now_ms - self._since_ms < (self._alert_ms if is_alert else OP_WAIT_MS):
+                return None
+            self._token, self.read_to = now_ms, read_to
+        return self._token
+
+    def is_answer(self, token: int, *, is_beyond: bool) -> bool:
+        """Record the answer to the question with `token`; return False if that is not open.
+
+        Args:
+            token: The token from `question`. The answer to an older question is ignored.
+            is_beyond: The waiting op names a half offset beyond the end. If False, the half message
+                exists, and a new wait gives the consumer time to read it.
+        """
+        if token != self._token:
+            return False
+        if is_beyond:
+            self._alert_until_ms = token + OP_ALERT_MS
+        self._token = self._since_ms = None
+        self._is_known = not is_beyond
+        return True
+
+    @property
+    def _alert_ms(self) -> int:
+        return max(OP_WAIT_ALERT_MS, 2 * self._usual_ms)
+
+    def _begin(self, op_offset: int, now_ms: int) -> None:
+        if self._since_ms is not None:  # the half message of the op before came
+            step_ms = 1 if now_ms - self._since_ms > self._usual_ms else -1
+            self._usual_ms = min(max(0, self._usual_ms + step_ms), OP_WAIT_ALERT_MS_MAX // 2)
+        self._op_offset, self._since_ms, self._token = op_offset, None, None
+        self._is_known = False

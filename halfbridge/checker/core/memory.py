@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.core.events import op_bytes
 from halfbridge.checker.core.settings import RECENT_MAX
-from halfbridge.checker.core.weights import op_bytes
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.book import Book

@@ -11,7 +11,7 @@ from halfbridge.serde.protocol import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
 
     Room = Callable[[str], int]  # producer group -> most checks that may be sent to the group now
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.progress import BeyondEndError, check_against_log
+from halfbridge.checker.core.rebuild import BeyondEndError, check_against_log
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.serde.progress import Progress, ProgressError, parse_progress
 

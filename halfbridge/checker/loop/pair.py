@@ -7,9 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead, append_ms_of
+from halfbridge.checker.core.events import (
+    NO_KEY,
+    HalfRead,
+    JunkRead,
+    OpRead,
+    append_ms_of,
+    message_bytes,
+)
 from halfbridge.checker.core.ledger import Ledger
-from halfbridge.checker.core.weights import message_bytes
 from halfbridge.checker.loop.plan_bodies import WithoutHeaders, let_go_plan, whole_or_bare
 from halfbridge.checker.loop.sizes import bytes_at_most
 from halfbridge.serde.avro import OP

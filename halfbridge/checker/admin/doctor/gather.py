@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.doctor.facts import Host
     from halfbridge.checker.admin.placed import PlacedPartition
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import OpRead
     from halfbridge.checker.policy import Policy
     from halfbridge.kafka.ports import Admin, Answer, Place, Ports

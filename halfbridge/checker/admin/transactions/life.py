@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.placed import Lacking
     from halfbridge.checker.admin.transactions.waits import Undecided
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import HalfRead, OpRead
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings

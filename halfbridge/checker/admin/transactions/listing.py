@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.undecided import PairState, Stopped
     from halfbridge.checker.admin.transactions.waits import Limits, Undecided
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.serde.topics import TopicNames
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
-from halfbridge.checker.core.weights import message_bytes
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of, message_bytes
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of, parse_half, user_bytes

@@ -22,7 +22,7 @@ from halfbridge.checker.admin.transactions.logs import (
 from halfbridge.checker.admin.transactions.records import half_read, op_read
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.ledger import Ledger
-from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.core.settings import LedgerSettings
 from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.kafka.ports import Edge

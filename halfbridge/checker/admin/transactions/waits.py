@@ -11,7 +11,7 @@ from halfbridge.checker.core.schedule import backoff_ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.entries import Entry
     from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.records import CheckRequest, Op
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.core.draft import Draft
-from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.entries import Entry
 from halfbridge.checker.core.events import HalfRead, JunkRead
-from halfbridge.checker.core.plan import PutBackRule
+from halfbridge.checker.core.plan import Draft, PutBackRule
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.playbook import metadata
 

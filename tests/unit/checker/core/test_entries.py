@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.core.entries import Entries
-from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.entries import Entries, Entry
 from halfbridge.checker.core.events import HalfRead
 from tests.playbook import metadata
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.entries import Entry
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.serde.protocol import State
 from halfbridge.serde.records import OpKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.core.half_end import HalfEnd
+from halfbridge.checker.core.ledger import HalfEnd
 from halfbridge.checker.core.settings import (
     OP_ALERT_MS,
     OP_WAIT_ALERT_MS,

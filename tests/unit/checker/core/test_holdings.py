@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.core.entry import IN_FLIGHT, Entry
+from halfbridge.checker.core.entries import IN_FLIGHT, REST_MAX, Entry, Holdings
 from halfbridge.checker.core.events import HalfRead
-from halfbridge.checker.core.holdings import REST_MAX, Holdings
 from halfbridge.serde.protocol import State
 from tests.playbook import Playbook, commit, delivered, half, metadata, nothing, unknown, unread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.core.events import HalfRead
-from halfbridge.checker.core.judge import discard_reason, judge_commit
+from halfbridge.checker.core.ops import discard_reason, judge_commit
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
 from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason, OpKind, OpSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.serde.progress import Progress, ProgressError
 
 PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)

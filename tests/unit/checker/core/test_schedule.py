@@ -7,7 +7,7 @@ from time import process_time
 import pytest
 
 from halfbridge.checker.core import schedule as module
-from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.entries import Entry
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.schedule import (
     REPEAT_SHARE,

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, message_bytes
 from halfbridge.checker.core.ledger import Ledger
-from halfbridge.checker.core.letters import letter_bytes
-from halfbridge.checker.core.plan import DeadHalf, DeadJunk
-from halfbridge.checker.core.weights import message_bytes
+from halfbridge.checker.core.plan import DeadHalf, DeadJunk, letter_bytes
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import DeadReason, HalfMetadata, OpKind

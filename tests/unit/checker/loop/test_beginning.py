@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.core.progress import BeyondEndError
+from halfbridge.checker.core.rebuild import BeyondEndError
 from halfbridge.checker.loop.beginning import BEYOND_END_S, Doubts
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.serde.progress import START
