@@ -164,7 +164,7 @@ def cli(*, debug: bool) -> None:
 def main() -> NoReturn:
     """Run the command line of this process, and end the process with its exit status."""
     # Imported here: code that imports single commands does not need it.
-    from halfbridge.checker.process.process_end import end_process
+    from halfbridge.signals import end_process
 
     _open_closed_streams()
     guard(sys.argv[1:])

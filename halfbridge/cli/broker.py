@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfbridge.checker.process.signals import on_signals
+from halfbridge.signals import on_signals
 
 if TYPE_CHECKING:
     from halfbridge.testkit.broker import EmbeddedBroker

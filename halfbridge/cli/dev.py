@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.checker.process.signals import on_signals
 from halfbridge.checker.process.slots import default_state_dir
 from halfbridge.cli.broker import refuse_taken
 from halfbridge.cli.web import require_extra
 from halfbridge.logs import LOG_FORMATS
+from halfbridge.signals import on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

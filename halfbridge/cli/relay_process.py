@@ -63,7 +63,7 @@ def run_until_signal(
         says: A line to print at the start.
     """
     from halfbridge.checker.process.http import serve
-    from halfbridge.checker.process.signals import (
+    from halfbridge.signals import (
         LEVEL_SIGNAL,
         STOP_SIGNALS,
         on_signals,

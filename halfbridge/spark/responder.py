@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from halfbridge.bridge import BridgeError
-from halfbridge.checker.process.signals import on_signals
+from halfbridge.signals import on_signals
 from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,

@@ -11,7 +11,7 @@ import fastavro
 import pytest
 
 from halfbridge.bridge import Message, Resolution
-from halfbridge.checker.process import settings_record
+from halfbridge.checker.process import settings_topic as settings_record
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.daemon_settings import (
     DAEMON_KEY,

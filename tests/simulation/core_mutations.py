@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.core import ops as core_judge
 from halfbridge.checker.core import ops as core_ops
 from halfbridge.checker.core import rebuild as core_rebuild
 from halfbridge.checker.core.book import Book
@@ -84,7 +83,7 @@ def _forget_at_once(self: Decided, half: int, now_ms: int) -> None:
 # --- ops -----------------------------------------------------------------------------------
 
 _answer = Ops._answer
-_judge_commit = core_judge.judge_commit
+_judge_commit = core_ops.judge_commit
 _deliver = Draft.deliver
 _put_back = Draft.put_back
 
@@ -133,7 +132,7 @@ def _discard_at_once(
         self.bury(
             entry,
             half,
-            core_judge.discard_reason(op),
+            core_ops.discard_reason(op),
             reason,
             OpRead(-1, now_ms, op),
             by_reference=False,
@@ -219,7 +218,7 @@ CORE = (
     Mutation("UNKNOWN with any check number counts", 300, ((Ops, "_answer", _count_any_answer),)),
     Mutation("put back without increment", 300, ((Draft, "put_back", _put_back_without_count),)),
     Mutation("discard without the log", 300, ((Draft, "discard", _discard_at_once),)),
-    Mutation("gap delivered", 300, ((core_judge, "_refusal", _ignore_gaps),)),
+    Mutation("gap delivered", 300, ((core_ops, "_refusal", _ignore_gaps),)),
     Mutation(
         "late message delivered",
         300,

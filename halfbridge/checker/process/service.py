@@ -14,7 +14,7 @@ from halfbridge.checker.errors import EXIT_OK
 from halfbridge.checker.loop.first_reads import FirstReads
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import load_policy
-from halfbridge.checker.process.settings_record import settings_record
+from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.kafka.adapter import system_ports

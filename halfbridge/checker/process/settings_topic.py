@@ -1,23 +1,217 @@
-"""The settings topic, as a worker reads and writes it."""
+"""Writes the settings record, and compares it with the records of other workers.
+
+A worker writes its limits when it starts, unless the last record has the same limits, and whenever
+it finds other limits. So two workers with different settings find each other's record at every
+look, and both report the difference. The record of a worker that is gone is replaced.
+
+The settings topic, as a worker reads and writes it.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from halfbridge.checker.loop.clients import client_config, unjoined
 from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import KafkaFailure, RetriableError, bridge_error
+from halfbridge.kafka.errors import (
+    BridgeError,
+    KafkaFailure,
+    RetriableError,
+    TopicSetupError,
+    bridge_error,
+)
 from halfbridge.kafka.settings_topic import READING, Said, read_settings
 from halfbridge.kafka.trouble import Troubles
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
+from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.kafka.ports import Event, Ports
-    from halfbridge.serde.records import DaemonSettings
+    from halfbridge.checker.status import Status
+    from halfbridge.kafka.ports import Event, Ports, Running
 
 _log = logging.getLogger("halfbridge.checker")
+# Time between two looks. Each look opens one or two connections and reads a few records. Wrong
+# settings are reported some minutes late, and workers that disagree write a record at each look.
+LOOK_S = 180.0
+# How long the end of a worker waits for a look; a reader notices its end within 0.1 s.
+_STOP_S = 2.0
+# Characters of another worker's name in a log line and in /healthz; slots are not longer.
+_WORKER_CHARS_MAX = 120
+
+
+class Topic(Protocol):
+    """The part of `SettingsTopic` that is used here."""
+
+    def read(self, stop: Event) -> tuple[list[Said], int]:
+        """Return the daemon's records, and the end of the log."""
+
+    def write(self, settings: DaemonSettings) -> None:
+        """Append a record."""
+
+
+class SettingsRecord:
+    """Keeps the record up to date while a worker runs, in a thread of its own.
+
+    No content of the topic, and no missing topic or right, stops the worker.
+
+    Args:
+        mine: The limits of this worker, and its slot.
+        topic: The settings topic.
+        status: Shows that workers disagree.
+        ports: The clock and the concurrency are used.
+        create: The command that creates the topic.
+    """
+
+    def __init__(
+        self, mine: DaemonSettings, topic: Topic, status: Status, *, ports: Ports, create: str
+    ) -> None:
+        self._mine = mine
+        self._topic = topic
+        self._status = status
+        self._create = create
+        self._end: int | None = None  # records below were compared; None before the first look
+        self._told = ""
+        self._trouble = ""
+        self._ports = ports
+        self._stopping = ports.run.event()
+        self._running: Running | None = None
+
+    def start(self) -> None:
+        """Start the thread; returns at once."""
+        self._running = self._ports.run.start(self._look_on_and_on, "halfbridge-settings")
+
+    def stop(self) -> None:
+        """Stop the thread; a running look is given up."""
+        self._stopping.set()
+        if self._running is not None:
+            self._running.join(_STOP_S)
+
+    def look(self) -> None:
+        """Read new records, report differences, and write the record if it is out of date."""
+        try:
+            said, end = self._topic.read(self._stopping)
+            self._compare(said, end)
+            if not said or not _says(said[-1], self._mine):
+                self._write()
+            self._tell_trouble("")
+        except TopicSetupError as error:
+            self._tell_trouble(
+                f"{error}; clients assume the daemon's defaults. Run: {self._create}"
+            )
+        except BridgeError as error:
+            if not self._stopping.is_set():
+                self._tell_trouble(str(error))
+
+    def _look_on_and_on(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 (logged; a hint that cannot be given stops no worker
+                _log.exception("the settings record was not looked at")
+            if self._stopping.wait(LOOK_S):
+                return
+
+    def _compare(self, said: Sequence[Said], end: int) -> None:
+        """Compare the records that were written since the last look."""
+        # If the topic was deleted and created again, its end is lower: then all records are new.
+        compared = 0 if self._end is None or end < self._end else self._end
+        new = [each for each in said if each.offset >= compared]
+        if new and new[-1].problem:
+            _log.warning(
+                "the record of the daemon's limits at offset %d cannot be read (%s): it is"
+                " written again",
+                new[-1].offset,
+                new[-1].problem,
+            )
+        # Records from before the start may be of workers that are gone, or of this worker.
+        news = "" if self._end is None else disagreement(self._mine, new)
+        self._end = end
+        if news and news != self._told:
+            _log.warning("%s", news)
+        elif self._told and not news:
+            _log.info("workers run with the same limits again")
+        self._told = news
+        self._status.set_ill("settings", news)
+        self._status.metrics.settings_disagree(bool(news))
+
+    def _write(self) -> None:
+        self._topic.write(self._mine._replace(timestamp=self._ports.clock.time_ms()))
+
+    def _tell_trouble(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            _log.warning("settings record: %s", trouble)
+        self._trouble = trouble
+
+
+def settings_record(
+    config: CheckerConfig, slot: str, status: Status, ports: Ports
+) -> SettingsRecord:
+    """Return the record of a worker with `config` on `slot`, not started yet."""
+    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+    return SettingsRecord(
+        limits_of(config, slot),
+        SettingsTopic(config, ports),
+        status,
+        ports=ports,
+        create=f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}{prefix}",
+    )
+
+
+def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
+    """Return the limits of a daemon with `config`, as the record has them."""
+    return DaemonSettings(
+        worker=slot,
+        transaction_timeout_ms=config.transaction_timeout_ms,
+        check_interval_ms=config.check_interval_ms,
+        check_count_max=config.check_count_max,
+        transaction_age_ms_max=config.transaction_age_ms_max,
+        further={
+            DELIVERY_LIMIT: Delivery(config.delivery).number,
+            "topic_gone_ms": config.topic_gone_ms,
+        },
+    )
+
+
+def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
+    """Return in words how other workers' records differ from `mine`; empty if they do not.
+
+    Limits that only one of the two versions knows are not compared.
+    """
+    here = mine.limits()
+    for each in reversed(said):
+        other = each.settings
+        if other is None or other.worker == mine.worker:
+            continue
+        there = other.limits()
+        told = [
+            f"{name} {_in_words(name, there[name])} (here {_in_words(name, limit)})"
+            for name, limit in here.items()
+            if there.get(name, limit) != limit
+        ]
+        if told:
+            return (
+                f"worker {other.worker[:_WORKER_CHARS_MAX]!r} runs with other limits:"
+                f" {', '.join(told)}; give all workers of an installation the same settings and"
+                " restart those that differ"
+            )
+    return ""
+
+
+def _in_words(name: str, limit: int) -> str:
+    mode = Delivery.of_number(limit) if name == DELIVERY_LIMIT else None
+    return str(limit) if mode is None else mode.value
+
+
+def _says(last: Said, mine: DaemonSettings) -> bool:
+    """Tell whether the last record has all limits of `mine`; a newer version may add limits."""
+    settings = last.settings
+    return settings is not None and mine.limits().items() <= settings.limits().items()
+
 
 # For one record of 150 bytes. If no broker takes the record in this time, the next look retries.
 WRITE_S = 10.0

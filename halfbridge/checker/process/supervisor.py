@@ -21,9 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_OPERATOR
 from halfbridge.checker.process import slots
-from halfbridge.checker.process.aggregate import FleetCollector, WorkerView, fleet_health
-from halfbridge.checker.process.http import serve
-from halfbridge.checker.process.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
+from halfbridge.checker.process.http import FleetCollector, WorkerView, fleet_health, serve
 from halfbridge.checker.process.worker_process import (
     DEBUG_OFF,
     DEBUG_ON,
@@ -32,6 +30,7 @@ from halfbridge.checker.process.worker_process import (
     run_in_place,
 )
 from halfbridge.logs import LevelSwitch
+from halfbridge.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,12 +24,11 @@ from prometheus_client import GCCollector, ProcessCollector
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
 from halfbridge.checker.process.http import serve
-from halfbridge.checker.process.process_end import end_process
-from halfbridge.checker.process.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 from halfbridge.checker.status import Status
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.logs import LevelSwitch, log_to_stderr
 from halfbridge.serde.settings import load, to_plain
+from halfbridge.signals import LEVEL_SIGNAL, STOP_SIGNALS, end_process, on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
-from halfbridge.checker.process.settings_record import settings_record
+from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.checker.status import Status

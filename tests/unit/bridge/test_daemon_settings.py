@@ -10,7 +10,7 @@ from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.daemon_settings import differences
 from halfbridge.checker.admin.transactions.waits import TOPIC_GONE_MS
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.process.settings_record import limits_of
+from halfbridge.checker.process.settings_topic import limits_of
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
 

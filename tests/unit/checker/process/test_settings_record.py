@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.process.settings_record import SettingsRecord, disagreement, limits_of
+from halfbridge.checker.process.settings_topic import SettingsRecord, disagreement, limits_of
 from halfbridge.checker.status import Status
 from halfbridge.kafka.errors import BridgeError, RetriableError, TopicSetupError
 from halfbridge.kafka.settings_topic import Said

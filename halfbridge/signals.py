@@ -3,15 +3,20 @@
 A Python signal handler runs in the main thread. It waits until the Kafka client returns there, and
 it can deadlock on a lock that the main thread holds. The interpreter's wake-up descriptor avoids
 both: C code writes to it at once, and a thread reads it here.
+
+The end of a process that had Kafka clients.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import socket
+import sys
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,3 +64,18 @@ def _deliver(receiver: socket.socket, react: Callable[[int], None]) -> None:
 
 def _ignore(_number: int, _frame: object) -> None:
     """Do nothing; only a signal with a handler reaches the wake-up descriptor."""
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process at once; buffered log lines and output are written first.
+
+    This avoids the normal end of the interpreter, which destroys Kafka clients and waits for all
+    threads. A broken client may delay the normal end for ever (librdkafka #4674), at a time when no
+    Python code can stop it.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        # The reader is gone, or the stream is closed; a stream closed before the start is None.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
