@@ -1,10 +1,11 @@
-"""Handles signals in a thread of its own.
+"""How a process of halfbridge handles signals, and how it ends.
 
 A Python signal handler runs in the main thread. It waits until the Kafka client returns there, and
 it can deadlock on a lock that the main thread holds. The interpreter's wake-up descriptor avoids
-both: C code writes to it at once, and a thread reads it here.
+both: C code writes to it at once, and a thread of `on_signals` reads it.
 
-The end of a process that had Kafka clients.
+The normal end of the interpreter can hang as well, on a broken Kafka client. `end_process` ends the
+process without it.
 """
 
 from __future__ import annotations

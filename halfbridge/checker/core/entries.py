@@ -1,10 +1,8 @@
-"""One transaction in the ledger: the core's only mutable record.
+"""The transactions that a ledger knows.
 
-All known transactions, by their identity.
-
-The undecided transactions: their order in the log, and their totals of records and bytes.
-
-Decided transactions: how long each must stay known, and the offset T that follows from them.
+`Entry` is one transaction, the core's only mutable record. Three structures contain entries:
+`Entries` finds any of them by identity, `Holdings` keeps the undecided ones in the order of their
+half offsets, and `Decided` keeps the decided ones in op order until they may be forgotten.
 """
 
 from __future__ import annotations

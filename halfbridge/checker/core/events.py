@@ -1,10 +1,8 @@
-"""The ledger's input: records that were read, of one half partition and its op partition.
+"""The ledger's input: the records of one half partition and its op partition.
 
-The protocol's limits on the number and the size of a transaction's messages. Pure.
-
-Estimates of the memory that the parts of a ledger take, without bodies. Pure.
-
-Measured with tracemalloc, with 200,000 transactions, ids of 32 characters and short names:
+This module also has the protocol's limits on a transaction's messages, and estimates of the memory
+that records and transactions take without bodies. The estimates were measured with tracemalloc,
+with 200,000 transactions, ids of 32 characters and short names:
 
 - An undecided transaction of one message takes 1,052 bytes, or up to 1,252 while it is in the heap
   of due times. The estimate is 1,180.
@@ -51,7 +49,7 @@ class HalfRead(NamedTuple):
         body: The Kafka record, opaque here. None after the ledger has released the body to keep
             its budget: then the record is read again by offset.
         user_bytes: Bytes that count towards TRANSACTION_BYTES_MAX (serde.headers.user_bytes).
-        metadata_bytes: Bytes in memory without the body (`weights.message_bytes`), computed once;
+        metadata_bytes: Bytes in memory without the body (`message_bytes`), computed once;
             0 where memory is not counted.
         body_bytes: Bytes of the body in memory.
         key_number: A number of the key, NO_KEY for a null key. Different keys may share a number.

@@ -2,7 +2,7 @@
 
 `half`, `op` and their like add the records that were read. `plan` applies the ops that may be
 applied, in op order, and returns what one kafka_txn must write. `progress` returns the offsets that
-belong to that plan. `plan` only prepares: what it changed in the ledger counts from `committed` on.
+belong to that plan. `plan` only prepares: its changes of the ledger become valid with `committed`.
 Until then the ledger refuses another plan. When a kafka_txn fails, the ledger is dropped, and a new
 ledger is rebuilt from the committed offsets. Rule numbers are those of DESIGN.md.
 
@@ -10,17 +10,8 @@ ledger is rebuilt from the committed offsets. Rule numbers are those of DESIGN.m
                          │  ▲
            plan ◀── draft   checks ◀── op_end, checks
 
-Selects the undecided transactions to check, and those to discard for their age.
-
-Decides when the worker must prove that an op names a half offset that does not exist. Pure.
-
-Rule 1: an op waits until the half partition has been read to the op's half offset. The half message
-was acknowledged before the op was sent. So if the half partition ends at offset 80 at any moment
-after the op was read, and the op names half offset 90, then no half message was stored at 90.
-
-The worker proves the end with a barrier record (halfbridge.checker.loop.barriers, ADR 11). A
-barrier record costs a round trip, so the question is open only after the op has waited for
-OP_WAIT_MS, or sooner in a pair that has lately had an op beyond the end.
+Two small parts of the ledger are in this module as well: `Checks` selects the transactions to check
+or to discard for their age, and `HalfEnd` says when the end of the half partition must be proven.
 """
 
 from __future__ import annotations
@@ -426,7 +417,15 @@ class Checks:
 class HalfEnd:
     """Opens a question about the end of the half partition when an op has waited long enough.
 
-    Each waiting op begins a new wait.
+    Rule 1: an op waits until the half partition has been read to the op's half offset. The half
+    message was acknowledged before the op was sent. So if the half partition ends at offset 80 at
+    any moment after the op was read, and the op names half offset 90, then no half message was
+    stored at 90.
+
+    The worker proves the end with a barrier record (halfbridge.checker.loop.barriers, ADR 11). A
+    barrier record costs a round trip, so the question is open only after the op has waited for
+    OP_WAIT_MS, or sooner in a pair that has lately had an op beyond the end. Each waiting op begins
+    a new wait.
 
     Attributes:
         read_to: Ops below this offset had been read when the question was opened. The answer holds

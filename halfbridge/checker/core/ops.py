@@ -1,7 +1,4 @@
-"""Applies one op at a time to the book.
-
-Which messages of a decided transaction are delivered, and which become dead letters. Pure.
-"""
+"""Applies one op at a time to the book, and judges what it does to each message."""
 
 from __future__ import annotations
 

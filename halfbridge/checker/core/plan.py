@@ -1,8 +1,7 @@
 """The ledger's output: what one kafka_txn must write, and the checks to send outside it.
 
-The draft of the next plan.
-
-Dead letters of half records that wait until a plan has room for them.
+`Plan` is what the worker gets. `Draft` collects the next plan. `Letters` keeps the dead letters of
+half records until a plan has room for them.
 """
 
 from __future__ import annotations

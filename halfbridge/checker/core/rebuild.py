@@ -1,9 +1,8 @@
-"""Checks that the logs still hold the records that a pair's committed progress refers to.
+"""Rebuilds the state of a ledger from the log, after a start, a rebalance or a failure.
 
-Rebuilds the state of a ledger from the log, after a start, a rebalance or a failure.
-
-Half records [H, R) and ops [T, O) are read. The effects of those ops were committed before, so the
-ops only say which transactions are decided. Half records at or above P had no effect yet: the
+`check_against_log` first makes sure that the logs still hold what the rebuild needs. Then half
+records [H, R) and ops [T, O) are read. The effects of those ops were committed before, so the ops
+only show which transactions are decided. Half records at or above P had no effect yet: the
 unreadable and the late records among them must still be dead-lettered. No op is applied before R
 and O are reached.
 """

@@ -1,4 +1,4 @@
-"""The HTTP port for metrics and health.
+"""The HTTP port for metrics and health, of one worker or of all workers of a supervisor.
 
 | Path | Answer |
 |---|---|
@@ -9,9 +9,8 @@
 
 Use /livez for a liveness probe: no restart repairs a stopped partition.
 
-All workers' metrics and health on the supervisor's one port.
-
-Each worker serves its own metrics on a loopback socket. The supervisor opens the socket before it
+Under a supervisor, each worker serves its own metrics on a loopback socket, and the supervisor's
+port shows the metrics and the health of all. The supervisor opens a worker's socket before it
 starts the worker. So the port is known, and stays the same over restarts.
 """
 

@@ -1,10 +1,8 @@
-"""Writes the settings record, and compares it with the records of other workers.
+"""The daemon's record in the settings topic: written by each worker, and compared with others'.
 
 A worker writes its limits when it starts, unless the last record has the same limits, and whenever
 it finds other limits. So two workers with different settings find each other's record at every
-look, and both report the difference. The record of a worker that is gone is replaced.
-
-The settings topic, as a worker reads and writes it.
+poll, and both report the difference. The record of a worker that is gone is replaced.
 """
 
 from __future__ import annotations
