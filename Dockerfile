@@ -25,7 +25,7 @@ COPY spark_jobs spark_jobs
 COPY halfbridge halfbridge
 RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist . \
  && /build/bin/pip --python /opt/halfbridge/bin/python install --quiet \
-    --constraint constraints.txt --only-binary :all: --compile "$(ls /dist/halfbridge-*.whl)[web]"
+    --constraint constraints.txt --only-binary :all: --compile "$(ls /dist/halfbridge-*.whl)[sql,web]"
 
 FROM ${BASE_IMAGE}
 ARG VERSION=0.1.0

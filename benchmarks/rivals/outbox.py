@@ -87,7 +87,9 @@ class Outbox:
         config = replace(config, bootstrap_servers=servers, real_topic=topic)
         shape = TopicShape(topic, config.partitions, ())
         Cluster(servers).create(shape, replication_factor=1)
-        consumer = self._start(f"consumer-{self._runs}", "halfbridge.bench.roles", config.to_json())
+        consumer = self._start(
+            f"consumer-{self._runs}", "halfbridge.bench.roles", "consumer", config.to_json()
+        )
         before = self._cpu_s()
         writer = self._start(
             f"writer-{self._runs}", "benchmarks.rivals.outbox_writer", self._url, config.to_json()

@@ -12,8 +12,13 @@ import click
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.signatures import daemon_signatures
-from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
-from halfbridge.cli.web import require_extra
+from halfbridge.cli.options import (
+    JUDGING,
+    json_option,
+    load_settings,
+    require_extra,
+    settings_options,
+)
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ def run(**values: Any) -> int:
     daemon_signatures(config)
     if not config.admin_port:
         return supervisor.run(config, environ=os.environ)
-    require_extra()
+    require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
     from halfbridge.web.beside import server_beside
 
     with server_beside(config):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+from functools import partial
+from typing import Any
 
 import click
 
-from halfbridge.demo.plan import ORDERS_MIN
+from halfbridge.cli.options import require_extra
+from halfbridge.cli.table import table
 
+_ORDERS_MIN = 10  # at least one order of each kind
 _ORDERS_MAX = 100_000  # some minutes
 
 
@@ -16,7 +19,7 @@ _ORDERS_MAX = 100_000  # some minutes
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option(
     "--orders",
-    type=click.IntRange(ORDERS_MIN, _ORDERS_MAX),
+    type=click.IntRange(_ORDERS_MIN, _ORDERS_MAX),
     default=2000,
     show_default=True,
     help="Orders to place.",
@@ -26,70 +29,44 @@ _ORDERS_MAX = 100_000  # some minutes
 def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
     """Show the whole protocol: 2,000 orders, with crashes.
 
-    Starts a real Kafka broker, the checker, an order service with a SQLite database and a fence,
-    and an independent read_committed consumer, each in its own process. Some orders are rolled
-    back. Some services are killed between their local commit and their decision. Some orders are
-    never decided: the fence proves that they are rolled back. A few orders are begun without the
-    fence and never decided: they become dead letters.
+    Starts a real Kafka broker, the checker, and order services with SQLite and a fence. Some orders
+    are rolled back. Some services are killed between their local commit and their decision. Some
+    orders are never decided: the fence proves the rollback, or without a fence they become dead
+    letters.
 
-    The table counts messages. "expected" is the number that must be delivered or dead-lettered.
     Exit status 0 only if every committed message arrived exactly once, in per-key order, and no
-    other message arrived. With --spark, which needs halfbridge[spark], Spark must also read the
-    same rows, and its audit of all topics must find nothing.
+    other one did. With --spark, Spark's audit of all topics must find nothing either.
     """
-    # Imported here: --help needs neither the Kafka client nor rich.
-    from rich.console import Console
+    require_extra("sql", "the order service", "sqlalchemy")
+    if spark:
+        require_extra("spark", "--spark", "pyspark")
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.demo import run_demo
+    from halfbridge.testkit.children import ChildFailedError, InterruptedRunError
 
-    from halfbridge.demo.display import make_table, verdict_line
-    from halfbridge.demo.run import run_demo
-    from halfbridge.spark_jobs.session.ivy import JarsError
-    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
-    from halfbridge.testkit.children import (
-        ChildFailedError,
-        InterruptedRunError,
-    )
-    from halfbridge.testkit.node import BrokerStartError
-
-    if importlib.util.find_spec("sqlalchemy") is None:
-        raise click.ClickException(
-            "the order service needs SQLAlchemy, which is not installed: pip install"
-            " 'halfbridge[sql]'"
-        )
-    errors = Console(stderr=True)
     try:
-        if spark:
-            _fetch_spark()
-        result, by_spark = run_demo(orders, console=errors, keep_directory=keep_dir, spark=spark)
+        found = run_demo(
+            orders, say=partial(click.echo, err=True), keep_directory=keep_dir, spark=spark
+        )
     except InterruptedRunError as error:
         raise click.Abort from error
-    except (BrokerStartError, ChildFailedError, JarsError, JavaNotFoundError) as error:
-        errors.print(str(error), highlight=False, markup=False)
+    except (ChildFailedError, RuntimeError) as error:  # no jars, no Java, no broker: it says which
+        click.echo(str(error), err=True)
         raise click.ClickException(str(error).splitlines()[0]) from error
-    if not result.ok:
-        errors.print(result.verdict.describe(), highlight=False, markup=False)
     if as_json:
-        found = result.to_json()
-        if by_spark is not None:
-            found["spark"] = by_spark.to_json()
         click.echo(json.dumps(found))
     else:
-        Console().print(make_table(result))
-        click.echo(verdict_line(result))
-        if by_spark is not None:
-            click.echo(by_spark.line())
-    return 0 if result.ok and (by_spark is None or by_spark.ok) else 1
+        rows = [(kind, *counts.values()) for kind, counts in found["kinds"].items()]
+        click.echo("\n".join(table(("messages", "expected", "delivered", "dead-lettered"), rows)))
+        click.echo(_verdict(found))
+    return 0 if found["ok"] else 1
 
 
-def _fetch_spark() -> None:
-    """Find Java and jars for Spark before the demo starts, not after it."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise click.ClickException(
-            "--spark needs pyspark, which is not installed: pip install 'halfbridge[spark]'"
-        )
-    import pyspark
-
-    from halfbridge.spark_jobs.session.jars import connector_jars
-    from halfbridge.spark_jobs.session.local import find_spark_java
-
-    find_spark_java()
-    connector_jars(pyspark.__version__)
+def _verdict(found: dict[str, Any]) -> str:
+    took = f"({found['seconds']} s)"
+    if found["ok"]:
+        audited = ", and Spark's audit found nothing" if "spark" in found else ""
+        order = "every committed message arrived exactly once, in per-key order"
+        return f"OK: {order}, and no other one did{audited} {took}"
+    counts = f"{found['lost']} lost, {found['duplicates']} duplicated"
+    return f"FAILED: {counts}, {found['out_of_order']} out of order {took}"

@@ -19,7 +19,7 @@ import click
 
 from halfbridge.checker.process.slots import default_state_dir
 from halfbridge.cli.broker import refuse_taken
-from halfbridge.cli.web import require_extra
+from halfbridge.cli.options import require_extra
 from halfbridge.logs import LOG_FORMATS
 from halfbridge.signals import on_signals
 
@@ -70,7 +70,7 @@ def dev(**values: Any) -> int:
     Standard output has the addresses once everything is ready; the log is on standard error. Data
     is kept. Other settings of the daemon come from HALFBRIDGE_ variables.
     """
-    require_extra()
+    require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
     # Imported here: --help needs no broker.
     from halfbridge.testkit.broker import EmbeddedBroker
     from halfbridge.testkit.watchdog import Watchdog

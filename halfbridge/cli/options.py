@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,19 @@ _log_format = click.option(
     help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
 )
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
+
+
+def require_extra(extra: str, what: str, *packages: str) -> None:
+    """Return if the packages of an extra are installed.
+
+    Raises:
+        ClickException: `what` needs some that are not; the user installs them.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise click.ClickException(
+            f"{what} needs {', '.join(missing)}: pip install 'halfbridge[{extra}]'"
+        )
 
 
 def settings_options(

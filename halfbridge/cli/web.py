@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.cli.options import load_settings, require_extra, settings_options
 from halfbridge.logs import log_to_stderr
 from halfbridge.web.config import WebConfig
-
-
-def require_extra() -> None:
-    """Return if the packages of the extra `web` are there.
-
-    Raises:
-        ClickException: they are not; the user installs them.
-    """
-    missing = [name for name in ("starlette", "uvicorn", "jinja2") if find_spec(name) is None]
-    if missing:
-        raise click.ClickException(
-            f"the web server needs {', '.join(missing)}: pip install 'halfbridge[web]'"
-        )
 
 
 @click.command()
@@ -34,7 +20,7 @@ def web(**values: Any) -> int:
     read, and nobody may change anything.
     """
     config = load_settings(WebConfig, values)
-    require_extra()
+    require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
     from halfbridge.web.server import serve
 
     log_to_stderr("info", config.log_format)

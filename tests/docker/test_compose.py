@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from halfbridge import Message, Resolution, TransactionProducer
-from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
+from halfbridge.demo import BRINK, TOPICS, Kind, make_plan
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
@@ -176,10 +176,10 @@ def test_the_demo_profile_places_orders(stack: Stack) -> None:
     container = stack.container("order-service")
     wait_until("all are decided", lambda: BRINK in run("docker", "logs", container))
     wanted = [
-        value
+        message.value
         for order in make_plan(DEMO_ORDERS)
         if order.service == DEMO_SERVICE and order.kind in (Kind.COMMITTED, Kind.MULTI)
-        for _, _, value in order.messages
+        for message in order.messages
     ]
     wait_until("all are delivered", lambda: len(stack.values(*TOPICS)) >= len(wanted))
     assert sorted(filter(None, stack.values(*TOPICS))) == sorted(wanted)

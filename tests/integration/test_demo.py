@@ -154,12 +154,12 @@ def test_failure(start: Callable[..., Demo]) -> None:
     """When one of its processes dies, the demo fails, says which, and leaves nothing."""
     demo = start()
     demo.await_text("order service 1 of 3")
-    (witness,) = _processes_of(demo, "halfbridge.testkit.reader")
-    os.kill(witness, signal.SIGKILL)
+    (service,) = _processes_of(demo, "halfbridge.demo")
+    os.kill(service, signal.SIGKILL)
     status, _ = demo.finish()
 
     assert status == 1
-    demo.await_text("witness ended with status -9")
+    demo.await_text("service-0 ended with status -9")
     demo.assert_nothing_left()
 
 

@@ -1,4 +1,4 @@
-"""`halfbridge demo --spark`: Spark has the last word on a run with crashes."""
+"""`halfbridge demo --spark`: Spark audits a run with crashes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RUN_S_MAX = 1500.0
 
 
 @pytest.mark.timeout(1800)
-def test_spark_reads_and_audits_the_run() -> None:
-    """It reads, of every transaction, the rows that the demo's consumer read; no findings."""
+def test_spark_audits_the_run() -> None:
+    """Its audit of every transaction finds nothing."""
     done = subprocess.run(
         [sys.executable, "-m", "halfbridge", "demo", "--orders", "200", "--spark", "--json"],
         capture_output=True,
@@ -25,8 +25,6 @@ def test_spark_reads_and_audits_the_run() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    delivered = sum(kind["delivered"] for kind in found["kinds"].values())
-    assert delivered > 0
-    assert found["spark"]["rows"] == delivered
-    assert (found["spark"]["ok"], found["spark"]["differing"]) == (True, 0)
+    assert sum(kind["delivered"] for kind in found["kinds"].values()) > 0
+    assert found["spark"]["clean"] is True
     assert found["spark"]["transactions"]["all"] >= 200
