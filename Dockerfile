@@ -18,10 +18,6 @@ RUN python3 -m venv /build \
 # Where Python packages go: no pip in it.
 RUN python3 -m venv --without-pip /opt/halfbridge
 COPY pyproject.toml README.md LICENSE ./
-COPY serde serde
-COPY bridge bridge
-COPY checker checker
-COPY spark_jobs spark_jobs
 COPY halfbridge halfbridge
 RUN /build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist . \
  && /build/bin/pip --python /opt/halfbridge/bin/python install --quiet \
