@@ -27,6 +27,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine
 
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.records import OpKind
+from halfbridge.serde.settings import variable
 from halfbridge.sql import Fence, FencedError
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import ChildFailedError, Children, Interrupts
@@ -225,8 +226,8 @@ def _run_services(
 ) -> None:
     """Run the services one after the other, and kill all but the last; wait for all outcomes."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
-    for name in ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms"):
-        environ[f"HALFBRIDGE_{name.upper()}"] = str(getattr(house.config, name))
+    names = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
+    environ |= {variable(name): str(getattr(house.config, name)) for name in names}
     for number in range(SERVICES):
         say(f"order service {number + 1} of {SERVICES} places its share of {orders} orders")
         words = (sys.executable, "-m", "halfbridge.demo", str(folder), str(orders), str(number))
