@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.logs import keep_to_one_line
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.check_counts import CheckCounts
+    from halfbridge.bridge.check_pool import CheckCounts
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 keep_to_one_line("halfbridge.bridge", "halfbridge.kafka")
 
 _HOMES = {
-    "halfbridge.bridge.check_counts": ("CheckCounts",),
+    "halfbridge.bridge.check_pool": ("CheckCounts",),
     "halfbridge.bridge.config": ("BridgeConfig",),
     "halfbridge.kafka.errors": (
         "AbortableError",

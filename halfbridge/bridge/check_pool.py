@@ -2,24 +2,34 @@
 
 Not concurrent.futures: Python joins the threads of an executor at exit, so a checker that hangs
 would keep the process alive for ever.
+
+Reports checkers that do not return: in the log, and to the user's listener.
+
+Which errors of checkers are logged with their traceback.
+
+What a check responder counts.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from inspect import iscoroutinefunction
 from itertools import count
 from queue import Empty, Full
+from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.kafka.threads import held
+from halfbridge.kafka.trouble import SAME_AGAIN_S, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfbridge.kafka.ports import Line, Ports, Running
+    from halfbridge.kafka.ports import Call, Clock, Concurrency, Line, Ports, Running
 
 Task = TypeVar("Task")
 
@@ -262,3 +272,171 @@ class CheckPool(Generic[Task]):
         thread = self._run.start(partial(self._work_off, number), f"halfbridge-checker-{number}")
         self._able += 1
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+
+
+_LOG = logging.getLogger("halfbridge.bridge")
+_ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"
+
+
+class HungCheckers:
+    """Reports hung checkers every SAME_AGAIN_S, and once when no checker hangs any more.
+
+    The loss of the last thread, and the return of the first one, are reported at once.
+
+    Args:
+        group: The producer group, for the log.
+        run: Starts the thread in which `listener` is called.
+        counts: Returns the argument of `listener`.
+        listener: Called with the counts, in a thread of its own, and not again before the last call
+            has returned; an exception is logged.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        run: Concurrency,
+        *,
+        counts: Callable[[], CheckCounts],
+        listener: Callable[[CheckCounts], object] | None,
+    ) -> None:
+        self._group = group
+        self._run = run
+        self._counts = counts
+        self._listener = listener
+        self._call: Call | None = None
+        self._owes_call = False
+        self._told_at = float("-inf")
+        self._told_hung = False
+        self._told_able = True
+
+    def look(self, state: PoolState, now: float) -> None:
+        """Report if a report is due; never waits, never raises. `now`: monotonic seconds."""
+        is_hung, is_able = state.hung > 0, state.able > 0
+        is_news = is_able != self._told_able or (self._told_hung and not is_hung)
+        if is_news or (is_hung and now - self._told_at >= SAME_AGAIN_S):
+            self._told_at, self._told_hung, self._told_able = now, is_hung, is_able
+            self._log(state)
+            self._owes_call = self._listener is not None
+        if self._owes_call and (self._call is None or self._call.done()):
+            self._call_listener()
+
+    def _log(self, state: PoolState) -> None:
+        group, hung, hung_s = self._group, state.hung, state.hung_s
+        if not hung:
+            tell(_LOG.info, "checkers of group %s return again", group)
+        elif state.able:
+            text = "%d checkers of group %s hang, the oldest for %.0f s; %d threads are left: %s"
+            tell(_LOG.warning, text, hung, group, hung_s, state.able, _ADVICE)
+        else:
+            text = (
+                "%d checkers of group %s hang, the oldest for %.0f s, and no thread is left: this "
+                "member answers no check before one returns, and leaves its group until then: %s"
+            )
+            tell(_LOG.error, text, hung, group, hung_s, _ADVICE)
+
+    def _call_listener(self) -> None:
+        try:
+            thread = self._run.side_thread("halfbridge-on-hung")
+        except RuntimeError:  # no more threads for this process now: tried again
+            return
+        self._call = thread.submit(_call, self._listener, self._counts())
+        self._owes_call = False
+        thread.leave()
+
+
+def _call(listener: Callable[[CheckCounts], object], counts: CheckCounts) -> None:
+    try:
+        listener(counts)
+    except BaseException:  # noqa: BLE001  (the user's code)
+        tell(_LOG.exception, "on_hung failed")
+
+
+# While a database is down each check of each undecided transaction raises: a line for each, and a
+# traceback of some 3 KB for each kind now and then. Kinds beyond these have lines alone.
+KINDS_MAX = 100
+
+
+class Tracebacks:
+    """Chooses the errors of checkers that are logged with their traceback.
+
+    Each kind of error, which is a class, is chosen once in SAME_AGAIN_S. A NoAnswerError is never
+    chosen: the checker says by it that it cannot tell now, and why. For one thread.
+
+    Args:
+        clock: Tells when it is time for the same kind again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._told: dict[str, float] = {}
+
+    def chosen(self, error: BaseException | None) -> BaseException | None:
+        """Return `error` where its traceback is to be logged now, else None."""
+        if error is None or isinstance(error, NoAnswerError):
+            return None
+        kind, now = f"{type(error).__module__}.{type(error).__qualname__}", self._now()
+        if now - self._told.get(kind, float("-inf")) < SAME_AGAIN_S:
+            return None
+        if kind not in self._told and len(self._told) >= KINDS_MAX:
+            return None
+        self._told[kind] = now
+        return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckCounts:
+    """What a check responder has done so far, and how many of its threads hang now.
+
+    Attributes:
+        received: Requests read.
+        undecodable: Requests that could not be read; skipped.
+        foreign: Requests about a topic this producer does not declare, or of another group;
+            left to other members.
+        superseded: Requests that a newer one replaced, or whose transaction is being checked.
+        refused: Requests for which the pool had no room, or that waited for a thread when this
+            member left its group; the daemon asks again.
+        answered: Explicit COMMIT, ROLLBACK or UNKNOWN handed to Kafka.
+        failed: Checkers that raised, said nothing, or ran out of time.
+        timed_out: Of these, the ones that ran out of time; the answer may have come later.
+        hung: Checkers that are out of time and have not returned until now.
+        replaced: Threads that were started because a checker ran out of time.
+        departures: How often this member left its group because all its threads hung.
+        unwritten: Answers that did not reach the op topic, or whose half partition's end is not
+            known; the daemon asks again.
+        unreadable: How often requests were left out because a record of the check topic cannot be
+            read; the daemon asks again. The log names the record.
+        errors: Errors of the consumer.
+    """
+
+    received: int = 0
+    undecodable: int = 0
+    foreign: int = 0
+    superseded: int = 0
+    refused: int = 0
+    answered: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    hung: int = 0
+    replaced: int = 0
+    departures: int = 0
+    unwritten: int = 0
+    unreadable: int = 0
+    errors: int = 0
+
+
+class CheckTally:
+    """Counters with the names of CheckCounts's attributes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys((each.name for each in fields(CheckCounts)), 0)
+        self._lock = Lock()  # checks are rare beside sends
+
+    def add(self, name: str, many: int = 1) -> None:
+        """Add `many` to the counter `name`."""
+        with self._lock:
+            self._counts[name] += many
+
+    def counts(self, **now: int) -> CheckCounts:
+        """Return the counts, completed by `now`: the attributes that are counted elsewhere."""
+        with self._lock:
+            return CheckCounts(**(self._counts | now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.client_settings import checks_properties
+from halfbridge.bridge.config import checks_properties
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import DAMAGED, BridgeError, Code, KafkaFailure, RetriableError
 from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S, compare

@@ -5,6 +5,10 @@ checker. A bounded pool runs the checker. One thread writes the answers in batch
 fails is counted and left unanswered: the daemon asks again. When all threads of a member hang, the
 member leaves its group, so that other members are asked. The member joins again when a thread
 returns.
+
+The op that answers a check: translates how the user's checker ended into the protocol.
+
+Tells of two services that use one producer group by mistake.
 """
 
 from __future__ import annotations
@@ -15,32 +19,26 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.check_answers import answer_to, covered
-from halfbridge.bridge.check_counts import CheckTally
-from halfbridge.bridge.check_pool import CheckPool
+from halfbridge.bridge.check_pool import CheckPool, CheckTally, HungCheckers, Tracebacks
 from halfbridge.bridge.check_requests import CheckRequests
-from halfbridge.bridge.hung_checkers import HungCheckers
-from halfbridge.bridge.message import MessageView, view_of
-from halfbridge.bridge.raised import Tracebacks
-from halfbridge.bridge.shared_group import SharedGroup
+from halfbridge.bridge.message import Answer, MessageView, Resolution, view_of
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import BridgeError
-from halfbridge.kafka.trouble import tell
+from halfbridge.kafka.trouble import shown, tell
 from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CHECK, headers_of
-from halfbridge.serde.records import NO_OFFSET
+from halfbridge.serde.protocol import NO_CHECK
+from halfbridge.serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.check_counts import CheckCounts
-    from halfbridge.bridge.check_pool import Outcome
-    from halfbridge.bridge.message import Answer, Resolution
+    from halfbridge.bridge.check_pool import CheckCounts, Outcome
     from halfbridge.bridge.shared import Shared
-    from halfbridge.kafka.ports import Ports, Record, Running
-    from halfbridge.serde.records import CheckRequest, Op
+    from halfbridge.kafka.ports import Clock, Ports, Record, Running
+    from halfbridge.serde.records import CheckRequest
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _OVERDUE_PAUSE_S = 0.1  # how late it is noticed that a checker is overdue
@@ -301,3 +299,113 @@ def _key(request: CheckRequest) -> tuple[str, int]:
 
 def _recency(request: CheckRequest) -> tuple[int, int]:
     return request.check_number, request.attempt
+
+
+_REASON_CHARS_MAX = 500  # of the text of an error or a return value; operators read the beginning
+
+
+def answer_to(
+    request: CheckRequest,
+    outcome: Outcome[Any],
+    *,
+    half_offset: int,
+    now_ms: int,
+    actor: str,
+    timeout_ms: int,
+    traceback: BaseException | None = None,
+) -> Op:
+    """Return the op that answers a check.
+
+    Only an explicit answer counts. Any other outcome is logged, and the op carries the reason.
+
+    Args:
+        request: The check.
+        outcome: How the checker ended.
+        half_offset: Last offset of the half partition, asked after the checker returned.
+        now_ms: The time, ms since 1970.
+        actor: Who answers.
+        timeout_ms: Time that the checker had.
+        traceback: The checker's exception, where the log is to have its traceback.
+    """
+    unknown = Op(
+        transaction_id=request.transaction_id,
+        timestamp=now_ms,
+        half_offset=half_offset,
+        resume_count=request.resume_count,
+        producer_group=request.producer_group,
+        kind=OpKind.UNKNOWN,
+        message_count=COUNT_UNKNOWN,
+        check_number=NO_CHECK,
+        source=OpSource.CHECK,
+        actor=actor,
+        reason="",
+    )
+    answer = outcome.answer
+    if isinstance(answer, Resolution):
+        answer = Answer(answer)
+    if isinstance(answer, Answer):
+        kind, count = OpKind[answer.resolution.value], answer.message_count
+        return unknown._replace(
+            kind=kind,
+            check_number=request.check_number,
+            message_count=COUNT_UNKNOWN if count is None else count,
+        )
+    # Only an explicit UNKNOWN counts: a database that is down must not discard.
+    if outcome.is_overdue:
+        reason = f"checker still runs after {timeout_ms} ms"
+    elif outcome.error is not None:
+        reason = f"checker raised {shown(outcome.error)}"
+    else:
+        reason = f"checker returned {shown(answer)}, no Resolution"
+    warn = partial(_LOG.warning, exc_info=traceback)
+    tell(warn, "check of %s: %s", request.transaction_id, reason)
+    return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
+
+
+def covered(request: CheckRequest) -> int:
+    """Return the lowest half offset that an answer may name."""
+    return max(0, request.half_offset, request.last_half_offset)
+
+
+# The same topic is told of again after this time, and of so many topics at most: whoever may write
+# check requests invents names.
+TOLD_S = 300.0
+TOPICS_MAX = 20
+
+
+class SharedGroup:
+    """Warns when a member is asked about a topic of its group that the member does not declare.
+
+    Such a request is left to other members. Where two services share the group, the request may
+    have been meant for the other one: the daemon asks any member, and each attempt that meets the
+    wrong service is lost. It costs nothing before that happens. For one thread.
+
+    Args:
+        group: The producer group.
+        clock: Tells when it is time to warn of the same topic again.
+    """
+
+    def __init__(self, group: str, clock: Clock) -> None:
+        self._group = group
+        self._now = clock.monotonic
+        self._told: dict[str, float] = {}
+
+    def note(self, request: CheckRequest) -> None:
+        """Take a request that is left to other members."""
+        topic, now = request.real_topic, self._now()
+        if request.producer_group != self._group:
+            return
+        if now - self._told.get(topic, float("-inf")) < TOLD_S:
+            return
+        if topic not in self._told and len(self._told) >= TOPICS_MAX:
+            return
+        self._told[topic] = now
+        tell(
+            _LOG.warning,
+            "a check of transaction %s to topic %s came to this member of group %s, which does not"
+            " declare that topic and leaves the check unanswered: where another service uses the"
+            " group too, give each service a producer group of its own",
+            request.transaction_id,
+            topic,
+            self._group,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.client_settings import admin_properties
+from halfbridge.bridge.config import admin_properties
 from halfbridge.kafka.errors import BridgeError, InvalidMessageError, TopicSetupError
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.kafka.threads import held

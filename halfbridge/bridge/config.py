@@ -1,22 +1,38 @@
-"""All settings of a producer, in one frozen object, checked once."""
+"""All settings of a producer, in one frozen object, checked once.
+
+The properties of the client's Kafka clients.
+
+Reads the TOML files of halfbridge's settings and policies.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection, Mapping  # noqa: TC003  (get_type_hints reads them)
+import sys
+from collections.abc import (
+    Collection,  # noqa: TC003  (get_type_hints reads them)
+    Mapping,  # noqa: TC003  (get_type_hints reads them)
+)
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import ConfigError
+from halfbridge.kafka.trouble import RECONNECTING, Troubles
 from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.settings import check, load, nearest, setting
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfbridge.kafka.ports import Clock
+
 _HOUR_MS = 3_600_000
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]*")
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _SERVERS_HINT = "host:port pairs, as an argument or in HALFBRIDGE_BOOTSTRAP_SERVERS"
-
 # Kafka properties that carry a guarantee, or that a named setting owns.
 OWNED_PROPERTIES: Mapping[str, str] = under_all_names(
     {
@@ -187,3 +203,141 @@ def refuse_unknown(given: Collection[str]) -> None:
     if unknown:
         texts = [f"{name} ({near})" if (near := nearest(name, known)) else name for name in unknown]
         raise TypeError(f"no such setting: {', '.join(texts)}")
+
+
+_LOG = logging.getLogger("halfbridge.kafka")
+# Half of the client library's default. A process that cannot send holds at most 512 MiB of bodies.
+_QUEUE_KBYTES_MAX = 512 * 1024
+_REQUEST_TIMEOUT_MS_MAX = 5_000  # leaves room for a retry within the delivery time-out
+_SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed member's checks move on
+_METADATA_MS = 10_000  # how soon a member notices that its topic was created or has grown
+_CONSUMER_ONLY = (
+    "session.",
+    "heartbeat.",
+    "max.poll.",
+    "partition.assignment.",
+    "fetch.",
+    "queued.",
+)
+
+
+def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of a client that lists topics and asks where logs end."""
+    return {**_common(config, consumer=False), "error_cb": Troubles(_LOG, clock).note}
+
+
+def writer_properties(
+    config: BridgeConfig, clock: Clock, *, message_bytes_max: int
+) -> dict[str, Any]:
+    """Return the properties of the idempotent writer that all transactions of a producer share."""
+    delivery_ms = max(config.send_timeout_ms, config.decision_timeout_ms)
+    return {
+        "socket.keepalive.enable": True,
+        **_common(config, consumer=False),
+        "acks": "all",
+        "enable.idempotence": True,
+        "allow.auto.create.topics": False,
+        "linger.ms": config.linger_ms,
+        "max.in.flight": config.requests_in_flight_max,
+        "compression.type": config.compression,
+        "delivery.timeout.ms": delivery_ms,
+        "request.timeout.ms": max(1, min(_REQUEST_TIMEOUT_MS_MAX, delivery_ms)),
+        "message.max.bytes": message_bytes_max,
+        # Twice, because the delivery callback of each half message may send a decision.
+        "queue.buffering.max.messages": 2 * config.in_flight_max,
+        "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
+        "error_cb": Troubles(_LOG, clock).note,
+    }
+
+
+def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of the group member that reads the check topic.
+
+    A group without offsets starts at the earliest request, so that requests from before its start
+    are answered at once; the topic's short retention bounds their number. Offsets are committed
+    automatically: the daemon repeats a request that is lost in a crash.
+
+    A damaged record may abort the process, which is the user's service. librdkafka (up to 2.16)
+    aborts when it verifies a checksum, and on zeros between two batches of one answer
+    (docs/librdkafka-crc-report.md). So checksums are not verified, and an answer has one batch: its
+    broker has looked at the first batch, and returns an error for zeros.
+    """
+    return {
+        "session.timeout.ms": _SESSION_TIMEOUT_MS,
+        "heartbeat.interval.ms": _SESSION_TIMEOUT_MS // 3,
+        **_common(config, consumer=True),
+        "group.id": config.names.check_group(config.producer_group),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": True,
+        "enable.partition.eof": True,  # adds records whose error has the code PARTITION_EOF
+        "isolation.level": "read_uncommitted",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": _METADATA_MS,
+        "check.crcs": False,
+        "max.partition.fetch.bytes": 1,  # a broker returns one batch at least
+        "error_cb": Troubles(_LOG, clock).note,
+    }
+
+
+def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of the group member by which relays read the dead-letter topic."""
+    return {
+        **reader_properties(config, clock),
+        "group.id": config.names.relay_group(config.producer_group),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": _METADATA_MS,
+    }
+
+
+def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of a reader that has the rights of the check group.
+
+    It never joins the group.
+    """
+    return {
+        "session.timeout.ms": _SESSION_TIMEOUT_MS,  # compared with the user's max.poll.interval.ms
+        **_common(config, consumer=True),
+        "group.id": config.names.check_group(config.producer_group),
+        "error_cb": Troubles(_LOG, clock).note,
+    }
+
+
+def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, Any]:
+    passed = {
+        name: value
+        for name, value in config.kafka.items()
+        if consumer or not name.startswith(_CONSUMER_ONLY)
+    }
+    return {
+        "client.id": f"halfbridge-{config.producer_group}",
+        **RECONNECTING,
+        **passed,
+        "bootstrap.servers": config.bootstrap_servers,
+    }
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> Mapping[str, object]:
+    """Return the table in a TOML file.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or not TOML; the user corrects it.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            field="config",
+            value=repr(str(path)),
+            origin="--config or HALFBRIDGE_CONFIG",
+            allowed=f"a readable TOML file; this one: {error}",
+        ) from error

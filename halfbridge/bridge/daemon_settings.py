@@ -2,30 +2,41 @@
 
 A thread of its own reads the topic when a producer starts, and what is new after that. The limits
 are taken once: they change nothing that the client does, which only warns. The switch is followed.
+
+Whether operators let new transactions begin, as one producer knows it.
+
+Asks where partitions end, by a client that is replaced when it may remember former leaders.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.client_settings import reader_properties
-from halfbridge.bridge.gate import Gate
-from halfbridge.kafka.errors import BridgeError
+from halfbridge.bridge.config import admin_properties, reader_properties
+from halfbridge.kafka.ends import Ends, half_end
+from halfbridge.kafka.errors import BridgeError, TopicSetupError, TransactionsRejectedError
 from halfbridge.kafka.settings_topic import READING, read_topic
+from halfbridge.kafka.threads import held
 from halfbridge.kafka.trouble import tell
+from halfbridge.logs import one_line
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
-from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.records import NO_OFFSET, DaemonSettings
+from halfbridge.serde.topic_types import TopicType
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.kafka.ports import Ports, Reader, Running
-    from halfbridge.kafka.settings_topic import Reading, Said
+    from halfbridge.kafka.ports import Admin, Concurrency, Place, Ports, Reader, Running
+    from halfbridge.kafka.settings_topic import Reading, Said, Switched
 
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.
@@ -204,3 +215,180 @@ def _age_consequence(config: BridgeConfig, daemon: DaemonSettings) -> str:
         f"until then messages with an immunity of more than {daemon.transaction_age_ms_max // 2} ms"
         " may be discarded before anybody is asked"
     )
+
+
+# How long the first `begin` of a producer waits for the first look at the settings topic: a
+# producer that is started while operators reject begins nothing. A look takes some 50 ms.
+FIRST_LOOK_S = 1.0
+
+
+class Gate:
+    """Refuses what operators reject. Thread-safe.
+
+    Args:
+        run: Makes the flag that the first `begin` waits for.
+
+    Attributes:
+        refusal: Why nothing may be sent now, or None: what is open is decided all the same.
+        plain: Real topics to which transactions do not deliver.
+    """
+
+    def __init__(self, run: Concurrency) -> None:
+        self.refusal: TransactionsRejectedError | None = None
+        self.plain: frozenset[str] = frozenset()
+        self._has_looked = run.event()
+        self._is_waited_for = True
+
+    def check_begin(self, topics: Iterable[str]) -> None:
+        """Check that a transaction may begin; the first call waits for the first look.
+
+        Args:
+            topics: To which the producer is bound.
+
+        Raises:
+            TransactionsRejectedError: an operator stopped new transactions; nothing was begun.
+            TopicSetupError: a topic takes no transactional messages.
+        """
+        if self._is_waited_for:
+            self._has_looked.wait(FIRST_LOOK_S)
+            self._is_waited_for = False
+        self.check_send()
+        if self.plain:
+            for topic in topics:
+                self.check_topic(topic)
+
+    def check_send(self) -> None:
+        """Check that a half message may be sent.
+
+        Raises:
+            TransactionsRejectedError: an operator stopped new transactions; nothing was sent.
+        """
+        refusal = self.refusal
+        if refusal is not None:  # a new error for each raise: tracebacks grow on a shared one
+            raise TransactionsRejectedError(str(refusal), reason=refusal.reason)
+
+    def check_topic(self, topic: str) -> None:
+        """Check that transactions deliver to a real topic.
+
+        Raises:
+            TopicSetupError: an operator made the topic a plain one; nothing was sent.
+        """
+        if topic in self.plain:
+            raise TopicSetupError(
+                f"topic {topic} is plain, so that transactions do not deliver to it: send to"
+                f" another, or run: halfbridge topics create {topic} --type transaction",
+                topics=(topic,),
+            )
+
+    def looked(self) -> None:
+        """Note that the settings topic was looked at, or could not be."""
+        self._has_looked.set()
+
+    def take_types(self, types: Mapping[str, TopicType | None], *, is_whole: bool) -> None:
+        """Take the types that were read; `is_whole`: these are all, and others are none."""
+        known = frozenset() if is_whole else self.plain.difference(types)
+        self.plain = known.union(topic for topic, kind in types.items() if kind is TopicType.PLAIN)
+
+    def take(self, switched: Switched | None) -> None:
+        """Take the last record of the switch; None: there is none, so that nobody rejects."""
+        switch = None if switched is None else switched.switch
+        if switched is not None and switched.problem:
+            tell(
+                _LOG.warning,
+                "the operators' switch at offset %d cannot be read (%s): transactions are begun",
+                switched.offset,
+                switched.problem,
+            )
+        if switch is None or not switch.is_rejecting:
+            if self.refusal is not None:
+                tell(_LOG.info, "operators accept new transactions again")
+            self.refusal = None
+            return
+        reason = one_line(switch.reason)
+        text = f"{one_line(switch.who)} stopped new transactions: {reason}"
+        if self.refusal is None or str(self.refusal) != text:
+            tell(_LOG.warning, "%s; what is open may still be decided", text)
+        self.refusal = TransactionsRejectedError(text, reason=reason)
+
+
+_ASK_S_MIN = 0.1  # a question and its answer take milliseconds; less would fail on a busy broker
+_ENDS_S = 10.0  # nobody waits for it
+
+
+class EndAsker:
+    """One client that asks brokers where partitions end, made at the first question. Thread-safe.
+
+    Args:
+        config: The producer's settings.
+        ports: Make the client.
+    """
+
+    def __init__(self, config: BridgeConfig, ports: Ports) -> None:
+        self._config = config
+        self._ports = ports
+        self._now = ports.clock.monotonic
+        self._client: Admin | None = None
+        self._waker = ports.run.waker()
+
+    def half_end(self, partition: int, *, at_least: int = NO_OFFSET) -> int:
+        """Return the last offset of a half partition (high watermark - 1), asked now.
+
+        Args:
+            partition: Which.
+            at_least: Offset of a half message that is known. A broker that reports an end below it
+                does not know yet that it was deposed: another client asks, and its answer is
+                returned.
+
+        Raises:
+            BridgeError: the broker did not say; try again later.
+        """
+        topic = self._config.names.half
+        limit_s = max(2 * _ASK_S_MIN, self._config.decision_timeout_ms / MS_PER_S)
+        deadline = self._now() + limit_s
+        client = self._client_but(None)
+        with suppress(BridgeError):
+            end = half_end(client, topic, partition, timeout_s=limit_s / 2)
+            if end >= at_least:
+                return end
+        # A client remembers a partition's leader for minutes. Metadata from a broker that was just
+        # starting (too few partitions) may be wrong.
+        client = self._client_but(client)
+        left_s = max(_ASK_S_MIN, deadline - self._now())
+        return half_end(client, topic, partition, timeout_s=left_s)
+
+    def ask(self, places: Iterable[Place], *, anew: bool) -> Ends:
+        """Ask where partitions end; does not wait for the answers.
+
+        Args:
+            places: Which.
+            anew: Whether a new client asks, because this one may remember former leaders.
+
+        Raises:
+            BridgeError, KafkaFailure, RuntimeError: the question cannot be sent; try later.
+        """
+        return Ends(self._client_but(self._client if anew else None), places, _ENDS_S)
+
+    def hear(self) -> None:
+        """Serve the client's reports; call this now and then.
+
+        Questions may be hours apart, and reports would accumulate while brokers are down.
+        """
+        client = self._client
+        if client is not None:
+            client.poll(0)
+
+    def close(self) -> None:
+        """Let the client go; it is destroyed with its last reference."""
+        self._client = None
+
+    def _client_but(self, failed: Admin | None) -> Admin:
+        """Return the client, a new one in place of `failed`.
+
+        The old client is destroyed with its last reference: other threads may still use it.
+        """
+        with held(self._waker):
+            client = self._client
+            if client is None or client is failed:
+                properties = admin_properties(self._config, self._ports.clock)
+                client = self._client = self._ports.kafka.admin(properties)
+            return client

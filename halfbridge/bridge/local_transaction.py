@@ -1,11 +1,21 @@
-"""The local transaction of `send_in_transaction`: the user's call, and the decision after it."""
+"""The local transaction of `send_in_transaction`: the user's call, and the decision after it.
+
+Which exceptions may roll back a message transaction when they leave its block.
+
+An exception may do so if it proves that the local transaction did not commit. A class is refused
+where it does not: a connection that is lost during COMMIT leaves the outcome unknown, and a broad
+class such as Exception includes lost connections. Drivers are not imported here. Their classes are
+known by the names that PEP 249 (the DB-API) and SQLAlchemy give them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from ssl import SSLError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.message import Resolution, TransactionSendResult
-from halfbridge.kafka.errors import BridgeError
+from halfbridge.kafka.errors import BridgeError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,3 +78,78 @@ def decided(
         decision=decision,
         decision_error=decision_error,
     )
+
+
+# Lost connections, time-outs and trouble of the process itself: subclasses are refused too.
+_IN_DOUBT = (ConnectionError, TimeoutError, MemoryError, EOFError, SSLError)
+_IN_DOUBT_NAMES = frozenset(
+    (
+        *("OperationalError", "InterfaceError", "InternalError", "TimeoutError"),
+        *("DisconnectionError", "AutoReconnect", "ConnectionFailure"),
+        *("OutcomeUnknownError", "CommitUnknownError", "TransactionEndedError"),
+        *("PostgresConnectionError", "TransactionResolutionUnknownError"),  # asyncpg's
+        "BaseExceptionGroup",  # holds exceptions of any class
+    )
+)
+# Classes above these and above those that prove a rollback: refused, and their subclasses not.
+_BROAD = (Exception, OSError)
+_BROAD_NAMES = frozenset(
+    (
+        *("DBAPIError", "DatabaseError", "Error", "MySQLError", "PyMongoError"),
+        *("SQLAlchemyError", "StatementError", "BridgeError", "SqlError", "PostgresError"),
+    )
+)
+# SQLSTATE class 40 is "transaction rollback", but for "statement completion unknown".
+_ROLLED_BACK, _COMPLETION_UNKNOWN = "40", "40003"
+_ALLOWED = (
+    "a class of exceptions, or a tuple of such classes, each of which proves that the local"
+    " transaction did not commit, such as IntegrityError"
+)
+
+
+def checked(
+    classes: type[BaseException] | Iterable[type[BaseException]],
+) -> tuple[type[BaseException], ...]:
+    """Return `classes` as a tuple that isinstance takes.
+
+    Raises:
+        ConfigError: no class of exceptions, or one that may come after the local transaction has
+            committed; the caller names narrower classes.
+    """
+    given: object = classes
+    if isinstance(given, type):
+        given = (given,)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise _refused(repr(given), _ALLOWED)
+    found = tuple(given)
+    for each in found:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise _refused(repr(each), _ALLOWED)
+        if _may_have_committed(each):
+            raise _refused(
+                each.__qualname__,
+                f"{_ALLOWED}; after {each.__qualname__} the local transaction may have committed",
+            )
+    return found
+
+
+def _may_have_committed(each: type[BaseException]) -> bool:
+    if each in _BROAD or each.__name__ in _BROAD_NAMES:
+        return True
+    if not issubclass(each, Exception) or issubclass(each, _IN_DOUBT):
+        return True  # KeyboardInterrupt and its like come at any moment
+    if _proves_by_sqlstate(each):
+        return False
+    return any(parent.__name__ in _IN_DOUBT_NAMES for parent in each.__mro__)
+
+
+def _proves_by_sqlstate(each: type[BaseException]) -> bool:
+    """Tell whether a class stands for a SQLSTATE that says "rolled back", as psycopg's do."""
+    state = getattr(each, "sqlstate", None)
+    return (
+        isinstance(state, str) and state.startswith(_ROLLED_BACK) and state != _COMPLETION_UNKNOWN
+    )
+
+
+def _refused(value: str, allowed: str) -> ConfigError:
+    return ConfigError(field="rollback_on", value=value, origin="argument", allowed=allowed)

@@ -1,25 +1,325 @@
-"""One message transaction, as users handle it: begin, send, decide."""
+"""One message transaction, as users handle it: begin, send, decide.
+
+The writes of one message transaction, and the state changes by their acknowledgements.
+
+A transaction whose half partition is chosen by a key of its own.
+
+A COMMIT that is repeated by a process which knows that the local transaction has committed.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.transaction import Event, State, step
-from halfbridge.bridge.transaction_writes import TransactionWrites
-from halfbridge.kafka.errors import BridgeError
+from halfbridge.bridge.futures import DecisionFuture, SendFuture
+from halfbridge.bridge.message import Resolution, check_whole_number
+from halfbridge.bridge.transaction import Event, IllegalTransitionError, State, step
+from halfbridge.bridge.transaction_records import (
+    FENCE_FIRST,
+    checked_context,
+    decision,
+    half_headers,
+    half_partition,
+    immunity_of,
+    is_fenced,
+    transaction_full,
+)
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import BridgeError, InvalidMessageError, RetriableError, bridge_error
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import DecisionReceipt, Message, SendReceipt
+    from halfbridge.bridge.shared import Shared
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _NOTHING_TO_COMMIT = frozenset(
     (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
 )
 _UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State.SEND_FAILED))
+
+
+class TransactionWrites:
+    """The part of `Transaction` below the users' calls. Thread-safe.
+
+    Code that holds the lock never waits and calls no port.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_context",
+        "_count",
+        "_decided",
+        "_decision",
+        "_first_timestamp",
+        "_immunity_ms",
+        "_immunity_on_wire",
+        "_last_offset",
+        "_lock",
+        "_outstanding",
+        "_rollback_on",
+        "_sends",
+        "_sent_at_s",
+        "_state",
+        "commit_held",
+        "half_partition",
+        "id",
+        "refused",
+        "shared",
+    )
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        immunity_ms: int | None = None,
+        context: bytes | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.shared = shared
+        self._rollback_on = rollback_on
+        self._context = checked_context(context)
+        # Without the fence row a check would roll back what the database has committed.
+        self.commit_held = FENCE_FIRST if is_fenced(self._context) else ""
+        self._immunity_on_wire = DEFAULT_IMMUNITY if immunity_ms is None else immunity_ms
+        self.id = shared.new_id()
+        self.half_partition = -1
+        self.refused: Exception | None = None
+        self._lock = Lock()
+        self._state = State.INIT
+        self._count = 0
+        self._bytes = 0
+        self._outstanding = 0
+        self._last_offset = NO_OFFSET
+        self._first_timestamp = NO_TIMESTAMP
+        self._immunity_ms = 0
+        self._decision: DecisionFuture | None = None  # sent, not acknowledged
+        self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
+        self._sends: list[SendFuture] = []
+        self._sent_at_s = 0.0  # of the last send, by the monotonic clock
+
+    def is_unanswered(self) -> bool:
+        """Tell whether a send has failed, and none was acknowledged.
+
+        Waits for outstanding sends first, unless the caller has given up one of them already. Their
+        time began with the last send: who has waited for room since then waits no second time.
+        """
+        if self._state is not State.SEND_FAILED:
+            self._await_sends(self._sent_at_s)
+        return self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET
+
+    def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
+        shared = self.shared
+        try:
+            shared.check(message)
+            if pipelined:
+                shared.wait_for_room()
+        except BridgeError as error:
+            self.refused = error
+            raise
+        if isinstance(self.refused, RetriableError):
+            self.refused = None  # the send was refused for lack of room, and is repeated now
+        with self._lock:
+            after = step(self._state, Event.SEND, transaction_id=self.id)
+            size = self._bytes + message.body_bytes + message.header_bytes
+            if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
+                self.refused = transaction_full(self.id)
+                raise self.refused
+            index = self._count
+            if not index:
+                self._place(message)
+            self._state = after
+            self._count = index + 1
+            self._bytes = size
+            self._outstanding += 1
+            future = SendFuture(shared.server)
+            future.transaction = self
+            future.index = index
+            self._sends.append(future)
+        self._sent_at_s = shared.now()
+        now_ms = shared.time_ms()
+        headers = half_headers(
+            message,
+            transaction_id=self.id,
+            now_ms=now_ms,
+            producer_group=shared.producer_group,
+            index=index,
+            immunity_ms=immunity_of(message, self._immunity_on_wire),
+            context=None if index else self._context,
+        )
+        try:
+            if shared.signer is not None:
+                headers = shared.signer.half(
+                    self.half_partition,
+                    headers,
+                    key=message.key,
+                    value=message.value,
+                    now_ms=now_ms,
+                )
+            shared.produce(
+                shared.half_topic,
+                message.value,
+                message.key,
+                self.half_partition,
+                future.on_delivery,
+                headers=headers,
+            )
+            if pipelined:
+                shared.server.sent()
+        except RetriableError as error:
+            self._not_sent(future, error)
+            future.result()  # raises: the message has been counted, so the send cannot be repeated
+        except BaseException as error:
+            self._not_sent(future, error)
+            raise
+        return future
+
+    def _decide(self, event: Event, *, pipelined: bool) -> DecisionFuture:
+        shared = self.shared
+        shared.check_open(decides=True)
+        if event is Event.COMMIT and self.commit_held:
+            raise IllegalTransitionError(
+                self._state, event, transaction_id=self.id, why=self.commit_held
+            )
+        if pipelined:
+            shared.wait_for_room()
+        elif event is Event.ROLLBACK:
+            self._await_sends(shared.now())
+        half_offset = self._rollback_offset() if event is Event.ROLLBACK else NO_OFFSET
+        with self._lock:
+            after = step(self._state, event, transaction_id=self.id)
+            # Read after `step` allows the decision: acknowledgements arrive during the wait.
+            half_offset = max(half_offset, self._last_offset)
+            if self._decision is not None:
+                return self._decision
+            future = DecisionFuture(shared.server)
+            future.transaction = self
+            future.resolution = _RESOLUTIONS[event]
+            if self._decided is not None:
+                future.offset, future.timestamp = self._decided
+                future.settle()
+                return future
+            self._state = after
+            self._decision = future
+        now_ms, key = shared.time_ms(), self.id.encode()
+        op = decision(
+            _KINDS[event],
+            transaction_id=self.id,
+            now_ms=now_ms,
+            producer_group=shared.producer_group,
+            half_offset=half_offset,
+            message_count=self._count,
+            actor=shared.actor,
+        )
+        try:
+            signer, partition = shared.signer, self.half_partition
+            headers = None if signer is None else signer.op(partition, key, op, now_ms)
+            shared.produce(
+                shared.op_topic,
+                op,
+                key,
+                partition,
+                future.on_delivery,
+                headers=headers,
+            )
+            if pipelined:
+                shared.server.sent()
+        except Exception as error:  # noqa: BLE001  (in doubt covers it; the future carries it)
+            self.decision_settled(future, error)
+        return future
+
+    def is_late(self, op_timestamp: int) -> bool | None:
+        """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
+        if self._first_timestamp == NO_TIMESTAMP:
+            return None
+        due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
+        return op_timestamp - self._first_timestamp >= due
+
+    def half_settled(self, future: SendFuture, error: Any) -> None:
+        """Note the result of a half record (called by its future, inside `poll`)."""
+        with self._lock:
+            self._outstanding -= 1
+            if error is None:
+                self._last_offset = max(self._last_offset, future.offset)
+                if not future.index:
+                    self._first_timestamp = future.timestamp
+                if not self._outstanding:
+                    self._state = step(self._state, Event.SENDS_ACKED)
+            else:
+                future.fail(_error_of(error))
+                self._state = step(self._state, Event.SEND_NOT_ACKED)
+            if not self._outstanding:
+                self._sends.clear()  # breaks the reference cycle, to spare the garbage collector
+            future.settle()
+
+    def decision_settled(self, future: DecisionFuture, error: Any) -> None:
+        """Note the result of an op record (called by its future, inside `poll`)."""
+        with self._lock:
+            if error is None:
+                self._state = step(self._state, Event.DECISION_ACKED)
+                self._decided = (future.offset, future.timestamp)
+            else:
+                future.fail(_error_of(error))
+                if self._decision is future:  # else `future` is an older one, repeated since
+                    self._state = step(self._state, Event.DECISION_NOT_ACKED)
+            if self._decision is future:
+                self._decision = None
+            future.settle()
+
+    def give_up_send(self, future: SendFuture) -> bool:
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
+        with self._lock:
+            if future.done():
+                return False
+            self._state = step(self._state, Event.SEND_NOT_ACKED)
+            return True
+
+    def give_up_decision(self, future: DecisionFuture) -> bool:
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
+        with self._lock:
+            if future.done():
+                return False
+            if self._decision is future:
+                self._state = step(self._state, Event.DECISION_NOT_ACKED)
+                self._decision = None
+            return True
+
+    def _place(self, message: Message) -> None:
+        """Choose the half partition of all messages, by the key of the first one."""
+        self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
+        self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
+
+    def _not_sent(self, future: SendFuture, error: BaseException) -> None:
+        with self._lock:
+            self._outstanding -= 1
+            self._state = step(self._state, Event.SEND_NOT_ACKED)
+            future.fail(error)
+            future.settle()
+
+    def _await_sends(self, began_s: float) -> None:
+        """Wait until no send is outstanding; give up sends send_timeout_ms after `began_s`."""
+        now = self.shared.now
+        deadline = began_s + self.shared.config.send_timeout_ms / MS_PER_S
+        for future in tuple(self._sends):
+            if not future.wait(max(0.0, deadline - now())):
+                self.give_up_send(future)
+
+    def _rollback_offset(self) -> int:
+        """Return the last acknowledged half offset; without one, the half partition's last offset.
+
+        Raises:
+            IllegalTransitionError: the transaction cannot be rolled back now.
+            BridgeError: the broker did not answer; nothing was sent, repeat the call.
+        """
+        step(self._state, Event.ROLLBACK, transaction_id=self.id)
+        known = self._last_offset
+        return self.shared.ends.half_end(self.half_partition) if known == NO_OFFSET else known
 
 
 class Transaction(TransactionWrites):
@@ -146,3 +446,85 @@ def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
         transaction.rollback(timeout)
     except BridgeError as error:
         _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)
+
+
+_RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
+_KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
+
+
+def _error_of(error: Any) -> BridgeError:
+    return error if isinstance(error, BridgeError) else bridge_error(failure_of(error))
+
+
+class PlacedTransaction(Transaction):
+    """A transaction that shares its half partition with all others of the same placement key.
+
+    Args:
+        shared: State of the producer.
+        placement_key: Decisions of transactions with the same placement key apply in their order,
+            whatever keys the messages have.
+        immunity_ms: As for every transaction.
+        context: As for every transaction.
+        rollback_on: As for every transaction.
+    """
+
+    __slots__ = ("_placement_key",)
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        placement_key: bytes,
+        immunity_ms: int | None = None,
+        context: bytes | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        super().__init__(shared, immunity_ms=immunity_ms, context=context, rollback_on=rollback_on)
+        self._placement_key = placement_key
+
+    def _place(self, message: Message) -> None:
+        super()._place(message)
+        self.half_partition = half_partition(self.id, self._placement_key, self.shared.partitions)
+
+
+class RepeatedCommit(Transaction):
+    """A transaction that another process sent; it can only be committed, as often as needed.
+
+    Used where it is not known whether COMMIT was sent.
+
+    Args:
+        shared: State of the producer that repeats the COMMIT, a member of the same producer group.
+        transaction_id: The transaction's id.
+        half_partition: The half partition of its half messages.
+        half_offset: At or above its last half message, and below the end of the half partition.
+        message_count: Number of its half messages.
+
+    Raises:
+        InvalidMessageError: a number that no transaction can have; the caller corrects it.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        transaction_id: str,
+        half_partition: int,
+        half_offset: int,
+        message_count: int,
+    ) -> None:
+        super().__init__(shared)
+        for field, value, least, most in (
+            ("half_partition", half_partition, 0, shared.partitions - 1),
+            ("half_offset", half_offset, 0, None),
+            ("message_count", message_count, 1, TRANSACTION_MESSAGES_MAX),
+        ):
+            check_whole_number(field, value)
+            if value < least or (most is not None and value > most):
+                raise InvalidMessageError(f"{field} {value} is of no transaction", field=field)
+        self.id = transaction_id
+        self.half_partition = half_partition
+        self._state = State.COMMIT_IN_DOUBT
+        self._count = message_count
+        self._last_offset = half_offset

@@ -1,29 +1,34 @@
-"""TransactionProducer: users make one in each process."""
+"""TransactionProducer: users make one in each process.
+
+What a TransactionProducer is made with: checked, and the settings put together.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.check_counts import CheckCounts
+from halfbridge.bridge.check_pool import CheckCounts, is_async
 from halfbridge.bridge.check_responder import CheckResponder
-from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics, check_installation
-from halfbridge.bridge.local_transaction import decided, run
-from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
-from halfbridge.bridge.placed_transaction import PlacedTransaction
-from halfbridge.bridge.producer_arguments import check_arguments, configured
-from halfbridge.bridge.repeated_commit import RepeatedCommit
-from halfbridge.bridge.rollback_on import checked
+from halfbridge.bridge.config import BridgeConfig, refuse_unknown, writer_properties
+from halfbridge.bridge.local_transaction import checked, decided, run
+from halfbridge.bridge.message_transaction import (
+    PlacedTransaction,
+    RepeatedCommit,
+    Transaction,
+    roll_back_quietly,
+)
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.errors import HalfNotStoredError, ProducerClosedError
+from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, ProducerClosedError
 from halfbridge.kafka.threads import check_native_threads, held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.message import (
         Answer,
@@ -289,3 +294,35 @@ class TransactionProducer:
         if self._shared is None:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
         return self._shared
+
+
+def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> None:
+    """Check that `checker` can be called, and that `topics` is a list of names.
+
+    Raises:
+        ConfigError: the user corrects the argument.
+    """
+    if not callable(checker):
+        allowed = "a callable that takes a MessageView and returns a Resolution"
+        raise _refused("checker", checker, allowed)
+    if is_async(checker):
+        raise _refused("checker", checker, "a plain function: an `async def` is not awaited")
+    if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+        raise _refused("topics", topics, "a list of names")
+
+
+def configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeConfig:
+    """Return the settings in force: `settings`, then `config` or the environment, then defaults.
+
+    Raises:
+        ConfigError: a setting is wrong or missing; the user corrects it.
+        TypeError: there is no such setting.
+    """
+    if config is None:
+        return BridgeConfig.from_environ(os.environ, **settings)
+    refuse_unknown(settings)
+    return replace(config, **settings)
+
+
+def _refused(field: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)

@@ -7,11 +7,9 @@ import socket
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.daemon_settings import DaemonLimits
-from halfbridge.bridge.delivery_server import DeliveryServer
-from halfbridge.bridge.end_asker import EndAsker
-from halfbridge.bridge.message import Message
-from halfbridge.bridge.message_checks import check_whole_number, not_a_message
+from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
+from halfbridge.bridge.delivery import DeliveryServer
+from halfbridge.bridge.message import Message, check_whole_number, not_a_message
 from halfbridge.kafka.acknowledgements import Acknowledgements
 from halfbridge.kafka.errors import (
     INFERRED,

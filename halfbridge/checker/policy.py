@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.config_file import read_toml
+from halfbridge.bridge.config import read_toml
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.partitioner import Partitioner
 from halfbridge.serde.topic_types import TopicType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.bridge.config_file import read_toml
+from halfbridge.bridge.config import read_toml
 from halfbridge.logs import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.settings import Setting, describe, load
 

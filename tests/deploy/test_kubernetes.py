@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from halfbridge import __version__
-from halfbridge.bridge.config_file import read_toml
+from halfbridge.bridge.config import read_toml
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.process.http import make_app

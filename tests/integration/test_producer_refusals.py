@@ -173,7 +173,7 @@ def test_no_room_after_all_is_a_half_message_that_was_not_stored(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its transaction has counted it: it is no BackpressureError, whose call may be repeated."""
-    monkeypatch.setattr("halfbridge.bridge.client_settings._QUEUE_KBYTES_MAX", 1024)
+    monkeypatch.setattr("halfbridge.bridge.config._QUEUE_KBYTES_MAX", 1024)
     large = Message(cluster.orders, value=bytes(600_000))
     with cluster.producer(linger_ms=1000, send_timeout_ms=50) as producer:
         tx = producer.begin()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.config_file import read_toml
+from halfbridge.bridge.config import BridgeConfig, read_toml
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import Policy, load_policy
 from halfbridge.cli.checker import checker

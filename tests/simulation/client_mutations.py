@@ -6,15 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge import check_responder
-from halfbridge.bridge.check_answers import answer_to
 from halfbridge.bridge.check_pool import CheckPool
-from halfbridge.bridge.check_responder import CheckResponder
+from halfbridge.bridge.check_responder import CheckResponder, answer_to
+from halfbridge.bridge.daemon_settings import EndAsker
 from halfbridge.bridge.delivery import Delivery
-from halfbridge.bridge.end_asker import EndAsker
 from halfbridge.bridge.futures import SendFuture
 from halfbridge.bridge.message import Resolution
+from halfbridge.bridge.message_transaction import TransactionWrites
 from halfbridge.bridge.transaction_records import half_partition
-from halfbridge.bridge.transaction_writes import TransactionWrites
 from halfbridge.serde.records import NO_OFFSET
 from halfbridge.testkit.memory.group import Group
 from halfbridge.testkit.memory.transactions import Coordinator

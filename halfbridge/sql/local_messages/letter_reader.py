@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.client_settings import letters_properties
+from halfbridge.bridge.config import letters_properties
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import KafkaFailure, bridge_error
 from halfbridge.sql.local_messages.dead_letters import letter_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.check_answers import answer_to, covered
 from halfbridge.bridge.check_pool import Outcome
+from halfbridge.bridge.check_responder import answer_to, covered
 from halfbridge.bridge.message import Answer, Resolution
 from halfbridge.serde.records import COUNT_UNKNOWN, CheckRequest, Op, OpKind, OpSource
 

@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 
-from halfbridge.bridge.client_settings import (
+from halfbridge.bridge.config import (
+    BridgeConfig,
     admin_properties,
     checks_properties,
     letters_properties,
     reader_properties,
     writer_properties,
 )
-from halfbridge.bridge.config import BridgeConfig
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.kafka.threads import SystemClock
 

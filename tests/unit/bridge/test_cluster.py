@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics
-from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.config import BridgeConfig, writer_properties
 from halfbridge.bridge.message import Message
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import InvalidMessageError, RetriableError, TopicSetupError

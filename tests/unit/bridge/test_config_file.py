@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.config_file import read_toml
+from halfbridge.bridge.config import read_toml
 from halfbridge.kafka.errors import BridgeError, ConfigError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.delivery import Delivery
-from halfbridge.bridge.delivery_server import POLL_EVERY, DeliveryServer
+from halfbridge.bridge.delivery import POLL_EVERY, Delivery, DeliveryServer
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import BackpressureError, Code, KafkaFailure
 from halfbridge.kafka.threads import SystemClock

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.end_asker import EndAsker
+from halfbridge.bridge.daemon_settings import EndAsker
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import RetriableError
 

@@ -8,9 +8,7 @@ from threading import Event
 from threading import enumerate as all_threads
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.check_counts import CheckCounts
-from halfbridge.bridge.check_pool import PoolState
-from halfbridge.bridge.hung_checkers import HungCheckers
+from halfbridge.bridge.check_pool import CheckCounts, HungCheckers, PoolState
 from halfbridge.kafka.threads import Threads
 from halfbridge.kafka.trouble import SAME_AGAIN_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.bridge.raised import KINDS_MAX, Tracebacks
+from halfbridge.bridge.check_pool import KINDS_MAX, Tracebacks
 from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.kafka.trouble import SAME_AGAIN_S
 from tests.fake_ports import Clock

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy.exc
 
 from halfbridge import ConfigError, IllegalTransitionError, Message, Resolution, State
-from halfbridge.bridge.rollback_on import checked
+from halfbridge.bridge.local_transaction import checked
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.producer import MemoryProducer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.bridge.shared_group import TOLD_S, TOPICS_MAX, SharedGroup
+from halfbridge.bridge.check_responder import TOLD_S, TOPICS_MAX, SharedGroup
 from tests.fake_ports import Clock
 from tests.kit.records import A_REQUEST
 
