@@ -1,13 +1,7 @@
-"""A bounded pool of threads for the user's checker.
+"""Runs the user's checker in a bounded pool of threads; counts, and reports what hangs or fails.
 
 Not concurrent.futures: Python joins the threads of an executor at exit, so a checker that hangs
 would keep the process alive for ever.
-
-Reports checkers that do not return: in the log, and to the user's listener.
-
-Which errors of checkers are logged with their traceback.
-
-What a check responder counts.
 """
 
 from __future__ import annotations

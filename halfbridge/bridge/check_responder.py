@@ -5,10 +5,6 @@ checker. A bounded pool runs the checker. One thread writes the answers in batch
 fails is counted and left unanswered: the daemon asks again. When all threads of a member hang, the
 member leaves its group, so that other members are asked. The member joins again when a thread
 returns.
-
-The op that answers a check: translates how the user's checker ended into the protocol.
-
-Tells of two services that use one producer group by mistake.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""All settings of a producer, in one frozen object, checked once.
-
-The properties of the client's Kafka clients.
-
-Reads the TOML files of halfbridge's settings and policies.
-"""
+"""All settings of a producer in one frozen object, checked once; the properties of its clients."""
 
 from __future__ import annotations
 

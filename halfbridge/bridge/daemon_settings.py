@@ -1,11 +1,8 @@
-"""What the client knows of the settings topic: the daemon's limits, and the operators' switch.
+"""What the client knows of the settings topic, and where partitions end.
 
-A thread of its own reads the topic when a producer starts, and what is new after that. The limits
-are taken once: they change nothing that the client does, which only warns. The switch is followed.
-
-Whether operators let new transactions begin, as one producer knows it.
-
-Asks where partitions end, by a client that is replaced when it may remember former leaders.
+A thread of its own reads the topic when a producer starts, and new records after that. The
+daemon's limits are taken once: they change nothing that the client does, which only warns. The
+operators' switch for new transactions is followed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which thread serves the acknowledgements of a writer.
+"""The futures of produced records, and which thread serves a writer's acknowledgements.
 
 librdkafka hands over acknowledgements inside `poll`, and the Python client takes the GIL anew for
 each of them. Beside a busy thread, a polling thread therefore gets one acknowledgement per switch
@@ -14,8 +14,6 @@ interval (5 ms). Hence four rules:
    last send.
 4. Inside `poll` a callback only notes its result. Waiting threads are woken, and users'
    callbacks run, after `poll` has returned with the whole batch.
-
-The result of a produced record, as a future.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The local transaction of `send_in_transaction`: the user's call, and the decision after it.
+"""The local transaction of `send_in_transaction`, and which exceptions may roll it back.
 
-Which exceptions may roll back a message transaction when they leave its block.
-
-An exception may do so if it proves that the local transaction did not commit. A class is refused
-where it does not: a connection that is lost during COMMIT leaves the outcome unknown, and a broad
-class such as Exception includes lost connections. Drivers are not imported here. Their classes are
-known by the names that PEP 249 (the DB-API) and SQLAlchemy give them.
+An exception may roll back a message transaction if it proves that the local transaction did not
+commit. A class is refused where it does not: a connection that is lost during COMMIT leaves the
+outcome unknown, and a broad class such as Exception includes lost connections. Drivers are not
+imported here. Their classes are known by the names that PEP 249 (the DB-API) and SQLAlchemy give
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The values that users pass and receive: messages, resolutions, receipts.
-
-What is refused before a message is sent. Pure.
-"""
+"""The values that users pass and receive, and what is refused before a message is sent. No I/O."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""One message transaction, as users handle it: begin, send, decide.
-
-The writes of one message transaction, and the state changes by their acknowledgements.
-
-A transaction whose half partition is chosen by a key of its own.
-
-A COMMIT that is repeated by a process which knows that the local transaction has committed.
-"""
+"""One message transaction: begin, send, decide, and its state by the acknowledgements."""
 
 from __future__ import annotations
 
@@ -43,12 +36,28 @@ _NOTHING_TO_COMMIT = frozenset(
     (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
 )
 _UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State.SEND_FAILED))
+_RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
+_KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
 
 
-class TransactionWrites:
-    """The part of `Transaction` below the users' calls. Thread-safe.
+class Transaction:
+    """One message transaction. Thread-safe; made by `TransactionProducer.begin`.
+
+    As a context manager: leaving normally commits if anything was sent and nothing was decided.
+    Leaving by an exception (BaseException too) decides nothing, because the local transaction
+    may have committed although its call raised; the check decides, unless `rollback` was called or
+    `begin(rollback_on=...)` names the exception.
+    All sends precede the local transaction, and have returned (or their futures are done) before
+    `commit`.
 
     Code that holds the lock never waits and calls no port.
+
+    Attributes:
+        id: Transaction id. Store it with the local transaction, so that a checker can look it up.
+        commit_held: Why COMMIT is refused for now; empty: COMMIT is not refused. Set by code that
+            commits the local transaction first.
+        refused: Why a send was refused before anything was stored, or None. A caller that leaves
+            the message out on purpose sets this to None; otherwise a fence refuses the transaction.
     """
 
     __slots__ = (
@@ -63,6 +72,7 @@ class TransactionWrites:
         "_last_offset",
         "_lock",
         "_outstanding",
+        "_placement_key",
         "_rollback_on",
         "_sends",
         "_sent_at_s",
@@ -81,9 +91,11 @@ class TransactionWrites:
         immunity_ms: int | None = None,
         context: bytes | None = None,
         rollback_on: tuple[type[BaseException], ...] = (),
+        placement_key: bytes | None = None,
     ) -> None:
         self.shared = shared
         self._rollback_on = rollback_on
+        self._placement_key = placement_key
         self._context = checked_context(context)
         # Without the fence row a check would roll back what the database has committed.
         self.commit_held = FENCE_FIRST if is_fenced(self._context) else ""
@@ -103,6 +115,143 @@ class TransactionWrites:
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._sends: list[SendFuture] = []
         self._sent_at_s = 0.0  # of the last send, by the monotonic clock
+
+    @classmethod
+    def sent_by_another(
+        cls,
+        shared: Shared,
+        *,
+        transaction_id: str,
+        half_partition: int,
+        half_offset: int,
+        message_count: int,
+    ) -> Transaction:
+        """Return a transaction that another process sent; it can only be committed, repeatedly.
+
+        Used where it is not known whether COMMIT was sent.
+
+        Args:
+            shared: State of the producer that repeats the COMMIT, of the same producer group.
+            transaction_id: The transaction's id.
+            half_partition: The half partition of its half messages.
+            half_offset: At or above its last half message, and below the end of the half partition.
+            message_count: Number of its half messages.
+
+        Raises:
+            InvalidMessageError: a number that no transaction can have; the caller corrects it.
+        """
+        for field, value, least, most in (
+            ("half_partition", half_partition, 0, shared.partitions - 1),
+            ("half_offset", half_offset, 0, None),
+            ("message_count", message_count, 1, TRANSACTION_MESSAGES_MAX),
+        ):
+            check_whole_number(field, value)
+            if value < least or (most is not None and value > most):
+                raise InvalidMessageError(f"{field} {value} is of no transaction", field=field)
+        transaction = cls(shared)
+        transaction.id = transaction_id
+        transaction.half_partition = half_partition
+        transaction._state = State.COMMIT_IN_DOUBT
+        transaction._count = message_count
+        transaction._last_offset = half_offset
+        return transaction
+
+    @property
+    def state(self) -> State:
+        """The state of the transaction; see bridge/transaction.py."""
+        return self._state
+
+    @property
+    def message_count(self) -> int:
+        """How many messages were sent so far, acknowledged or not."""
+        return self._count
+
+    def seal(self) -> None:
+        """Refuse further sends, because the local transaction begins and records `message_count`.
+
+        Raises:
+            IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
+                decision was sent; nothing changed.
+        """
+        with self._lock:
+            self._state = step(self._state, Event.SEAL, transaction_id=self.id)
+
+    def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
+        """Store a half message durably and return where it stands. Blocks.
+
+        Args:
+            message: Its bytes arrive unchanged once the transaction is committed.
+            timeout: Seconds to wait for the ack; None: the config's send_timeout_ms.
+
+        Raises:
+            InvalidMessageError, TopicSetupError: nothing was sent; correct the message or topic.
+            HalfNotStoredError: no ack; do not run the local transaction; only rollback is
+                allowed now.
+            IllegalTransitionError: after a decision or a failed send; correct the caller.
+        """
+        return self._send(message, pipelined=False).result(timeout)
+
+    def send_async(self, message: Message) -> SendFuture:
+        """Send a half message and return at once, the pipelined form of `send`.
+
+        May block for room (`in_flight_max`). Run the local transaction once the future has a
+        result. Raises what `send` raises, HalfNotStoredError from the future too, and
+        BackpressureError: no room in time; nothing was sent; slow down and repeat.
+        """
+        return self._send(message, pipelined=True)
+
+    def commit(self, timeout: float | None = None) -> DecisionReceipt:
+        """Decide COMMIT and return where the decision stands. Blocks. Idempotent.
+
+        Args:
+            timeout: Seconds to wait for the ack; None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: in doubt; the check settles it, or call commit again.
+            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
+        """
+        return self._decide(Event.COMMIT, pipelined=False).result(timeout)
+
+    def rollback(self, timeout: float | None = None) -> DecisionReceipt:
+        """Decide ROLLBACK and return where the decision stands. Blocks. Idempotent.
+
+        Waits for outstanding sends first.
+
+        Args:
+            timeout: Seconds to wait for each ack; None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
+            IllegalTransitionError: nothing was sent, or a commit was.
+        """
+        return self._decide(Event.ROLLBACK, pipelined=False).result(timeout)
+
+    def commit_async(self) -> DecisionFuture:
+        """Send COMMIT and return at once. Once: a repeat returns the same future.
+
+        Raises:
+            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
+        """
+        return self._decide(Event.COMMIT, pipelined=True)
+
+    def rollback_async(self) -> DecisionFuture:
+        """Send ROLLBACK, return at once; without an acknowledged send a broker is asked first."""
+        return self._decide(Event.ROLLBACK, pipelined=True)
+
+    def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            if self._state not in _NOTHING_TO_COMMIT:
+                self.commit()
+        elif issubclass(kind, self._rollback_on) and self._state in _UNDECIDED:
+            roll_back_quietly(self, None)
 
     def is_unanswered(self) -> bool:
         """Tell whether a send has failed, and none was acknowledged.
@@ -291,8 +440,9 @@ class TransactionWrites:
             return True
 
     def _place(self, message: Message) -> None:
-        """Choose the half partition of all messages, by the key of the first one."""
-        self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
+        """Choose the half partition: by the placement key, else by the first message's key."""
+        key = message.key if self._placement_key is None else self._placement_key
+        self.half_partition = half_partition(self.id, key, self.shared.partitions)
         self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
 
     def _not_sent(self, future: SendFuture, error: BaseException) -> None:
@@ -322,124 +472,6 @@ class TransactionWrites:
         return self.shared.ends.half_end(self.half_partition) if known == NO_OFFSET else known
 
 
-class Transaction(TransactionWrites):
-    """One message transaction. Thread-safe; made by `TransactionProducer.begin`.
-
-    As a context manager: leaving normally commits if anything was sent and nothing was decided.
-    Leaving by an exception (BaseException too) decides nothing, because the local transaction
-    may have committed although its call raised; the check decides, unless `rollback` was called or
-    `begin(rollback_on=...)` names the exception.
-    All sends precede the local transaction, and have returned (or their futures are done) before
-    `commit`.
-
-    Attributes:
-        id: Transaction id. Store it with the local transaction, so that a checker can look it up.
-        commit_held: Why COMMIT is refused for now; empty: COMMIT is not refused. Set by code that
-            commits the local transaction first.
-        refused: Why a send was refused before anything was stored, or None. A caller that leaves
-            the message out on purpose sets this to None; otherwise a fence refuses the transaction.
-    """
-
-    __slots__ = ()
-
-    @property
-    def state(self) -> State:
-        """The state of the transaction; see bridge/transaction.py."""
-        return self._state
-
-    @property
-    def message_count(self) -> int:
-        """How many messages were sent so far, acknowledged or not."""
-        return self._count
-
-    def seal(self) -> None:
-        """Refuse further sends, because the local transaction begins and records `message_count`.
-
-        Raises:
-            IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
-                decision was sent; nothing changed.
-        """
-        with self._lock:
-            self._state = step(self._state, Event.SEAL, transaction_id=self.id)
-
-    def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
-        """Store a half message durably and return where it stands. Blocks.
-
-        Args:
-            message: Its bytes arrive unchanged once the transaction is committed.
-            timeout: Seconds to wait for the ack; None: the config's send_timeout_ms.
-
-        Raises:
-            InvalidMessageError, TopicSetupError: nothing was sent; correct the message or topic.
-            HalfNotStoredError: no ack; do not run the local transaction; only rollback is
-                allowed now.
-            IllegalTransitionError: after a decision or a failed send; correct the caller.
-        """
-        return self._send(message, pipelined=False).result(timeout)
-
-    def send_async(self, message: Message) -> SendFuture:
-        """Send a half message and return at once, the pipelined form of `send`.
-
-        May block for room (`in_flight_max`). Run the local transaction once the future has a
-        result. Raises what `send` raises, HalfNotStoredError from the future too, and
-        BackpressureError: no room in time; nothing was sent; slow down and repeat.
-        """
-        return self._send(message, pipelined=True)
-
-    def commit(self, timeout: float | None = None) -> DecisionReceipt:
-        """Decide COMMIT and return where the decision stands. Blocks. Idempotent.
-
-        Args:
-            timeout: Seconds to wait for the ack; None: the config's decision_timeout_ms.
-
-        Raises:
-            OutcomeUnknownError: in doubt; the check settles it, or call commit again.
-            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
-        """
-        return self._decide(Event.COMMIT, pipelined=False).result(timeout)
-
-    def rollback(self, timeout: float | None = None) -> DecisionReceipt:
-        """Decide ROLLBACK and return where the decision stands. Blocks. Idempotent.
-
-        Waits for outstanding sends first.
-
-        Args:
-            timeout: Seconds to wait for each ack; None: the config's decision_timeout_ms.
-
-        Raises:
-            OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
-            IllegalTransitionError: nothing was sent, or a commit was.
-        """
-        return self._decide(Event.ROLLBACK, pipelined=False).result(timeout)
-
-    def commit_async(self) -> DecisionFuture:
-        """Send COMMIT and return at once. Once: a repeat returns the same future.
-
-        Raises:
-            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
-        """
-        return self._decide(Event.COMMIT, pipelined=True)
-
-    def rollback_async(self) -> DecisionFuture:
-        """Send ROLLBACK, return at once; without an acknowledged send a broker is asked first."""
-        return self._decide(Event.ROLLBACK, pipelined=True)
-
-    def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            if self._state not in _NOTHING_TO_COMMIT:
-                self.commit()
-        elif issubclass(kind, self._rollback_on) and self._state in _UNDECIDED:
-            roll_back_quietly(self, None)
-
-
 def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
     """Roll back a transaction that was not completely sent; a failure is only logged."""
     try:
@@ -448,83 +480,5 @@ def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
         _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)
 
 
-_RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
-_KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
-
-
 def _error_of(error: Any) -> BridgeError:
     return error if isinstance(error, BridgeError) else bridge_error(failure_of(error))
-
-
-class PlacedTransaction(Transaction):
-    """A transaction that shares its half partition with all others of the same placement key.
-
-    Args:
-        shared: State of the producer.
-        placement_key: Decisions of transactions with the same placement key apply in their order,
-            whatever keys the messages have.
-        immunity_ms: As for every transaction.
-        context: As for every transaction.
-        rollback_on: As for every transaction.
-    """
-
-    __slots__ = ("_placement_key",)
-
-    def __init__(
-        self,
-        shared: Shared,
-        *,
-        placement_key: bytes,
-        immunity_ms: int | None = None,
-        context: bytes | None = None,
-        rollback_on: tuple[type[BaseException], ...] = (),
-    ) -> None:
-        super().__init__(shared, immunity_ms=immunity_ms, context=context, rollback_on=rollback_on)
-        self._placement_key = placement_key
-
-    def _place(self, message: Message) -> None:
-        super()._place(message)
-        self.half_partition = half_partition(self.id, self._placement_key, self.shared.partitions)
-
-
-class RepeatedCommit(Transaction):
-    """A transaction that another process sent; it can only be committed, as often as needed.
-
-    Used where it is not known whether COMMIT was sent.
-
-    Args:
-        shared: State of the producer that repeats the COMMIT, a member of the same producer group.
-        transaction_id: The transaction's id.
-        half_partition: The half partition of its half messages.
-        half_offset: At or above its last half message, and below the end of the half partition.
-        message_count: Number of its half messages.
-
-    Raises:
-        InvalidMessageError: a number that no transaction can have; the caller corrects it.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        shared: Shared,
-        *,
-        transaction_id: str,
-        half_partition: int,
-        half_offset: int,
-        message_count: int,
-    ) -> None:
-        super().__init__(shared)
-        for field, value, least, most in (
-            ("half_partition", half_partition, 0, shared.partitions - 1),
-            ("half_offset", half_offset, 0, None),
-            ("message_count", message_count, 1, TRANSACTION_MESSAGES_MAX),
-        ):
-            check_whole_number(field, value)
-            if value < least or (most is not None and value > most):
-                raise InvalidMessageError(f"{field} {value} is of no transaction", field=field)
-        self.id = transaction_id
-        self.half_partition = half_partition
-        self._state = State.COMMIT_IN_DOUBT
-        self._count = message_count
-        self._last_offset = half_offset

@@ -1,7 +1,4 @@
-"""TransactionProducer: users make one in each process.
-
-What a TransactionProducer is made with: checked, and the settings put together.
-"""
+"""TransactionProducer: users make one in each process."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ from halfbridge.bridge.cluster import RealTopics, check_installation
 from halfbridge.bridge.config import BridgeConfig, refuse_unknown, writer_properties
 from halfbridge.bridge.local_transaction import checked, decided, run
 from halfbridge.bridge.message_transaction import (
-    PlacedTransaction,
-    RepeatedCommit,
     Transaction,
     roll_back_quietly,
 )
@@ -179,16 +174,12 @@ class TransactionProducer:
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
         classes = checked(rollback_on) if rollback_on != () else ()
-        if placement_key is None:
-            return Transaction(
-                shared, immunity_ms=immunity_ms, context=context, rollback_on=classes
-            )
-        return PlacedTransaction(
+        return Transaction(
             shared,
-            placement_key=placement_key,
             immunity_ms=immunity_ms,
             context=context,
             rollback_on=classes,
+            placement_key=placement_key,
         )
 
     @property
@@ -216,7 +207,7 @@ class TransactionProducer:
             BackpressureError: no room in time; repeat the call later.
             ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
         """
-        again = RepeatedCommit(
+        again = Transaction.sent_by_another(
             self._started(),
             transaction_id=transaction_id,
             half_partition=half_partition,

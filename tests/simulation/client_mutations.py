@@ -12,7 +12,7 @@ from halfbridge.bridge.daemon_settings import EndAsker
 from halfbridge.bridge.delivery import Delivery
 from halfbridge.bridge.futures import SendFuture
 from halfbridge.bridge.message import Resolution
-from halfbridge.bridge.message_transaction import TransactionWrites
+from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.serde.records import NO_OFFSET
 from halfbridge.testkit.memory.group import Group
@@ -78,20 +78,20 @@ def _is_done_too_soon(self: Delivery, timeout_s: float) -> bool:
     return True
 
 
-_half_settled = TransactionWrites.half_settled
+_half_settled = Transaction.half_settled
 
 
-def _keep_the_first_offset(self: TransactionWrites, future: SendFuture, error: Any) -> None:
+def _keep_the_first_offset(self: Transaction, future: SendFuture, error: Any) -> None:
     first = self._last_offset
     _half_settled(self, future, error)
     if first != NO_OFFSET:
         self._last_offset = first
 
 
-_send = TransactionWrites._send
+_send = Transaction._send
 
 
-def _place_each_alone(self: TransactionWrites, message: Message, *, pipelined: bool) -> SendFuture:
+def _place_each_alone(self: Transaction, message: Message, *, pipelined: bool) -> SendFuture:
     if self._count:
         self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
     return _send(self, message, pipelined=pipelined)
@@ -143,12 +143,12 @@ CLIENT = (
     Mutation(
         "COMMIT below the last message",
         100,
-        ((TransactionWrites, "half_settled", _keep_the_first_offset),),
+        ((Transaction, "half_settled", _keep_the_first_offset),),
     ),
     Mutation(
         "messages of one transaction scattered",
         100,
-        ((TransactionWrites, "_send", _place_each_alone),),
+        ((Transaction, "_send", _place_each_alone),),
     ),
 )
 BROKER = (
