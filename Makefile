@@ -23,6 +23,8 @@ LOWEST := $(VENV)-lowest
 LOWEST_PYTHON ?= $(shell command -v python3.10 || .ci/python)
 # Tests that need neither a broker nor Spark, and do not take long.
 FAST := not broker and not docker and not spark and not long and not soak
+# The levels of `make test-fast`, `test` and `test-all` (tests/README.md); none has the long suites.
+SHORT := not long and not soak and not spark_long
 EXTRAS := delta,dev,embedded,memory,signing,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
@@ -34,6 +36,9 @@ RIVALS_ARGS ?= --rounds 1
 # whose process ends is not started anew: xdist gives the new one nothing to do, and waits for it.
 # Spark computes in two of them; the others mostly wait, for brokers and for what times out.
 TEST_LANES ?= 4
+PYTEST = $(BIN)/pytest -n $(TEST_LANES) --dist loadgroup --max-worker-restart 0
+# Where tests/conftest.py looks for tests without a service: the other folders need not be imported.
+WITHOUT_SERVICE := $(addprefix tests/,unit property conformance simulation ports benchmarks) $(wildcard tests/test_*.py)
 # Fault tests at once: most of them wait most of the time, for what heals or times out.
 FAULT_LANES ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -87,12 +92,16 @@ logs:  ## Follow what the containers say
 
 ##@ Test
 .PHONY: test
-test: $(STAMP)  ## All tests but the long ones, on a real broker that is started for them
-	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup --max-worker-restart 0 $(PYTEST_ARGS)
+test: $(STAMP)  ## test-fast, and each feature once with a real broker, databases, Spark and a browser
+	$(PYTEST) -m '$(SHORT) and not more' $(PYTEST_ARGS)
 
 .PHONY: test-fast
-test-fast: $(STAMP)  ## Only what needs no broker
-	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup -m '$(FAST)' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
+test-fast: $(STAMP)  ## What needs no service: unit and property tests, the simulator's first seeds
+	$(PYTEST) -m '$(SHORT) and not more and not feature' $(WITHOUT_SERVICE) $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: $(STAMP)  ## All that `make test` leaves out, except the long suites below
+	$(PYTEST) -m '$(SHORT) and more' $(PYTEST_ARGS)
 
 .PHONY: lowest
 lowest: $(LOWEST)/.installed  ## Tests without a broker and those with databases, with the lowest versions of all dependencies
@@ -156,7 +165,7 @@ type: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
 .PHONY: check
-check:  ## What CI runs: `make test` in a clean environment, lint, types
+check:  ## What CI runs: `make test` and `make test-all` in a clean environment, lint, types
 	.ci/run
 
 ##@ Supply chain

@@ -1,7 +1,8 @@
-"""What all tests share: marks that no test has to be given by hand, and a working Ctrl-C."""
+"""What all tests share: marks that no test has to be given by hand, lanes, and a working Ctrl-C."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +13,11 @@ from hypothesis import settings
 
 # Fixtures that meet the Kafka that was chosen; the second takes the first when it is set up.
 _KAFKA = {"kafka_bootstrap_servers", "halfbridge_stack"}
+# Where tests need no service, unless a mark says so: `make test-fast` runs them.
+_WITHOUT_SERVICE = re.compile(
+    r"tests/(unit|property|conformance|simulation|ports|benchmarks)/|tests/test_"
+)
+_SERVICES = {"broker", "docker", "spark"}
 # How files begin whose tests share more than a file: a Spark session, the ports of a compose file.
 # The first that fits counts. Spark's tests have two lanes, so two sessions: in one lane they took
 # 1,614 of the 1,628 s of `make test` (2 cores, 2026-11-27), and the other lanes ended 258 s before.
@@ -34,10 +40,18 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own."""
+    """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own.
+
+    Mark `more` each test that uses a service and is not marked `feature`. So a new one does not
+    make `make test` longer, unless its author wants that.
+    """
     for item in items:
         if _KAFKA & {*getattr(item, "fixturenames", ())}:
             item.add_marker("on_kafka")
+        marks = {mark.name for mark in item.iter_markers()}
+        needs_service = _SERVICES & marks or not _WITHOUT_SERVICE.match(item.nodeid)
+        if needs_service and "feature" not in marks:
+            item.add_marker("more")
 
 
 def lane_of(nodeid: str) -> str:

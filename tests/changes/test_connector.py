@@ -166,6 +166,7 @@ COLUMNS["mysql"] = [
 ]
 
 
+@pytest.mark.feature
 @ALL
 def test_values_are_told_whole_by_snapshot_and_log(database: Database, stream: Stream) -> None:
     """A row of each type is one change with the value of SQL, whichever way it comes."""

@@ -97,6 +97,7 @@ def test_case_001_no_checker_is_a_typed_error() -> None:
         )
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 def test_case_002_and_003_a_local_answer_is_one_op(
     installation: Installation, producer: TransactionProducer
@@ -119,6 +120,7 @@ def test_case_002_and_003_a_local_answer_is_one_op(
     assert delivered == [written[0].transaction_id]
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 def test_case_004_unknown_leaves_it_open_until_the_timeout(
     installation: Installation, producer: TransactionProducer
@@ -168,6 +170,7 @@ def test_case_009_and_016_there_is_no_delay_and_no_other_order(option: str) -> N
         Message("orders", **extra)
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 def test_case_011_several_messages_are_one_transaction(
     installation: Installation, producer: TransactionProducer
@@ -223,6 +226,7 @@ def test_case_015_a_repeated_commit_is_one_op(
     assert len(all_ops(installation, producer)) == 1
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 def test_case_017_and_068_a_check_is_answered_from_another_thread(
     installation: Installation,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Record
     from tests.integration.installation import Installation
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.feature, pytest.mark.broker]
 
 NEVER_S = 600.0
 SILENCE_S = 2.0  # a client may sleep for a second where nothing is fetched

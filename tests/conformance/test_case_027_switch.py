@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge import MessageView, TransactionProducer
     from tests.integration.installation import Installation
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.feature, pytest.mark.broker]
 
 
 def _unknown(_view: MessageView) -> Resolution:

@@ -32,6 +32,7 @@ def _create(installation: Installation, *words: str) -> Any:
     return CliRunner().invoke(cli, ["topics", "create", *words, *place, *prefix])
 
 
+@pytest.mark.feature
 def test_case_030_a_plain_topic_takes_no_transaction(
     installation: Installation, tmp_path: Path
 ) -> None:

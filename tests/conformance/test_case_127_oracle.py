@@ -84,6 +84,7 @@ def number_of(value: bytes | None) -> int:
     return int((value or b"").partition(b":")[0])
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 def test_case_127_a_random_mix_with_restarts_has_no_unexpected_check(
     installation: Installation,

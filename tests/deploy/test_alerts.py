@@ -16,6 +16,8 @@ from tests.tools import tool
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.feature
+
 OPERATIONS = ROOT / "docs" / "operations.md"
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 from typing import Any
 
+import pytest
 import yaml
 
 from halfbridge import __version__
@@ -13,6 +14,8 @@ from halfbridge.testkit.containers import IMAGE
 from halfbridge.testkit.properties import as_environment, for_tests, internal_topics
 from tests.deploy.promql import ROOT
 from tests.tools import compose
+
+pytestmark = pytest.mark.feature
 
 COMPOSE = ROOT / "docker-compose.yml"
 PROFILES = ("connect", "redpanda", "observability", "demo")

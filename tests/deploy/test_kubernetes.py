@@ -25,6 +25,8 @@ from tests.tools import tool
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.feature
+
 MANIFESTS = ROOT / "deploy" / "kubernetes"
 KUSTOMIZATION = MANIFESTS / "kustomization.yaml"
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")

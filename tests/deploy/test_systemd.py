@@ -13,6 +13,8 @@ import pytest
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OPERATOR
 from halfbridge.cli import cli
 
+pytestmark = pytest.mark.feature
+
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "halfbridge-checker.service"
 ANALYZE = shutil.which("systemd-analyze")
 VERIFY_S_MAX = 60.0

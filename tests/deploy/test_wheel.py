@@ -95,6 +95,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.feature
 def test_the_wheel_holds_one_package(wheel: Path) -> None:
     """All files of the package are in it, under the name halfbridge and no other."""
     names = zipfile.ZipFile(wheel).namelist()

@@ -23,6 +23,8 @@ from tests.deploy.promql import rules
 from tests.drill.scene import GROUP, TOPIC, Drill, unknown
 from tests.kit.dead_letters import Scene
 
+pytestmark = pytest.mark.feature
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "drill.md"
 WORKER = "worker memory-0"
 

@@ -44,6 +44,7 @@ def stack(kafka_bootstrap_servers: str) -> Iterator[HalfbridgeStack]:
         yield made
 
 
+@pytest.mark.feature
 def test_what_is_taken_once_is_all_of_it_in_order(stack: HalfbridgeStack) -> None:
     """The daemon dies while it delivers: each message comes, and in the order of its key."""
     topic = stack.create_topic("orders", partitions=3)

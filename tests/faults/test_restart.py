@@ -101,6 +101,7 @@ def arrivals(stage: Stage) -> Iterator[Arrivals]:
     watch.close()
 
 
+@pytest.mark.feature
 def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> None:
     """A killed worker is back on its slot, and delivers again long before its session is over.
 
@@ -128,6 +129,7 @@ def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> N
     assert min(silences) < _LONG_SESSION_S / 2, silences
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_drains_and_keeps_the_membership(stage: Stage, workers: int) -> None:
     """SIGTERM under load: exit 0 within 10 s; the slots stay members for a rolling restart."""

@@ -28,6 +28,7 @@ def _invoke(installation: Installation, *words: str) -> Result:
     return CliRunner().invoke(cli, [*words, *place, *prefix])
 
 
+@pytest.mark.feature
 def test_what_operators_did_is_listed(installation: Installation) -> None:
     """For people in lines that nobody forges, for machines as one object."""
     installation.make()

@@ -26,6 +26,7 @@ def _start(*words: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.feature
 def test_broker_serves_a_first_command_and_ends_at_ctrl_c() -> None:
     """It prints its address; `topics create` works at once, on a coordinator that is still cold."""
     broker = _start("--port", "0")

@@ -149,6 +149,7 @@ def test_the_judge_notices_a_relay_without_a_kafka_txn(
     assert len(judged(found)) > 4
 
 
+@pytest.mark.feature
 def test_bad_events_become_dead_letters_and_the_others_go_on(
     halfbridge_stack: HalfbridgeStack, changes: str, real: str, mapping: Path
 ) -> None:

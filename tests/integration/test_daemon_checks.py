@@ -55,6 +55,7 @@ def test_one_pair_does_not_keep_another_from_asking(installation: Installation) 
     assert lonely.transaction_id in asked
 
 
+@pytest.mark.feature
 def test_repeated_checks_reach_every_partition(installation: Installation) -> None:
     """A member that does not answer is not the only one that is ever asked."""
     installation.make()
@@ -102,6 +103,7 @@ def test_immunity_delays_only_its_own_transaction(installation: Installation) ->
     assert short.append_ms + 200 <= asked[short.transaction_id] < immune.append_ms + 3000
 
 
+@pytest.mark.feature
 def test_an_answer_decides(installation: Installation) -> None:
     """COMMIT delivers, ROLLBACK does not, UNKNOWN is counted and asked again."""
     orders = _make(installation)

@@ -23,6 +23,7 @@ def _unknown(_: object) -> Resolution:
     return Resolution.UNKNOWN
 
 
+@pytest.mark.feature
 def test_commit_delivers_exactly_once_and_byte_exact(installation: Installation) -> None:
     """Key, value and headers arrive as given; id and birth are added, and nothing internal."""
     installation.make()
@@ -93,6 +94,7 @@ def test_partitions_are_kept_and_keys_placed_as_java_does(installation: Installa
     assert explicit == list(range(7))
 
 
+@pytest.mark.feature
 def test_rollback_delivers_nothing(installation: Installation) -> None:
     """A rolled back transaction is seen nowhere, and counted."""
     installation.make()
@@ -129,6 +131,7 @@ def test_several_messages_become_visible_together(installation: Installation) ->
         ]
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("first", [OpKind.COMMIT, OpKind.ROLLBACK])
 def test_the_first_decision_wins(installation: Installation, first: OpKind) -> None:
     """A second decision that contradicts has no effect and is counted; one that agrees, too."""
@@ -266,6 +269,7 @@ def test_a_decision_for_an_unknown_transaction_is_counted(installation: Installa
     daemon.counts("halfbridge_orphan_ops_total", 1)
 
 
+@pytest.mark.feature
 def test_a_restart_delivers_nothing_twice(installation: Installation) -> None:
     """What a worker did stands; its successor goes on where it stopped."""
     installation.make()
@@ -285,6 +289,7 @@ def test_a_restart_delivers_nothing_twice(installation: Installation) -> None:
     second.counts("rocketmq_commit_messages_total", wanted, topic=orders)
 
 
+@pytest.mark.feature
 def test_keys_come_out_in_the_order_of_their_decisions(installation: Installation) -> None:
     """Transactions of one key, open together, are delivered as they were decided."""
     installation.make(partitions=2, groups=("orders-service",))

@@ -30,6 +30,7 @@ def _discards(installation: Installation) -> list[Record]:
     return [each for each in records if each.op.kind is OpKind.DISCARD]
 
 
+@pytest.mark.feature
 def test_the_last_counted_unknown_discards(installation: Installation) -> None:
     """A DISCARD in the op log, and dead letters that hold the half messages byte-exact."""
     installation.make()
@@ -98,6 +99,7 @@ def test_a_commit_that_stands_first_wins_over_the_discard(installation: Installa
     assert daemon.metric("halfbridge_conflicts_total") == 0
 
 
+@pytest.mark.feature
 def test_age_discards_what_nobody_answers(installation: Installation) -> None:
     """After the maximum age and three unanswered requests, proven by the op's own append time."""
     installation.make(groups=(GROUP,))

@@ -91,6 +91,7 @@ def _junk_ops(installation: Installation) -> list[tuple[str, int, int]]:
     return [(op, each.partition, each.offset) for each in stored]
 
 
+@pytest.mark.feature
 def test_junk_is_kept_once_and_stops_nothing(installation: Installation) -> None:
     """Every unreadable record becomes one INVALID dead letter; transactions around it go on."""
     installation.make()

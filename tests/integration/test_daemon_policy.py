@@ -21,6 +21,7 @@ KEYS = [f"customer-{number}".encode() for number in range(100)]
 EMPTY = 20  # that all of them go to one partition by chance: 6 ** -19
 
 
+@pytest.mark.feature
 def test_the_policy_file_is_enforced(installation: Installation, tmp_path: Path) -> None:
     """A group's commit to a topic that it may not write to is never delivered, never lost."""
     installation.make()

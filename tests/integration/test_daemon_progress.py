@@ -120,6 +120,7 @@ def _reset_half(story: Story) -> None:
     story.installation.set_committed(story.installation.names.half, 0, "", partition=BROKEN)
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [

@@ -26,6 +26,7 @@ HALF_AS_SENT = {
 }
 
 
+@pytest.mark.feature
 def test_a_counted_unknown_puts_back(installation: Installation) -> None:
     """The copy is byte-exact and carries check_times, first append time and origin."""
     installation.make(groups=(GROUP,))

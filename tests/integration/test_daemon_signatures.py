@@ -17,7 +17,7 @@ from tests.kit.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.feature, pytest.mark.broker]
 
 # RFC 8032, tests 1 to 3.
 PRIVATE = {

@@ -79,6 +79,7 @@ def test_a_refused_transaction_is_found_beside_a_busy_pair(installation: Install
     assert letter.half.transaction_id == bad.transaction_id
 
 
+@pytest.mark.feature
 def test_a_transaction_is_undeliverable_as_a_whole(installation: Installation) -> None:
     """One refused message makes dead letters of all messages of its transaction."""
     installation.make()
@@ -160,6 +161,7 @@ def test_a_topic_that_is_deleted_meanwhile(installation: Installation) -> None:
     expect(installation, orders, good=good, bad=bad)
 
 
+@pytest.mark.feature
 def test_a_topic_that_comes_back_in_time(installation: Installation) -> None:
     """Within topic_gone_ms a missing topic holds its partition up, and loses nothing."""
     installation.make()

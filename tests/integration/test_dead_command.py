@@ -55,6 +55,7 @@ def refused(installation: Installation, topic: str, count: int = 1) -> Stored:
     return half
 
 
+@pytest.mark.feature
 def test_refused_transactions_are_redelivered_once(installation: Installation) -> None:
     """Listed, shown, delivered once however often the command runs, and purged."""
     installation.make()
@@ -105,6 +106,7 @@ def test_refused_transactions_are_redelivered_once(installation: Installation) -
     ]
 
 
+@pytest.mark.feature
 def test_a_discarded_transaction_is_resumed(installation: Installation) -> None:
     """The group is asked about it again, and its answer has it delivered."""
     installation.make()

@@ -46,6 +46,7 @@ def _is_free(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.feature
 def test_one_command_runs_everything_and_ends_it(tmp_path: Path) -> None:
     """Broker, topics, daemon and page answer; Ctrl-C ends all; data is kept, or deleted first."""
     ports = list(free_ports(3))

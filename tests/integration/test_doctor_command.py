@@ -59,6 +59,7 @@ def deny(made: Installation, kind: ResourceType, name: str, operation: AclOperat
         future.result()
 
 
+@pytest.mark.feature
 def test_a_sound_installation_has_no_findings(made: Installation) -> None:
     """Every question is answered by a real broker; without its worker that is the finding."""
     assert set(doctor(made)[1]) == {"no-worker"}

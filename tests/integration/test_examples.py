@@ -140,6 +140,7 @@ def postgresql() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.feature
 def test_an_order_is_placed_and_read_and_billed_once(shop: Shop) -> None:
     """order.py, read.py and idempotent.py; an order that ends by an exception is in neither."""
     (placed,) = shop.run("order.py")
@@ -176,6 +177,7 @@ def test_an_order_that_is_there_already_is_rolled_back_at_once(
     assert sorted(shop.read()) == ["order 1 of 1", "order 2 of 2"]
 
 
+@pytest.mark.feature
 def test_a_web_service_takes_orders(shop: Shop) -> None:
     """web_shop.py under uvicorn: each POST is an order and a message."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -232,6 +234,7 @@ def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Sho
     assert any(line.startswith("billed before:") for line in told)
 
 
+@pytest.mark.feature
 def test_every_example_is_run_and_described() -> None:
     """A program that no test runs rots; one that the page does not name is not found."""
     here, page = Path(__file__).read_text("utf-8"), (EXAMPLES / "README.md").read_text("utf-8")

@@ -159,6 +159,7 @@ def guarded(servers: tuple[str, str]) -> Iterator[Guarded]:
         made.close()
 
 
+@pytest.mark.feature
 def test_the_printed_grants_suffice(guarded: Guarded) -> None:
     """A daemon and a client that have them, and nothing more, deliver, ask and discard."""
     daemon = guarded.start(

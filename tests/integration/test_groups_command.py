@@ -32,6 +32,7 @@ def _unknown(_: MessageView) -> Resolution:
     return Resolution.UNKNOWN
 
 
+@pytest.mark.feature
 def test_members_and_answers_are_shown(installation: Installation) -> None:
     """A member that answers a check is listed with its answer; nobody joins its group for it."""
     installation.make(groups=(GROUP,))

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.broker
 # --- what is written ---------------------------------------------------------------------------
 
 
+@pytest.mark.feature
 def test_half_message_is_stored_byte_exact_and_invisible(cluster: Cluster) -> None:
     """Conformance 26, 28: the real topic stays empty; null and empty stay different."""
     sent = [
@@ -59,6 +60,7 @@ def test_half_message_is_stored_byte_exact_and_invisible(cluster: Cluster) -> No
     assert cluster.read(cluster.names.op) == []
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("kind", [OpKind.COMMIT, OpKind.ROLLBACK])
 def test_a_decision_is_one_op_record(cluster: Cluster, kind: OpKind) -> None:
     """Conformance 2, 3: one op in the half message's partition, with count and last offset."""
@@ -176,6 +178,7 @@ def test_a_sealed_transaction_takes_no_more_messages(cluster: Cluster) -> None:
         assert block.state is State.COMMITTED
 
 
+@pytest.mark.feature
 def test_leaving_the_block_commits_once(cluster: Cluster) -> None:
     """Commit at the end of the block, and none where the user decided or sent nothing."""
     with cluster.producer() as producer:
@@ -200,6 +203,7 @@ def test_leaving_the_block_commits_once(cluster: Cluster) -> None:
     assert kinds == {OpKind.COMMIT: 3, OpKind.ROLLBACK: 1}
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_exception_decides_nothing(cluster: Cluster, error: type[BaseException]) -> None:
     """The database may have committed although its call raised; only rollback() rolls back."""
@@ -312,6 +316,7 @@ def test_an_end_is_told_whatever_a_user_sets_for_consumers(cluster: Cluster) -> 
         assert tx.shared.ends.half_end(stored.half_partition) == stored.half_offset
 
 
+@pytest.mark.feature
 def test_after_a_failed_send_only_rollback(cluster: Cluster) -> None:
     """Conformance 6, 7: no ack, no local transaction; the rollback covers the partition's end."""
     with cluster.producer(send_timeout_ms=2_000, decision_timeout_ms=2_000) as producer:

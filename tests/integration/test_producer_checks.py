@@ -21,6 +21,7 @@ pytestmark = pytest.mark.broker
 # --- checks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("answer", list(Resolution))
 def test_an_explicit_answer_is_written_and_echoes_the_number(
     cluster: Cluster, answer: Resolution
@@ -111,6 +112,7 @@ def test_a_hanging_checker_times_out_and_its_late_answer_counts(cluster: Cluster
     assert [(op.kind, op.check_number) for _, op in ops_after][-1] == (OpKind.COMMIT, 3)
 
 
+@pytest.mark.feature
 def test_a_restarted_producer_answers_before_it_sends(cluster: Cluster) -> None:
     """Conformance 115: a request that stood there before the start is answered."""
     cluster.ask(request_of(cluster))

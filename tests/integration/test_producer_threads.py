@@ -12,7 +12,7 @@ from halfbridge.bridge import Message, ProducerClosedError, State
 from halfbridge.serde import HALF_METADATA, OpKind
 from tests.integration.producing import TIMEOUT_S, Cluster
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.feature, pytest.mark.broker]
 
 
 # --- concurrency -------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ def _deliver(installation: Installation, topic: str, **given: Any) -> None:
         installation.tail(topic).until(1)
 
 
+@pytest.mark.feature
 def test_the_daemon_publishes_its_limits(installation: Installation) -> None:
     """Once: a worker that starts with the same settings adds nothing."""
     installation.make()
@@ -89,6 +90,7 @@ def test_the_daemon_publishes_its_limits(installation: Installation) -> None:
     assert [each.check_count_max for each in _records(installation)] == [7, 8]
 
 
+@pytest.mark.feature
 def test_a_client_warns_of_what_differs(
     installation: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,6 +42,7 @@ def topics(servers: str) -> set[str]:
     return set(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=CALL_S).topics)
 
 
+@pytest.mark.feature
 def test_decisions_are_visible_once_it_says_so(
     halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:

@@ -83,6 +83,7 @@ def _create(installation: Commanded, *words: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.feature
 def test_create_makes_topics_and_first_offsets(installation: Commanded) -> None:
     """All six topics with the settings of docs/operations.md, and a start for every partition."""
     names = installation.names
@@ -174,6 +175,7 @@ def test_check_tells_how_long_what_is_needed_stays(installation: Commanded) -> N
     assert problem["fix"].endswith(f"{names.half} --set retention.ms=-1")
 
 
+@pytest.mark.feature
 def test_check_names_everything_missing(installation: Commanded) -> None:
     """On an empty cluster each topic is named, with the command that makes it."""
     status, report = installation.run("topics", "check", "--producer-group", GROUP)
@@ -184,6 +186,7 @@ def test_check_names_everything_missing(installation: Commanded) -> None:
         assert "halfbridge topics create" in problem["fix"]
 
 
+@pytest.mark.feature
 def test_grow_adds_partitions_and_their_first_offsets(installation: Commanded) -> None:
     """Both topics grow, the new partitions start at 0, the old ones keep their offsets."""
     names = installation.names
@@ -274,6 +277,7 @@ def test_offsets_are_never_guessed_where_ops_stand(installation: Commanded) -> N
     assert installation.committed(names.op).offset < 0
 
 
+@pytest.mark.feature
 def test_init_goes_on_behind_what_was_delivered(installation: Commanded) -> None:
     """Delivered transactions are passed, undelivered and undecided ones are kept."""
     names = installation.names

@@ -34,6 +34,7 @@ def _json(installation: Installation, *words: str) -> Any:
     return json.loads(_invoke(installation, *words, "--json").stdout)
 
 
+@pytest.mark.feature
 def test_beside_a_daemon_the_life_of_each_is_shown(installation: Installation) -> None:
     """Undecided, committed and rolled back ones; nobody joins the daemon's group for it."""
     installation.make(partitions=2, groups=(GROUP,))

@@ -51,6 +51,7 @@ def orders(installation: Installation) -> str:
     return topic
 
 
+@pytest.mark.feature
 def test_one_transaction_is_committed_and_another_rolled_back(
     installation: Installation, orders: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_nobody_is_found_and_nobody_is_asked(installation: Installation, orders:
     assert _json(installation, "tx", "list")[1]["undecided"] == 1
 
 
+@pytest.mark.feature
 def test_the_fence_decides(installation: Installation, orders: str, tmp_path: Path) -> None:
     """A rollback writes its row first; a commit takes its count from a committed row."""
     pytest.importorskip("sqlalchemy")

@@ -45,6 +45,7 @@ def _ask(port: int, path: str) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.feature
 def test_a_daemon_has_the_server_beside_it(installation: Installation, tmp_path: Path) -> None:
     """It reads the daemon's metrics, comes again when it dies, and ends with a killed daemon."""
     installation.make(groups=(GROUP,))
@@ -95,6 +96,7 @@ def test_topics_are_shown_with_what_is_wrong(installation: Installation, tmp_pat
     assert "compact" in page
 
 
+@pytest.mark.feature
 def test_transactions_are_shown_from_their_begin_to_their_end(
     installation: Installation, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def test_in_memory(check: Callable[[World], None], memory: World) -> None:
     check(memory)
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_on_kafka(check: Callable[[World], None], kafka: World) -> None:

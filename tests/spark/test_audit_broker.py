@@ -188,6 +188,7 @@ def test_clean_while_client_and_daemon_are_at_work(
     assert again == settled
 
 
+@pytest.mark.feature
 def test_defects_in_the_topics_are_found(spark: SparkSession, installation: Installation) -> None:
     """A copy of a delivery, an invented one, and a contradiction: those three and nothing else."""
     orders = installation.real("orders")

@@ -54,6 +54,7 @@ def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> Topic:
     return Topic(made.servers, made.name)
 
 
+@pytest.mark.feature
 def test_only_committed_rows_count(spark: SparkSession, topic: Topic) -> None:
     """Aborted rows do not, be they between committed ones or all that a partition has."""
     topic.commit(("a1", 0), ("a1", 0), ("a1", 1))

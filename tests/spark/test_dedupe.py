@@ -84,6 +84,7 @@ class Tables:
         }
 
 
+@pytest.mark.feature
 def test_a_second_delivery_is_left_out_and_a_second_run_changes_nothing(
     spark: SparkSession, topic: RealTopic, tmp_path: Path, kind: str
 ) -> None:

@@ -120,6 +120,7 @@ def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
     return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
 
 
+@pytest.mark.feature
 def test_records_are_kept_as_they_stand(table: Table, topic: RealTopic) -> None:
     """Key, value and headers byte-exact, null and empty apart; place, times, id and birth."""
     topic.commit(
@@ -144,6 +145,7 @@ def test_records_are_kept_as_they_stand(table: Table, topic: RealTopic) -> None:
     assert {row["quarantined"] for row in (first, foreign, last)} == {False}
 
 
+@pytest.mark.feature
 @BOTH_FORMATS
 def test_each_record_once_whatever_is_run_again(table: Table, topic: RealTopic) -> None:
     """New rows are added, old ones are not; a batch that Spark runs again is not either."""

@@ -54,6 +54,7 @@ def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
     return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
 
 
+@pytest.mark.feature
 @pytest.mark.broker
 def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_path: Path) -> None:
     """Rows, batches, times, what is left to read, and where an open kafka_txn hides offsets."""

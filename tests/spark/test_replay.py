@@ -52,6 +52,7 @@ def report(result: Result) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.feature
 def test_offset_range_of_a_topic(spark: SparkSession, scene: SinkScene) -> None:
     """A dry run writes nothing; a run sends what the filter wants; a second one is refused.
 

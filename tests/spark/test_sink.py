@@ -34,6 +34,7 @@ def faults(spark: SparkSession, scene: SinkScene, fault: str) -> None:
     (scene.directory / fault).touch()
 
 
+@pytest.mark.feature
 def test_stream_is_published_batch_by_batch(spark: SparkSession, scene: SinkScene) -> None:
     """Every row once, in order per key; one manifest a batch; nothing undecided is left.
 

@@ -59,6 +59,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checker_module, "_OPEN_S", 0.0)
 
 
+@pytest.mark.feature
 def test_checks_are_answered_from_the_log(sink: Sink) -> None:
     """Open: no answer, so none counts. Published: all its decisions first, in order. Else not."""
     report, loser = sink.attempt(), sink.attempt()

@@ -48,6 +48,7 @@ def scene(
         yield scene
 
 
+@pytest.mark.feature
 def test_what_is_signed_is_delivered(spark: SparkSession, scene: SinkScene, key_file: Path) -> None:
     """Half records and decisions of executors and driver are believed: each row once."""
     numbers = scene.add_file(100) + scene.add_file(50)

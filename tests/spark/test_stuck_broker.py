@@ -45,6 +45,7 @@ def stuck(installation: Installation, *words: str, exit_code: int) -> dict[str, 
     return report
 
 
+@pytest.mark.feature
 def test_report_follows_the_topics(spark: SparkSession, installation: Installation) -> None:
     """Empty, then one that waits, then decided; young ones are not stuck."""
     orders = installation.real("orders")

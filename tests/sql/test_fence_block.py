@@ -41,6 +41,7 @@ class BrokenError(Exception):
     """What goes wrong in a block."""
 
 
+@pytest.mark.feature
 def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:
     """The row has the count of messages, and so has the op; the half names the fence's table."""
     with scene.block() as (tx, connection):
@@ -103,6 +104,7 @@ def test_a_block_that_only_sends_and_means_it(scene: Scene) -> None:
     assert scene.decisions(tx.id) == [("COMMIT", 1)]
 
 
+@pytest.mark.feature
 def test_the_inbox_in_the_block(scene: Scene) -> None:
     """A mark, the work and the fence row commit together; the mark is looked for before COMMIT."""
     inbox = Inbox(scene.engine, group_id="billing")
@@ -169,6 +171,7 @@ def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> 
     assert scene.decisions(tx.id) == []
 
 
+@pytest.mark.feature
 def test_left_by_an_exception_neither_stands(scene: Scene) -> None:
     """The fence says so for good, then the message transaction is rolled back."""
     with pytest.raises(BrokenError), scene.block() as (tx, connection):
@@ -330,6 +333,7 @@ def test_a_send_that_is_outstanding_or_has_failed(scene: Scene) -> None:
     assert scene.decisions(other.id) == []
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("is_let_out", [True, False])
 def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
     """Its rollback is final: the block cannot commit, swallowed or not."""
@@ -452,6 +456,7 @@ def test_a_connection_lost_at_the_commit_decides_nothing(scene: Scene) -> None:
     assert scene.worked() == []
 
 
+@pytest.mark.feature
 def test_a_commit_whose_answer_is_lost_decides_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

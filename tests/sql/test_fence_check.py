@@ -39,6 +39,7 @@ def scene(database: Database) -> Scene:
     return Scene(database)
 
 
+@pytest.mark.feature
 def test_no_row_is_proof(scene: Scene) -> None:
     """The check rolls back for good: who enters afterwards is refused."""
     mine = new_id()
@@ -49,6 +50,7 @@ def test_no_row_is_proof(scene: Scene) -> None:
     assert scene.fence.check(scene.view(mine)).resolution is Resolution.ROLLBACK
 
 
+@pytest.mark.feature
 def test_what_was_committed_is_told_with_its_count(scene: Scene) -> None:
     """So that a missing message is noticed; asked again, the answer is the same."""
     mine = new_id()
@@ -59,6 +61,7 @@ def test_what_was_committed_is_told_with_its_count(scene: Scene) -> None:
     assert scene.fence.roll_back(mine) is False
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: bool) -> None:
     """The key lets one of both through; the check says what became of the other one."""
@@ -411,6 +414,7 @@ def _age(scene: Scene, transaction_id: str, age_ms: int) -> None:
         connection.execute(aged)
 
 
+@pytest.mark.feature
 def test_a_purge_leaves_what_may_be_asked_for(scene: Scene) -> None:
     """A row goes when its id and the row itself are old; of all groups."""
     old, young = new_id(KEPT_MS + 10_000), new_id(KEPT_MS - 10_000)

@@ -34,6 +34,7 @@ QUICK: dict[str, Any] = {
 }
 
 
+@pytest.mark.feature
 def test_what_nobody_decided_comes_out_as_the_database_has_it(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:

@@ -37,6 +37,7 @@ def sent(scene: Scene) -> Transaction:
     return tx
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize("has_session", [True, False])
 def test_by_hand(scene: Scene, has_session: bool) -> None:
     """Sends, database transaction with the row first, message commit."""

@@ -44,6 +44,7 @@ def done(engine: Engine) -> list[int]:
         return sorted(connection.execute(select(WORK.c.number)).scalars())
 
 
+@pytest.mark.feature
 def test_a_message_is_taken_once(inbox: Inbox, engine: Engine) -> None:
     """However often it comes; by its transaction and its index in it, in each group by itself."""
     messages = [delivered(), delivered(index=1), delivered("b" * 32), delivered(index=11)]
@@ -55,6 +56,7 @@ def test_a_message_is_taken_once(inbox: Inbox, engine: Engine) -> None:
     assert not take(Inbox(engine, group_id="billing"), engine, delivered())
 
 
+@pytest.mark.feature
 def test_a_rollback_takes_the_mark_back(inbox: Inbox, engine: Engine) -> None:
     """Work that failed is done when the message comes again; a savepoint may be what fails."""
     with engine.connect() as connection:

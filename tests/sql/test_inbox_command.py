@@ -30,6 +30,7 @@ def invoke(command: str, database: Database, *words: str) -> Result:
     return CliRunner().invoke(cli, ["inbox", command, "--url", database.url, *words])
 
 
+@pytest.mark.feature
 def test_the_table_is_made_shown_and_purged(database: Database) -> None:
     """In the lines of an operator, and as JSON."""
     for _ in range(2):

@@ -18,6 +18,8 @@ from halfbridge.sql.local_messages.states import (
     step,
 )
 
+pytestmark = pytest.mark.feature
+
 # Written out a second time on purpose: a change to the table is a change to the protocol.
 LEGAL = {
     ("UNKNOWN", "CONFIRM"): "LOCAL_COMMIT",

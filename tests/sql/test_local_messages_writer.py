@@ -31,6 +31,7 @@ def stored(messages: LocalMessages) -> list[dict[str, Any]]:
     return [dict(row) for row in found]
 
 
+@pytest.mark.feature
 def test_a_row_commits_with_its_local_transaction_or_not_at_all(messages: LocalMessages) -> None:
     """`add` in a transaction that rolls back leaves nothing; in one that commits, a row."""
     with messages.engine.connect() as connection:
@@ -80,6 +81,7 @@ def test_autocommit_is_refused(messages: LocalMessages) -> None:
     assert stored(messages) == []
 
 
+@pytest.mark.feature
 def test_a_pre_sent_row_is_confirmed_by_its_local_transaction(messages: LocalMessages) -> None:
     """It stands before the transaction, and is confirmed with the commit, not by a rollback."""
     row_id = messages.pre_send(Message("orders", value=b"1"))
@@ -128,6 +130,7 @@ def test_a_row_is_confirmed_once(messages: LocalMessages) -> None:
         messages.withdraw(row_id + 1)
 
 
+@pytest.mark.feature
 @pytest.mark.parametrize(("success", "after"), [(True, "LOCAL_SUCCESS"), (False, "LOCAL_ROLLBACK")])
 def test_a_prepared_row_is_settled_once(messages: LocalMessages, success: bool, after: str) -> None:
     """Its first settlement stands."""

@@ -12,7 +12,7 @@ from tests.sql.relaying import Scene, run_dry
 if TYPE_CHECKING:
     from halfbridge.testkit.stack import HalfbridgeStack
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.feature, pytest.mark.broker]
 
 
 def test_rows_are_delivered_once_and_in_order(

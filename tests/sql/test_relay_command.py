@@ -88,6 +88,7 @@ def states(messages: LocalMessages) -> list[str]:
     return states_of(messages)
 
 
+@pytest.mark.feature
 def test_a_relay_ends_in_order_on_sigterm(
     database: Database, halfbridge_stack: HalfbridgeStack, messages: LocalMessages, topic: str
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_hundred_kills(
     _relay_under_kills(database, halfbridge_stack, topic, messages, transactions=2_000, kills=100)
 
 
+@pytest.mark.feature
 def test_operators_list_show_retry_and_purge(database: Database, messages: LocalMessages) -> None:
     """In an operator's lines, and as JSON; nothing goes that may be needed."""
     assert invoke("create", database).output == "halfbridge_local_message is there\n"

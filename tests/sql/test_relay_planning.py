@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from halfbridge.sql.local_messages.leases import BucketRow, plan_leases
 from halfbridge.sql.local_messages.planning import Batch, plan_batches, plan_keyless
 from halfbridge.sql.local_messages.rows import LocalMessage
 from halfbridge.sql.local_messages.tables import BUCKETS
+
+pytestmark = pytest.mark.feature
 
 PARTITIONS = 3
 

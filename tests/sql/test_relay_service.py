@@ -50,6 +50,7 @@ def states_are(relaying: Scene, *expected: str) -> bool:
     return relaying.states() == list(expected)
 
 
+@pytest.mark.feature
 def test_a_dead_letter_takes_no_innocent_row_with_it(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, small_topic: str
 ) -> None:

@@ -175,6 +175,7 @@ def _commit_by_keys(browser: Browser, url: str, undecided: str) -> None:
     assert "the row is there" in browser.text()
 
 
+@pytest.mark.feature
 def test_every_page_and_a_change_by_keys(
     installation: Installation, tmp_path: Path, browser: Browser
 ) -> None:
