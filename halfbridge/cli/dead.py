@@ -59,8 +59,7 @@ def list_(**values: Any) -> int:
         click.echo(json.dumps({**told, "strange_records": topic.strange}))
         return 0
     print_table(shown)
-    if len(found) > len(shown):
-        click.echo(f"note: {len(found) - len(shown)} more; see --limit", err=True)
+    _note_more(len(found), values["limit"])
     if topic.left_out:
         click.echo(f"note: {topic.left_out} dead letters were left out: purge first", err=True)
     if topic.strange:
@@ -160,12 +159,14 @@ def export(**values: Any) -> int:
     from halfbridge.checker.admin.dead.describe import exported
 
     letters = letters_of(values)
-    found = letters.find(wanted_of(values, is_open=values["is_open"]))[: values["limit"]]
+    every = letters.find(wanted_of(values, is_open=values["is_open"]))
+    found = every[: values["limit"]]
     for each in found:
         for at in range(0, len(each.letters), _BATCH):
             for one in letters.look(each.letters[at : at + _BATCH]):
                 click.echo(json.dumps(exported(each, one)))
     click.echo(f"{len(found)} transactions exported", err=True)
+    _note_more(len(every), values["limit"])
     return 0
 
 
@@ -183,6 +184,7 @@ def purge(**values: Any) -> int:
     from halfbridge.checker.admin.dead.purging import purge as purge_letters
 
     letters, order = letters_of(values), order_of(values)
+    matching = len(letters.find(order.wanted))
     has_names = bool(values["names"]) or values["is_all"]
 
     def agrees(meant: Purged) -> bool:
@@ -196,6 +198,8 @@ def purge(**values: Any) -> int:
         click.echo("nothing was done")
     else:
         print_purge(done, is_done=not order.dry_run, err=False)
+    if has_names:
+        _note_more(matching, order.limit)
     return 0 if done is not None else 1
 
 
@@ -205,7 +209,8 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
 
     if not values["names"] and not values["is_all"]:
         raise click.UsageError("give ids, or --all", click.get_current_context())
-    letters, order = letters_of(values), order_of(values)
+    letters, order, choice = letters_of(values), order_of(values), choice_of(values, remedy)
+    matching = len(letters.find(order.wanted))
     asked: list[bool] = []
 
     def agrees(meant: Sequence[Told]) -> bool:
@@ -213,7 +218,7 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
         asked.append(confirm(f"{remedy} these transactions?", yes=values["yes"]))
         return asked[-1]
 
-    told = redo(letters, order, choice_of(values, remedy), agrees)
+    told = redo(letters, order, choice, agrees)
     is_done = asked == [True]
     refused = [each for each in told if each.refusal]
     if values["as_json"]:
@@ -222,10 +227,17 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
         click.echo(json.dumps({name: able, "refused": [told_json(each) for each in refused]}))
     else:
         print_told(told, "" if is_done else "would be ", err=False)
+    _note_more(matching, order.limit)
     missing = set(values["names"]) - {each.transaction.name for each in told}
     for each in sorted(missing):
         click.echo(f"{each}: no open dead letter", err=True)
     return 1 if refused or missing or (asked and not is_done) else 0
+
+
+def _note_more(matching: int, limit: int) -> None:
+    """Say how many matching transactions --limit has left out."""
+    if matching > limit:
+        click.echo(f"note: {matching - limit} more; see --limit", err=True)
 
 
 def _purge_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any]:

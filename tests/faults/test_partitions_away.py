@@ -266,7 +266,8 @@ def _one_topic_is_away(
         cluster.node(GONE).wait_ready(brokers_min=3, timeout_s=HEALED_S)
         traffic.stop()
         stack.wait_until_decided()
-        _dead(stack, "redeliver", "--all", "--actor", "test", "--reason", "it is back", "--yes")
+        why = ("--actor", "test", "--reason", "it is back", "--yes")
+        _dead(stack, "redeliver", "--all", "--limit", str(len(traffic.decided)), *why)
         stack.wait_until_decided()
         topics = [*(f"orders-{number}" for number in range(OTHERS)), away]
         _all_are_there(stack, traffic, topics, delivery)

@@ -81,6 +81,9 @@ def test_refused_transactions_are_redelivered_once(installation: Installation) -
     dry = told(installation, "redeliver", "--all", "--dry-run", *WHY)
     assert [each["id"] for each in dry["would_be_done"]] == ids
     assert open_ids(installation) == ids
+    for words in (("redeliver", "--all", "--dry-run", *WHY), ("export",)):
+        part = invoke(installation, *words, "--limit", "1")
+        assert "note: 1 more; see --limit" in part.stderr
     done = told(installation, "redeliver", "--all", *WHY)
     assert [(each["id"], each["messages"]) for each in done["done"]] == [
         (ids[0], [0, 1]),
