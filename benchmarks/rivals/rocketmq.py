@@ -16,7 +16,7 @@ from benchmarks.rivals.workload import PIPELINED, WARM_MESSAGES, WARM_THREADS, O
 from halfbridge.bench.load import lead_in
 from halfbridge.bench.procfs import usage_of
 from halfbridge.spark_jobs.session.jvm import find_java
-from halfbridge.testkit.locked_jars import locked_jars
+from halfbridge.spark_jobs.session.locked_jars import locked_jars
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 
 if TYPE_CHECKING:

@@ -74,8 +74,8 @@ def bench(**values: Any) -> int:
     # Imported here: --help does not need the Kafka client.
     from halfbridge.bench.result import run_report
     from halfbridge.bench.run import run_bench
-    from halfbridge.spark_jobs.session.ivy import JarsError
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+    from halfbridge.spark_jobs.session.locked_jars import JarsError
     from halfbridge.testkit.children import (
         ChildFailedError,
         InterruptedRunError,

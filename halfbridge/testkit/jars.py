@@ -1,21 +1,36 @@
-"""Jars of a Kafka broker and of Kafka Connect, each with the log binding that its slf4j takes."""
+"""Jars of a Kafka broker and of Kafka Connect, each with the log binding that its slf4j takes.
+
+    python -m halfbridge.testkit.jars 4.2.0 > halfbridge/testkit/kafka-4.2.0.lock
+    python -m halfbridge.testkit.jars GROUP:ARTIFACT:VERSION...
+
+prints a lock file, for maintainers.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.settings import load
-from halfbridge.spark_jobs.session.ivy import resolve
+from halfbridge.spark_jobs.session.locked_jars import (
+    JarsError,
+    cache_of_jars,
+    locked_jars,
+    repository_url,
+)
 from halfbridge.testkit.choice import VERSION_VARIABLE, KafkaChoice
-from halfbridge.testkit.locked_jars import lock_of, locked_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _HERE = Path(__file__).parent
+_CONNECT_VERSION = "4.2.0"
+# The databases whose connectors were tried with this Kafka Connect.
+CONNECTORS = ("postgres", "mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +51,6 @@ _LOG_BINDINGS = {
         "log4j2.xml",
     ),
 }
-
-
-# Of Kafka Connect, and the databases whose connectors were tried with it.
-_CONNECT_VERSION = "4.2.0"
-CONNECTORS = ("postgres", "mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +75,18 @@ def kafka_version(environ: Mapping[str, str] | None = None) -> str:
 def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> BrokerJars:
     """Return the jars of Kafka `version`, fetched on first use (45 MB), then from the cache.
 
-    A version with a lock file is fetched by that; any other one is resolved by Ivy, which needs
-    pyspark.
+    The jars of a version without a lock file are resolved by jgo at each call, which takes seconds.
 
     Raises:
         ValueError: a version that is not 3.x or 4.x; the caller's mistake.
-        JarsError, JavaNotFoundError: as `locked_jars` or `resolve`; the user must act.
+        JarsError: the user must act.
     """
     wanted = version or kafka_version()
-    coordinates, binding = coordinates_of(wanted), _binding(wanted)
-    if (lock := lock_of(wanted)) is not None:
+    binding, lock = _binding(wanted), lock_of(wanted)
+    if lock is not None:
         jars = locked_jars(lock, cache_dir)
     else:
-        jars = resolve(coordinates, cache_dir, transitive=True)
+        jars = tuple(resolved(_coordinates_of(wanted), cache_dir).values())
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(wanted, jars, f"-D{binding.option}={config}")
 
@@ -107,7 +116,54 @@ def connector_jars(cache_dir: Path | None = None) -> dict[str, tuple[Path, ...]]
     return {each: locked_jars(_HERE / f"debezium-{each}.lock", cache_dir) for each in CONNECTORS}
 
 
-def coordinates_of(version: str) -> tuple[str, str]:
+def lock_of(version: str) -> Path | None:
+    """Return the lock file of a Kafka version, or None where there is none."""
+    path = _HERE / f"kafka-{version}.lock"
+    return path if path.is_file() else None
+
+
+def resolved(coordinates: Sequence[str], cache_dir: Path | None = None) -> dict[str, Path]:
+    """Return jars by coordinate, with their dependencies, as jgo resolves and fetches them.
+
+    Their SHA-1 is compared with the one that the repository names.
+
+    Raises:
+        JarsError: jgo is not installed, or cannot have one of them; the user must act.
+    """
+    try:
+        from jgo.maven import MavenContext  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise JarsError(
+            "jars without a lock file are resolved by jgo: pip install 'halfbridge[embedded]'"
+        ) from error
+    found: dict[str, Path] = {}
+    versions: set[str] = set()  # group:artifact that has its version
+    with cache_of_jars(cache_dir) as directory:
+        maven = MavenContext(
+            repo_cache=directory, local_repos=[], remote_repos={"maven": repository_url()}
+        )
+        try:
+            for coordinate in coordinates:  # one by one: jgo reads the first one's versions of all
+                wanted = maven.create_dependency(coordinate)
+                for group in maven.resolver.resolve([wanted]):
+                    for artifact in (each.artifact for each in group):
+                        name = f"{artifact.groupId}:{artifact.artifactId}"
+                        if name not in versions:
+                            versions.add(name)
+                            found[f"{name}:{artifact.version}"] = artifact.resolve()
+        except (RuntimeError, OSError) as error:  # not found, another checksum, no network
+            raise JarsError(f"cannot resolve {', '.join(coordinates)}: {error}") from error
+    return found
+
+
+def lock_lines(jars: Mapping[str, Path]) -> Iterable[str]:
+    """Yield the lines of a lock file, in the order of `jars`."""
+    for coordinate, jar in jars.items():
+        body = jar.read_bytes()
+        yield f"{hashlib.sha256(body).hexdigest()} {len(body)} {coordinate}\n"
+
+
+def _coordinates_of(version: str) -> tuple[str, str]:
     """Return what is resolved, with dependencies, for a Kafka version: Kafka, and its log binding.
 
     Raises:
@@ -122,3 +178,9 @@ def _binding(version: str) -> _LogBinding:
     if binding is None:
         raise ValueError(f"Kafka {version!r} is not known: {VERSION_VARIABLE} takes 3.x or 4.x")
     return binding
+
+
+if __name__ == "__main__":
+    _words = sys.argv[1:]
+    _wanted = _words if ":" in _words[0] else _coordinates_of(_words[0])
+    sys.stdout.writelines(lock_lines(resolved(_wanted)))

@@ -94,8 +94,8 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 @contextmanager
 def _embedded_else_docker(choice: KafkaChoice) -> Iterator[KafkaSource]:
     """Yield the embedded broker; where Java or its jars cannot be had, one in Docker after all."""
-    from halfbridge.spark_jobs.session.ivy import JarsError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415  (pyspark is optional)
+    from halfbridge.spark_jobs.session.locked_jars import JarsError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker
     from halfbridge.testkit.jars import kafka_version  # noqa: PLC0415  (pyspark is optional)
 

@@ -9,7 +9,7 @@ from benchmarks.rivals import rocketmq
 from benchmarks.rivals.comparison import comparison
 from benchmarks.rivals.workload import Outcome, median_of, rows
 from benchmarks.rows import shared_config
-from halfbridge.testkit.locked_jars import read_lock
+from halfbridge.spark_jobs.session.locked_jars import read_lock
 
 
 def outcome(per_s: float, p50: float, *, lost: int = 0, cpu: float | None = 50.0) -> Outcome:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from halfbridge.spark_jobs.session.locked_jars import lock_of, read_lock
 from halfbridge.testkit.choice import KAFKA_VERSION
-from halfbridge.testkit.locked_jars import lock_of, read_lock
 
 pytestmark = pytest.mark.broker
 
@@ -73,7 +73,7 @@ def test_taken_port_is_one_clear_line() -> None:
 
 
 @pytest.mark.long
-def test_a_first_start_needs_neither_pyspark_nor_ivy(tmp_path: Path) -> None:
+def test_a_first_start_needs_no_pyspark(tmp_path: Path) -> None:
     """From an empty cache, as a user of the extra `embedded` starts it: all jars are fetched."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
@@ -100,4 +100,3 @@ def test_a_first_start_needs_neither_pyspark_nor_ivy(tmp_path: Path) -> None:
     lock = lock_of(KAFKA_VERSION)
     assert lock is not None
     assert len(list(tmp_path.rglob("*.jar"))) == len(read_lock(lock))
-    assert not (tmp_path / "ivy").exists()

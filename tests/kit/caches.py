@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from halfbridge.spark_jobs.session.class_archive import DIRECTORY
-from halfbridge.spark_jobs.session.ivy import default_cache_dir
+from halfbridge.spark_jobs.session.locked_jars import default_cache_dir
 
 # A minute of processor time at most, on a machine that gives a tenth of one.
 ARCHIVE_S_MAX = 600.0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.spark_jobs.session.ivy import JarsError
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out

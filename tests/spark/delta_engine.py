@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.spark_jobs.dedupe.job import dedupe
-from halfbridge.spark_jobs.session.ivy import resolve
 from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.session.locked_jars import locked_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = 2_000  # of half as many messages
 DELETED = 224
-COORDINATES = ("io.delta:delta-spark_4.1_2.13:4.1.0", "io.delta:delta-storage:4.1.0")
+JARS = Path(__file__).with_name("delta.lock")
 VECTORS = "vectors"
 PURGED = "purged"
 RENAMED = "renamed"
@@ -76,7 +76,7 @@ def make(spark: SparkSession, directory: Path) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    jars = ",".join(jar.as_uri() for jar in resolve(COORDINATES, transitive=False))
+    jars = ",".join(jar.as_uri() for jar in locked_jars(JARS))
     with spark_session("delta-engine", options={**SESSION, "spark.jars": jars}) as session:
         make(session, place)
         done = dedupe(session, str(place / VECTORS), str(place / "deduped"), "parquet")

@@ -15,10 +15,10 @@ from halfbridge.spark_jobs.dedupe.job import dedupe
 from halfbridge.spark_jobs.ingest.rows import PARTITION_COLUMNS
 from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.replay.job import Replay, plan_replay
-from halfbridge.spark_jobs.session.ivy import JarsError, resolve
+from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
 from halfbridge.spark_jobs.tables.delta import DeltaWriter
 from halfbridge.testkit.pytest_plugin import leave_out
-from tests.spark.delta_engine import COORDINATES, DELETED, PURGED, RENAMED, ROWS, VECTORS, ingested
+from tests.spark.delta_engine import DELETED, JARS, PURGED, RENAMED, ROWS, VECTORS, ingested
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ class Engine:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Have the tables made."""
     try:
-        resolve(COORDINATES, transitive=False)
+        locked_jars(JARS)
     except JarsError as error:
         leave_out(str(error))
     directory = tmp_path_factory.mktemp("engine")

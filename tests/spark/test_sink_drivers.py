@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.serde.records import OpKind
-from halfbridge.spark_jobs.session.ivy import JarsError
 from halfbridge.spark_jobs.session.jars import connector_jars
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.local import find_spark_java
+from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.spark.sink_driver import DONE, READY

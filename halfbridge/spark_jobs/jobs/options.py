@@ -20,8 +20,8 @@ from halfbridge.serde.errors import KeyFileError
 from halfbridge.serde.settings import variable
 from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.reading.topics import cluster_options
-from halfbridge.spark_jobs.session.ivy import JarsError
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.session.locked_jars import JarsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -23,8 +23,7 @@ from typing import IO, TYPE_CHECKING
 
 from halfbridge.serde.settings import load
 from halfbridge.spark_jobs.session import archive_maker
-from halfbridge.spark_jobs.session.ivy import default_cache_dir
-from halfbridge.spark_jobs.session.jar_settings import JarSettings
+from halfbridge.spark_jobs.session.locked_jars import JarSettings, default_cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

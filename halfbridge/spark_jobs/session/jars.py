@@ -1,4 +1,4 @@
-"""The connector's jars: the pinned ones of connector.toml, or a directory of one's own.
+"""The connector's jars: the pinned ones of connector.lock, or a directory of one's own.
 
     spark-submit --jars "$(python -m halfbridge.spark_jobs.jars)" ...
 
@@ -10,43 +10,22 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.settings import load
-from halfbridge.spark_jobs.session.ivy import JarsError, resolve
-from halfbridge.spark_jobs.session.jar_settings import JARS_VARIABLE, JarSettings
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.session.locked_jars import (
+    JARS_VARIABLE,
+    JarsError,
+    JarSettings,
+    locked_jars,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_CONNECTOR = Path(__file__).with_name("connector.toml")
-
-
-@dataclass(frozen=True, slots=True)
-class Connector:
-    """What connector.toml says.
-
-    Attributes:
-        spark: Feature version of Spark (`4.1`) that the jars were built for.
-        coordinates: `group:artifact:version`, complete: no dependency is missing.
-    """
-
-    spark: str
-    coordinates: tuple[str, ...]
-
-
-def pinned_connector() -> Connector:
-    """Return the coordinates that were tried together."""
-    data = tomllib.loads(_CONNECTOR.read_text(encoding="utf-8"))
-    return Connector(data["spark"], tuple(data["coordinates"]))
+CONNECTOR_LOCK = Path(__file__).with_name("connector.lock")
+CONNECTOR_SPARK = "4.1"  # feature version of Spark that the locked jars were built for
 
 
 def connector_jars(
@@ -60,23 +39,21 @@ def connector_jars(
     Args:
         spark_version: Version of the Spark that will load them.
         environ: Read instead of the process's environment.
-        cache_dir: Where fetched jars are kept; `ivy.default_cache_dir()` when not given.
+        cache_dir: Where fetched jars are kept; `default_cache_dir()` when not given.
 
     Raises:
         JarsError: no jars there, none to be had, or Spark is of another feature version than the
             pinned ones (Spark's internal interfaces differ); the user must act.
-        JavaNotFoundError: as `ivy.resolve`; the user must act.
     """
     if own := load(JarSettings, environ=os.environ if environ is None else environ).spark_jars:
         return _own_jars(own.expanduser())
-    connector = pinned_connector()
-    if spark_version.split(".")[:2] != connector.spark.split("."):
+    if spark_version.split(".")[:2] != CONNECTOR_SPARK.split("."):
         raise JarsError(
-            f"Spark {spark_version} is installed, the pinned connector is for {connector.spark}:"
+            f"Spark {spark_version} is installed, the pinned connector is for {CONNECTOR_SPARK}:"
             f" pip install 'halfbridge[spark]', or set {JARS_VARIABLE} to a directory with the"
             " jars of that version."
         )
-    return resolve(connector.coordinates, cache_dir, transitive=False)
+    return locked_jars(CONNECTOR_LOCK, cache_dir)
 
 
 def _own_jars(directory: Path) -> tuple[Path, ...]:
@@ -90,6 +67,6 @@ def main() -> None:
     """Print the jars for the installed Spark, separated by commas."""
     try:
         jars = connector_jars(importlib.metadata.version("pyspark"))
-    except (JarsError, JavaNotFoundError, importlib.metadata.PackageNotFoundError) as error:
+    except (JarsError, importlib.metadata.PackageNotFoundError) as error:
         sys.exit(f"halfbridge.spark_jobs.jars: {error}")
     sys.stdout.write(",".join(map(str, jars)) + "\n")

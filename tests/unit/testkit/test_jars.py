@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import pytest
 
 from halfbridge.testkit import jars
@@ -28,3 +31,11 @@ def test_log_configuration_is_in_the_package(binding: jars._LogBinding) -> None:
     """Every binding's file is there and writes where the node tells it to."""
     assert "${" in (text := (jars._HERE / binding.config).read_text(encoding="utf-8"))
     assert "halfbridge.log" in text
+
+
+def test_lock_lines_are_those_of_a_lock_file(tmp_path: Path) -> None:
+    """Checksum, size and coordinate, in the order of the class path."""
+    jar = tmp_path / "x.jar"
+    jar.write_bytes(b"x")
+    (line,) = jars.lock_lines({"b:x-y_2.13:3.0-rc1": jar})
+    assert line == f"{hashlib.sha256(b'x').hexdigest()} 1 b:x-y_2.13:3.0-rc1\n"

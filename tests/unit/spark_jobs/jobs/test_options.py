@@ -18,7 +18,7 @@ from halfbridge.spark_jobs.jobs.options import (
     trigger_option,
     write_report,
 )
-from halfbridge.spark_jobs.session.ivy import JarsError
+from halfbridge.spark_jobs.session.locked_jars import JarsError
 
 if TYPE_CHECKING:
     from pathlib import Path

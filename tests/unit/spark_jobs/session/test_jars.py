@@ -8,16 +8,14 @@ import pyspark
 import pytest
 
 from halfbridge.spark_jobs.session import jars
-from halfbridge.spark_jobs.session.ivy import JarsError
-from halfbridge.spark_jobs.session.jar_settings import JARS_VARIABLE
-from halfbridge.spark_jobs.session.jars import connector_jars, pinned_connector
+from halfbridge.spark_jobs.session.jars import CONNECTOR_LOCK, CONNECTOR_SPARK, connector_jars
+from halfbridge.spark_jobs.session.locked_jars import JARS_VARIABLE, JarsError, read_lock
 
 
 def test_the_pins_fit_the_installed_spark() -> None:
-    """connector.toml is for the Spark that the extra installs, and names each artifact once."""
-    connector = pinned_connector()
-    assert pyspark.__version__.startswith(f"{connector.spark}.")
-    artifacts = [coordinate.split(":")[1] for coordinate in connector.coordinates]
+    """The locked jars are for the Spark that the extra installs; each artifact is named once."""
+    assert pyspark.__version__.startswith(f"{CONNECTOR_SPARK}.")
+    artifacts = [each.coordinate.split(":")[1] for each in read_lock(CONNECTOR_LOCK)]
     assert sorted(artifacts) == [
         "commons-pool2",
         "kafka-clients",
@@ -25,21 +23,6 @@ def test_the_pins_fit_the_installed_spark() -> None:
         "spark-sql-kafka-0-10_2.13",
         "spark-token-provider-kafka-0-10_2.13",
     ]
-
-
-def test_pinned_jars_come_without_their_dependencies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the wheel already holds is not fetched in another version."""
-    asked: list[object] = []
-
-    def resolve(coordinates: object, cache_dir: object, *, transitive: bool) -> tuple[Path, ...]:
-        asked.append((coordinates, cache_dir, transitive))
-        return (Path("/jar"),)
-
-    monkeypatch.setattr(jars, "resolve", resolve)
-    assert connector_jars("4.1.1", environ={}, cache_dir=tmp_path) == (Path("/jar"),)
-    assert asked == [(pinned_connector().coordinates, tmp_path, False)]
 
 
 def test_directory_of_ones_own_replaces_the_pins(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,10 +16,17 @@ from typing import ClassVar
 
 import pytest
 
-from halfbridge.spark_jobs.session.ivy import JarsError
-from halfbridge.testkit import locked_jars as module
+from halfbridge.spark_jobs.session import locked_jars as module
+from halfbridge.spark_jobs.session.jars import CONNECTOR_LOCK
+from halfbridge.spark_jobs.session.locked_jars import (
+    JarsError,
+    LockedJar,
+    default_cache_dir,
+    locked_jars,
+    read_lock,
+)
 from halfbridge.testkit.choice import KAFKA_VERSION
-from halfbridge.testkit.locked_jars import LockedJar, lock_of, locked_jars, read_lock
+from halfbridge.testkit.jars import lock_of
 
 BODIES = {"example:app:1.0": b"app" * 100_000, "org.example:lib:2.1": b"lib"}
 
@@ -28,10 +37,12 @@ class Maven(BaseHTTPRequestHandler):
     asked: ClassVar[Counter[str]] = Counter()
     failures: ClassVar[dict[str, int]] = {}
     bodies: ClassVar[dict[str, bytes]] = {}
+    authorizations: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         """Answer with a file."""
         self.asked[self.path] += 1
+        self.authorizations.append(self.headers["Authorization"])
         body = self.bodies.get(self.path)
         if self.asked[self.path] <= self.failures.get(self.path, 0):
             self.send_error(503)
@@ -48,10 +59,11 @@ class Maven(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def maven(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Maven]]:
+def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Maven]]:
     """A server that HALFBRIDGE_MAVEN_REPOSITORY names, and that has both jars."""
     Maven.asked.clear()
     Maven.failures.clear()
+    Maven.authorizations.clear()
     Maven.bodies = {
         "/m/example/app/1.0/app-1.0.jar": BODIES["example:app:1.0"],
         "/m/org/example/lib/2.1/lib-2.1.jar": BODIES["org.example:lib:2.1"],
@@ -61,6 +73,7 @@ def maven(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Maven]]:
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}/m/"
         monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", address)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(module, "_PAUSE_S", 0.0)
         yield Maven
@@ -108,7 +121,7 @@ def test_a_server_that_is_busy_is_asked_again(
     locked_jars(lock, tmp_path / "cache")
     maven.asked.clear()
     maven.failures[path] = 3
-    with pytest.raises(JarsError, match=r"cannot fetch example:app:1\.0: .*503.*settings\.xml"):
+    with pytest.raises(JarsError, match=r"fetch example:app:1\.0: .*503.*MAVEN_REPOSITORY"):
         locked_jars(lock, tmp_path / "other")
     assert maven.asked[path] == 3
 
@@ -138,13 +151,63 @@ def test_processes_share_the_cache(maven: type[Maven], lock: Path, tmp_path: Pat
     """Each of three gets all jars, and one of them fetches."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from halfbridge.testkit.locked_jars import locked_jars\n"
+        "from halfbridge.spark_jobs.session.locked_jars import locked_jars\n"
         "assert len(locked_jars(Path(sys.argv[1]), Path(sys.argv[2]))) == 2"
     )
     command = [sys.executable, "-c", program, str(lock), str(tmp_path / "cache")]
     processes = [subprocess.Popen(command) for _ in range(3)]
     assert [each.wait(60) for each in processes] == [0, 0, 0]
     assert set(maven.asked.values()) == {1}
+
+
+def test_user_and_password_of_an_address_are_a_header(
+    maven: type[Maven], lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are decoded, and no error shows them."""
+    address = os.environ["HALFBRIDGE_MAVEN_REPOSITORY"].replace("//", "//me:p%40ss@")
+    monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", address)
+    locked_jars(lock, tmp_path / "cache")
+    assert set(maven.authorizations) == {f"Basic {b64encode(b'me:p@ss').decode()}"}
+    maven.bodies.clear()
+    with pytest.raises(JarsError) as raised:
+        locked_jars(lock, tmp_path / "other")
+    assert "p%40ss" not in str(raised.value)
+
+
+def test_mavens_own_repository_has_them_already(
+    maven: type[Maven], lock: Path, tmp_path: Path
+) -> None:
+    """What Maven has fetched on this machine is taken from there, if its checksum is right."""
+    local = tmp_path / "home" / ".m2" / "repository"
+    good, bad = (local / each.path for each in read_lock(lock))
+    for file, body in ((good, BODIES["example:app:1.0"]), (bad, b"bad")):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(body)
+    assert [each.read_bytes() for each in locked_jars(lock, tmp_path / "cache")] == [
+        *BODIES.values()
+    ]
+    assert list(maven.asked) == ["/m/org/example/lib/2.1/lib-2.1.jar"]
+
+
+def test_a_repository_may_be_a_directory(
+    maven: type[Maven], lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For machines without a network: file:// names a copy of one."""
+    for jar, body in zip(read_lock(lock), BODIES.values(), strict=True):
+        file = tmp_path / "copy" / jar.path
+        file.parent.mkdir(parents=True)
+        file.write_bytes(body)
+    monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", (tmp_path / "copy").as_uri())
+    assert len(locked_jars(lock, tmp_path / "cache")) == len(BODIES)
+    assert not maven.asked
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
+    """The variable, else the XDG directory, else below the home directory."""
+    given = {"HALFBRIDGE_CACHE_DIR": str(tmp_path), "XDG_CACHE_HOME": "/xdg"}
+    assert default_cache_dir(given) == tmp_path
+    assert default_cache_dir({"XDG_CACHE_HOME": "/xdg"}) == Path("/xdg/halfbridge")
+    assert default_cache_dir({}) == Path.home() / ".cache" / "halfbridge"
 
 
 def test_the_pinned_kafka_is_locked() -> None:
@@ -158,6 +221,9 @@ def test_the_pinned_kafka_is_locked() -> None:
     assert len(set(coordinates)) == len(coordinates)
     assert {len(bytes.fromhex(each.sha256)) for each in jars} == {32}
     assert lock_of("4.0.0") is None
+    assert "org.apache.spark:spark-avro_2.13:4.1.1" in {
+        each.coordinate for each in read_lock(CONNECTOR_LOCK)
+    }
 
 
 def test_a_jars_place_is_mavens() -> None:
