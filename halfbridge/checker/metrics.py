@@ -160,7 +160,7 @@ class Metrics:
         ).inc
         self.real_topics_missing = self._gauges(
             "halfbridge_real_topics_missing",
-            "Waits of pairs for partitions of this real topic, which is missing or away.",
+            "Waits of pairs for partitions of this real topic, which is missing, closed or away.",
             "topic",
         ).set_all
         self.partitions_unavailable = self._gauges(

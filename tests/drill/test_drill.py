@@ -124,12 +124,14 @@ def test_a_group_renamed(drill: Drill) -> None:
 
 
 def test_rights_taken_away(drill: Drill) -> None:
-    """A dead letter for the committed message; after the grant it is redelivered, once."""
+    """The message waits, then it is a dead letter; after the grant it is redelivered, once."""
     drill.broker.rights["doctor"] = drill.broker.rights[WORKER] = Rights(unwritten={TOPIC})
     before = drill.metric("HalfbridgeDeadLetters", reason="UNDELIVERABLE")
     with drill.stack.producer(GROUP, checker=unknown) as producer:
         drill.send(producer, b"v")
         drill.stack.advance(10)
+        assert not drill.stack.dead_letters()
+        drill.stack.advance(drill.stack.config.topic_gone_ms / 1000)
     (letter,) = drill.stack.dead_letters()
     assert letter.letter.reason is DeadReason.UNDELIVERABLE
     assert drill.metric("HalfbridgeDeadLetters", reason="UNDELIVERABLE") == before + 1

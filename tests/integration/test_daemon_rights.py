@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 EVERYBODY = "User:ANONYMOUS"
+TOPIC_GONE_MS = 5_000
 
 
 @pytest.fixture
@@ -65,18 +66,35 @@ def _deny(
 
 
 def test_no_right_on_the_real_topic(guarded: Installation) -> None:
-    """Transactions for that topic are dead-lettered, no others; nothing needs an operator."""
+    """Transactions for that topic wait, and are dead-lettered then; no others are."""
     guarded.make()
     orders, forbidden = guarded.topic("orders"), guarded.topic("forbidden")
     _deny(guarded, ResourceType.TOPIC, forbidden, AclOperation.WRITE)
     bad = [guarded.half(forbidden) for _ in range(3)]
     good = around(guarded, orders, bad)
 
-    daemon = guarded.start()
+    daemon = guarded.start(topic_gone_ms=TOPIC_GONE_MS)
+    until("it is named", lambda: "may not be written" in str(daemon.healthz()[1]))
+    assert f"topic {forbidden}" in str(daemon.healthz()[1])
     expect(guarded, orders, good=good, bad=bad)
-    assert daemon.healthz()[0] == 200
+    until("health is green", lambda: daemon.healthz()[0] == 200)
     # Rights are asked for: a kafka_txn that fails has all pairs of its worker read again.
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
+
+
+def test_a_right_that_comes_in_time(guarded: Installation) -> None:
+    """What waits for it is delivered, in order, and nothing is dead-lettered."""
+    guarded.make()
+    orders, closed = guarded.topic("orders"), guarded.topic("closed")
+    _deny(guarded, ResourceType.TOPIC, closed, AclOperation.WRITE)
+    waiting = [guarded.pass_through(closed) for _ in range(3)]
+    guarded.start()
+    half = guarded.pass_through(orders)
+    assert [each.transaction_id for each in guarded.tail(orders).until(1)] == [half.transaction_id]
+    _allow_all(guarded)
+    found = [each.transaction_id for each in guarded.tail(closed).until(3)]
+    assert found == [each.transaction_id for each in waiting]
+    assert guarded.dead_letters() == []
 
 
 def test_no_right_on_the_group_is_told(guarded: Installation) -> None:

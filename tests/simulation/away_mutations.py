@@ -131,7 +131,7 @@ AWAY = (
         "H beyond deferred messages", 100, ((Ledger, "progress", _half_beyond_deferred),), begin=20
     ),
     Mutation(
-        "T beyond a deferred op", 100, ((Decided, "lowest_op", _ops_beyond_deferred),), begin=20
+        "T beyond a deferred op", 100, ((Decided, "lowest_op", _ops_beyond_deferred),), begin=89
     ),
     Mutation(
         "newest deferred delivery first",
@@ -155,7 +155,7 @@ AWAY = (
         "written beside a partition that is away",
         100,
         ((Routes, "place", _write_elsewhere),),
-        begin=246,
+        begin=74,
     ),
     Mutation(
         "one id for two producers", 100, ((TransactionalIds, "started", _take_any_id),), begin=23
@@ -170,6 +170,6 @@ AWAY = (
         "half partition away for ever",
         100,
         ((TopicWatch, "is_half_away", _away_for_ever),),
-        begin=62,
+        begin=2872,
     ),
 )

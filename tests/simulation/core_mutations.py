@@ -230,7 +230,7 @@ CORE = (
         "discard for age without proof",
         300,
         ((core_ops, "proves_its_age", _any_age), (core_rebuild, "proves_its_age", _any_age)),
-        begin=260,
+        begin=577,
     ),
     Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),), begin=7),
     Mutation("any group decides", 300, ((Entries, "find", _any_group),)),

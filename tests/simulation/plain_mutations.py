@@ -64,7 +64,7 @@ PLAIN = (
         "offsets committed before records are proven",
         100,
         (PlainOutlet, "commit", _commit_first),
-        begin=27,
+        begin=133,
     ),
     _planted(
         "offsets committed by an older generation",
@@ -76,7 +76,7 @@ PLAIN = (
         "refused record passed over",
         100,
         (PlainOutlet, "commit", _believe_the_client),
-        begin=90,
+        begin=23,
     ),
     _planted(
         "dead letters written without a kafka_txn",

@@ -171,7 +171,7 @@ WRITING = (
         "producer reused after a timed-out commit",
         300,
         ((Transactor, "worn", property(lambda _: False)),),
-        begin=514,
+        begin=758,
     ),
     Mutation(
         "abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),), begin=201

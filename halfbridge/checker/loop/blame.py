@@ -127,7 +127,7 @@ class Blame:
         if error.topic_refused:
             refused = [error.topic] if error.topic else self._without_right(deliveries)
             for topic in refused or ():
-                self._routes.refuse_topic(topic, str(error), now_ms)
+                self._routes.refuse_topic(topic, f"refuses this daemon: {error}", now_ms)
             if refused is not None:
                 return
         suspects = [one for one in deliveries if not error.topic or _goes_to(one, error.topic)]

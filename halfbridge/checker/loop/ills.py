@@ -14,6 +14,7 @@ from halfbridge.checker.admin.real_topics import create_command
 from halfbridge.checker.core.deferred import MISSING
 from halfbridge.checker.loop.routes import Lack
 from halfbridge.logs import one_line
+from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -101,7 +102,7 @@ class Ills:
         away = {
             (lack.topic, str(lack.partition), lack.why): 1
             for lack in waited.values()
-            if lack.why != MISSING
+            if lack.partition != PARTITION_BY_KEY
         }
         away |= {(place[0], str(place[1]), why): 1 for place, why in self._own_away.items()}
         self._status.metrics.partitions_unavailable(dict(islice(away.items(), GAUGES_MAX)))

@@ -1,8 +1,8 @@
 """Where deliveries can go: which real topics and partitions can be written, and what is refused.
 
-A real topic that is missing, and a partition that is away, are waited for: their deliveries are
-deferred (`checker.core.deferred`) until `must_wait` says no. Then they are delivered, or `refusal`
-says why they become dead letters. Pure.
+A real topic that is missing, or that this daemon may not write to, and a partition that is away,
+are waited for: their deliveries are deferred (`checker.core.deferred`) until `must_wait` says no.
+Then they are delivered, or `refusal` says why they become dead letters. Pure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Place, SeenTopic
     from halfbridge.serde.records import HalfMetadata
 
-# For this time deliveries to a topic without a right are dead-lettered without a try, if no broker
-# can tell the rights. After it the right may be back.
+# For this time deliveries to a topic without a right wait without a try, if no broker can tell the
+# rights. After it the right may be back.
 REFUSED_TOPIC_MS = 10_000
 # Refused transactions are remembered until their ops apply again after the rebuild. If there are
 # more, the oldest applied long ago.
@@ -250,19 +250,22 @@ class Routes:
 
     def takes(self, messages: Iterable[HalfRead]) -> bool:
         """Tell whether topics, partitions and rights of all `messages` are known to be there."""
-        tried, away = self._tried, self._away
+        tried, away, refused = self._tried, self._away, self._refused_topics
         for half in messages:
             topic = half.metadata.real_topic
             count = tried.get(topic)
-            if count is None or half.metadata.real_partition >= count or topic in away:
+            if count is None or half.metadata.real_partition >= count:
+                return False
+            if topic in away or topic in refused:
                 return False
         return True
 
     def must_wait(self, messages: Iterable[HalfRead], op_age_ms: int, now_ms: int) -> bool:
         """Tell whether the delivery of `messages` must wait for a topic or a partition.
 
-        The longest wait is `gone_ms` for a missing topic, and for a partition that is away. It is
-        PARTITION_NEW_MS for a partition that the topic does not have, once a minute for each topic.
+        The longest wait is `gone_ms` for a missing topic, for one that this daemon may not write
+        to, and for a partition that is away. It is PARTITION_NEW_MS for a partition that the topic
+        does not have, once a minute for each topic.
 
         Args:
             messages: Messages of one transaction.
@@ -277,13 +280,17 @@ class Routes:
     def lacks(self, messages: Iterable[HalfRead], now_ms: int) -> Iterator[Lack]:
         """Yield why messages cannot be written now, by the last look-up."""
         for half in messages:
-            lack = self._missing(half.metadata, now_ms) or self._is_away(half)
+            lack = (
+                self._missing(half.metadata, now_ms)
+                or self._is_refused(half.metadata.real_topic)
+                or self._is_away(half)
+            )
             if lack is not None:
                 yield lack
 
-    def untried(self, deliveries: Iterable[Delivery]) -> set[str]:
-        """Return the existing topics of `deliveries` whose rights were not asked for yet."""
-        named = {half.metadata.real_topic for one in deliveries for half in one.messages}
+    def untried(self, messages: Iterable[HalfRead]) -> set[str]:
+        """Return the existing topics of `messages` whose rights were not asked for yet."""
+        named = {half.metadata.real_topic for half in messages}
         return {topic for topic in named if topic in self._partitions and topic not in self._tried}
 
     def tried(self, topics: Iterable[str]) -> None:
@@ -304,11 +311,17 @@ class Routes:
 
     @property
     def refused_topics(self) -> list[str]:
-        """Topics to which deliveries are dead-lettered without a try."""
+        """Topics that this daemon may not write to: their deliveries wait without a try."""
         return list(self._refused_topics)
 
     def refuse_topic(self, topic: str, why: str, now_ms: int) -> None:
-        """Remember for a while that this daemon may not write to `topic`."""
+        """Remember for a while that this daemon may not write to `topic`.
+
+        Args:
+            topic: The real topic.
+            why: As in "may not be written".
+            now_ms: The time.
+        """
         self._refused_topics[topic] = (now_ms + REFUSED_TOPIC_MS, why)
 
     def allow_topic(self, topic: str) -> None:
@@ -327,11 +340,9 @@ class Routes:
                 return f"topic {topic} does not exist"
             if not PARTITION_BY_KEY <= partition < count:
                 return f"topic {topic} has no partition {partition}"
-            if topic in self._refused_topics:
-                return self._refused_topics[topic][1]
-            away = self._is_away(half)
-            if away is not None:
-                return str(away)
+            lack = self._is_refused(topic) or self._is_away(half)
+            if lack is not None:
+                return str(lack)
         return ""
 
     def place(self, metadata: HalfMetadata, key: bytes | None) -> int:
@@ -365,6 +376,12 @@ class Routes:
         since = self._too_few_since.setdefault(topic, now_ms)
         limit_ms = PARTITION_NEW_MS if now_ms - since < PARTITION_NEW_MS else 0
         return Lack(topic, partition, MISSING, limit_ms)
+
+    def _is_refused(self, topic: str) -> Lack | None:
+        """Return why this daemon may not write to a topic; None if it may, or it is not known."""
+        if topic not in self._refused_topics:
+            return None
+        return Lack(topic, PARTITION_BY_KEY, self._refused_topics[topic][1], self._gone_ms)
 
     def _is_away(self, half: HalfRead) -> Lack | None:
         """Return why the partition of a message cannot be written; None if it can, or is missing.

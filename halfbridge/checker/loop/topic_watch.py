@@ -43,6 +43,8 @@ LOOK_SHARE = 10
 # For this time after the first look-up of a process no delivery is given up: brokers learn of a
 # topic one after the other, and an earlier process may have used up the budgets of waiting.
 FIRST_LOOKS_S = 2.0
+# Why a real topic cannot be written that this daemon has no right to.
+NO_RIGHT = "may not be written by this daemon: grant it WRITE"
 
 
 class TopicWatch:
@@ -107,11 +109,12 @@ class TopicWatch:
         topics = self._questions.topics()
         self.looks += 1
         self._looked_for -= topics.keys()
+        refused = [topic for topic in self._routes.refused_topics if topic in topics]
         self._routes.update(topics, int(now * MS_PER_S), self.settings.min_in_sync)
         self._own.judge(topics, now)
         for group in self._names.groups_of(topics):
             self.settings.want(self._names.check(group))
-        self._ask_rights(self._routes.refused_topics, now)
+        self._ask_rights(refused, now)
         self._not_before = now + LOOK_SHARE * (self._clock.monotonic() - began)
         self._first_at = now if self._first_at is None else self._first_at
 
@@ -214,6 +217,7 @@ class TopicWatch:
         def awaits(messages: Sequence[HalfRead], op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
             if routes.takes(messages):
                 return False
+            self._ask_rights(routes.untried(messages), now)
             if is_early or not again:
                 must_wait = any(True for _ in routes.lacks(messages, monotonic_ms))
             else:
@@ -248,7 +252,6 @@ class TopicWatch:
             awaits, again = self.awaits(pair, now), True
             if any(awaits(one.messages, one.op_append_ms, again) for one in deliveries):
                 return True
-            self._ask_rights(self._routes.untried(deliveries), now)
         return False
 
     def _look_again(self, now: float) -> bool:
@@ -275,6 +278,5 @@ class TopicWatch:
             if allowed:
                 self._routes.allow_topic(topic)
             elif allowed is False:
-                why = f"no right to write to topic {topic}"
-                self._routes.refuse_topic(topic, why, int(now * MS_PER_S))
+                self._routes.refuse_topic(topic, NO_RIGHT, int(now * MS_PER_S))
         self._routes.tried(asked)

@@ -154,26 +154,30 @@ def test_a_topic_is_looked_into_before_the_first_delivery(routes: Routes) -> Non
     """Whether it may be written to; again when it was deleted and came back."""
     deliveries = [_delivery("orders"), _delivery("none")]
     assert not routes.takes(deliveries[0].messages)
-    assert routes.untried(deliveries) == {"orders"}
+    messages = [half for one in deliveries for half in one.messages]
+    assert routes.untried(messages) == {"orders"}
     routes.tried(["orders"])
     assert routes.takes(deliveries[0].messages)
-    assert routes.untried(deliveries) == set()
+    assert routes.untried(messages) == set()
     routes.update(_seen({"orders": 4}), 0)
     assert routes.takes([*_delivery("orders", 3).messages])
     routes.update(_seen({}), 0)
     routes.update(_seen({"orders": 4}), 0)
-    assert routes.untried(deliveries) == {"orders"}
+    assert routes.untried(messages) == {"orders"}
 
 
 def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
     """A right that was taken away may come back: it is tried again."""
-    routes.refuse_topic("orders", "no right", 0)
+    routes.tried(["orders"])
+    routes.refuse_topic("orders", "is closed", 0)
     assert routes.refused_topics == ["orders"]
-    assert routes.refusal(_delivery("orders")) == "no right"
+    assert not routes.takes(_delivery("orders").messages)
+    assert routes.refusal(_delivery("orders")) == "topic orders is closed"
 
     routes.update(_seen({"orders": 3}), REFUSED_TOPIC_MS)
 
     assert routes.refusal(_delivery("orders")) == ""
+    assert routes.takes(_delivery("orders").messages)
     assert not routes.refused_topics
 
 

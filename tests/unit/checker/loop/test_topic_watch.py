@@ -159,10 +159,27 @@ def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
     scene.topics.look(0.0)
-    for topic in ("orders", "closed", "orders", "closed"):
-        assert not scene.waits(topic, now=0.1, op_at=0.1)
+    for _ in range(2):
+        assert not scene.waits("orders", now=0.1, op_at=0.1)
+        assert scene.waits("closed", now=0.1, op_at=0.1)
     assert scene.cluster.asked == [["orders"], ["closed"]]
     assert scene.routes.refused_topics == ["closed"]
+
+
+def test_a_topic_without_a_right_is_waited_for_like_a_missing_one(scene: _Scene) -> None:
+    """Until the right is there, or topic_gone_ms have passed since the COMMIT's append time."""
+    scene.cluster.there["closed"] = 1
+    scene.cluster.forbidden.add("closed")
+    scene.topics.look(0.0)
+    assert scene.waits("closed", now=5.0, op_at=5.0)
+    scene.topics.look(64.9)
+    assert scene.waits("closed", now=64.9, op_at=5.0)
+    scene.topics.look(65.0)
+    assert not scene.waits("closed", now=65.0, op_at=5.0)
+    assert scene.waits("closed", now=65.0, op_at=64.0)
+    scene.cluster.forbidden.clear()
+    scene.topics.look(65.5)
+    assert not scene.waits("closed", now=65.5, op_at=64.0)
 
 
 def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -> None:
@@ -170,7 +187,7 @@ def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
     scene.topics.look(0.0)
-    assert not scene.waits("closed", now=0.1, op_at=0.1)
+    assert scene.waits("closed", now=0.1, op_at=0.1)
     for number in range(1, 60):
         scene.topics.look_now_and_then(5.0 + number * RIGHTS_S)
         assert scene.routes.refused_topics == ["closed"]
