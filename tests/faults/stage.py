@@ -29,11 +29,12 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
+from halfbridge.testkit.children import STOP_S_MAX
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Outcome
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.progress import DaemonProgress
-from halfbridge.testkit.reader import load_records, read_all, read_ops
+from halfbridge.testkit.reader import READ_S_MAX, load_records, read_all, read_ops
 from tests.check_oracle import unexpected_in
 from tests.faults.plan import Kind
 from tests.kit.load import PRODUCER_GROUP, QUIET, READY, REAL_TOPICS
@@ -437,7 +438,10 @@ class Stage:
         another order, than a reader who comes afterwards.
         """
         assert self._witness is not None
-        assert self.children.stop(self._witness) == 0, self._witness.last_words()
+        # A kafka_txn that a fault left open holds back what follows it until its broker aborts it,
+        # so the witness may need its whole READ_S_MAX; then it says which ends it did not reach.
+        status = self.children.stop(self._witness, timeout_s=READ_S_MAX + STOP_S_MAX)
+        assert status == 0, f"witness ended with {status}\n{self._witness.last_words()}"
         live = self.witnessed()
         final = read_all(self.direct, [*self.real_topics, self.names.dead])
         assert _by_partition(live) == _by_partition(final), _difference(live, final)
