@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
-from halfbridge.spark_jobs.sink.signing import read_signer
+from halfbridge.spark_jobs.sink.sender import read_signer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ import click
 
 from halfbridge.bridge import BridgeError
 from halfbridge.signals import on_signals
-from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,

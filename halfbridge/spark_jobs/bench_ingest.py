@@ -24,9 +24,9 @@ import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
-from halfbridge.spark_jobs.ingest.job import Ingest, ingest
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.ingest.command import Ingest, ingest
 from halfbridge.spark_jobs.ingest.sinks import FORMATS
-from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,

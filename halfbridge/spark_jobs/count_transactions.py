@@ -17,10 +17,10 @@ import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.errors import PySparkException
 
-from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.jobs.options import EXIT_DONE, JobCommand, common_options, topics_option
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics, source_options
-from halfbridge.spark_jobs.reading.transforms import rows_per_transaction, with_transaction_id
+from halfbridge.spark_jobs.reading.wire import rows_per_transaction, with_transaction_id
 from halfbridge.spark_jobs.session.local import spark_session
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from halfbridge.spark_jobs.sink.attempt import write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.checkpoint import read_plan
-from halfbridge.spark_jobs.sink.daemon_settings import check_age
+from halfbridge.spark_jobs.sink.clients import check_age, ensure_topics
 from halfbridge.spark_jobs.sink.errors import (
     BatchOrderError,
     PlanMismatchError,
@@ -26,7 +26,6 @@ from halfbridge.spark_jobs.sink.errors import (
     UnknownPastError,
 )
 from halfbridge.spark_jobs.sink.process import SinkProcess
-from halfbridge.spark_jobs.sink.topics import ensure_topics
 from tests.simulation.feed_files import KEYS, QUERY_ID, Row, rows_of_plan
 from tests.simulation.settings import BrokenPromiseError
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.dedupe.job import dedupe
+from halfbridge.spark_jobs.dedupe.command import dedupe
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.session.locked_jars import locked_jars
 

@@ -14,9 +14,9 @@ from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.clients import ensure_topics, new_topics
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
-from halfbridge.spark_jobs.sink.topics import ensure_topics, new_topics
 from halfbridge.testkit.children import Children, Interrupts
 from tests.spark.sink_scene import SinkScene, key_of, until, value_of
 

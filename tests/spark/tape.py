@@ -24,7 +24,7 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
-from halfbridge.spark_jobs.reading.snapshot import Range, Snapshot
+from halfbridge.spark_jobs.reading.offsets import Range, Snapshot
 from halfbridge.spark_jobs.reading.topics import KAFKA_SCHEMA, LOG_APPEND_TIME
 from tests.kit.records import A_HALF, A_LETTER, AN_OP
 

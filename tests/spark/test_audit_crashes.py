@@ -14,7 +14,7 @@ import pytest
 
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
-from halfbridge.spark_jobs.audit.sift import DELIVERED, ROLLED_BACK
+from halfbridge.spark_jobs.audit.verdict import DELIVERED, ROLLED_BACK
 from halfbridge.testkit.memory import MemoryStack, Step
 from halfbridge.testkit.memory.network import Kind, Network
 from tests.spark.marks import INTERPRETED

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs.audit.bounds import SKEW_MS
-from halfbridge.spark_jobs.audit.others import Others
+from halfbridge.spark_jobs.audit.bounds import SKEW_MS, Others
 from halfbridge.spark_jobs.audit.run import audited
-from halfbridge.spark_jobs.reading.snapshot import Range
+from halfbridge.spark_jobs.reading.offsets import Range
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, Half, Tape
 

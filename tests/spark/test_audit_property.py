@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
-from halfbridge.spark_jobs.audit.finding import VIOLATIONS
+from halfbridge.spark_jobs.audit.findings import VIOLATIONS
 from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_oracle import expected
 from tests.spark.marks import INTERPRETED

@@ -10,7 +10,7 @@ import pytest
 from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.audit.bounds import Bounds
-from halfbridge.spark_jobs.audit.finding import LATE, VIOLATIONS
+from halfbridge.spark_jobs.audit.findings import LATE, VIOLATIONS
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.dead_letters import TOPIC, Scene, sent

@@ -18,8 +18,8 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_letters,
     facts_of_ops,
 )
-from halfbridge.spark_jobs.reading.believed import Believed, believed
-from halfbridge.spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
+from halfbridge.spark_jobs.reading.decisions import Believed, believed
+from halfbridge.spark_jobs.stuck.table import merged, state_of_halves, state_of_ops, undecided
 from tests.kit.signing import a_ring, a_table, write_key_file
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import GROUP, NAMES, Tape

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.spark_jobs.dedupe import main
 from halfbridge.spark_jobs.ingest import main as ingest
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.serde.headers import real_headers
-from halfbridge.spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
+from halfbridge.spark_jobs.dedupe.command import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.spark_jobs.tables.delta import DeltaWriter
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.delta import DeltaWriter, read_table
 from halfbridge.spark_jobs.tables.storage import Storage
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.spark_jobs.dedupe.job import dedupe
-from halfbridge.spark_jobs.ingest.rows import PARTITION_COLUMNS
-from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.dedupe.command import dedupe
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.ingest.sinks import PARTITION_COLUMNS
 from halfbridge.spark_jobs.replay.job import Replay, plan_replay
 from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
 from halfbridge.spark_jobs.tables.delta import DeltaWriter

@@ -14,13 +14,12 @@ from click.testing import CliRunner, Result
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.ingest.job import Ingest, ingest
+from halfbridge.spark_jobs.ingest.command import Ingest, ingest
 from halfbridge.spark_jobs.jobs.options import Trigger
-from halfbridge.spark_jobs.jobs.topic_ids import TopicsChangedError
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.topics import Topics
-from halfbridge.spark_jobs.tables.checkpoints import JOB_FILE, TOPIC_IDS_FILE
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.checkpoints import JOB_FILE, TOPIC_IDS_FILE, TopicsChangedError
+from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.real_topic import BORN_MS, DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.ingest_driver import GO, HELD
 from tests.spark.real_topic import Real, make_topic
 from tests.spark.sink_scene import until

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

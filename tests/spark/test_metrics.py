@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from halfbridge.spark_jobs.jobs.metrics import metrics_served
+from halfbridge.spark_jobs.jobs.progress import metrics_served
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.topics import Topics, stream_topics
 from tests.kit.http import answer_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.spark_jobs.reading.topics import KAFKA_SCHEMA
-from halfbridge.spark_jobs.replay.rows import REPLAY_ID, selected
+from halfbridge.spark_jobs.replay.job import REPLAY_ID, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

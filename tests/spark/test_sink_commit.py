@@ -14,6 +14,7 @@ from halfbridge.serde.headers import CONTEXT, INTERNAL, parse_half
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.records import OpKind, SinkContext
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
@@ -21,7 +22,6 @@ from halfbridge.spark_jobs.sink.errors import (
     SinkSetupError,
     UnknownPastError,
 )
-from halfbridge.spark_jobs.sink.topics import ensure_topics
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
 

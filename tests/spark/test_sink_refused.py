@@ -21,8 +21,8 @@ from halfbridge.serde.records import (
     new_half,
 )
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink import dead_letters as refused
 from halfbridge.spark_jobs.sink import progress as progress_module
-from halfbridge.spark_jobs.sink import refused
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 from halfbridge.spark_jobs.sink.errors import RefusedError, SearchLimitError
 from halfbridge.spark_jobs.sink.progress import SinkMetrics, SinkProgress, sink_progress

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Producer
 from halfbridge.serde.headers import real_headers
 from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.spark_jobs.sink.errors import RowError
-from halfbridge.spark_jobs.sink.real_topic import delivered_bytes
+from halfbridge.spark_jobs.sink.rows import delivered_bytes
 from tests.spark.sink_scene import value_of
 
 if TYPE_CHECKING:

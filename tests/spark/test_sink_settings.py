@@ -13,7 +13,7 @@ from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.kafka import settings_topic
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.records import DaemonSettings
-from halfbridge.spark_jobs.sink.daemon_settings import check_age
+from halfbridge.spark_jobs.sink.clients import check_age
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 if TYPE_CHECKING:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.serde.records import OpKind, OpSource
-from halfbridge.spark_jobs.stuck.command import report_of
-from halfbridge.spark_jobs.stuck.report import text_lines
-from halfbridge.spark_jobs.stuck.state import (
+from halfbridge.spark_jobs.stuck.command import report_of, text_lines
+from halfbridge.spark_jobs.stuck.table import (
+    GENERATIONS_KEPT,
     STATE,
+    Table,
+    keep_up,
     kept,
     merged,
     state_of_halves,
     state_of_ops,
     undecided,
 )
-from halfbridge.spark_jobs.stuck.table import GENERATIONS_KEPT, Table, keep_up
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, PAIRS, Tape
 

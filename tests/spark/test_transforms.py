@@ -8,7 +8,7 @@ import pytest
 from pyspark.testing import assertSchemaEqual
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_headers
-from halfbridge.spark_jobs.reading.transforms import rows_per_transaction, with_transaction_id
+from halfbridge.spark_jobs.reading.wire import rows_per_transaction, with_transaction_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

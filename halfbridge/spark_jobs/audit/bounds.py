@@ -1,11 +1,17 @@
 """Columns that compare a record with the bounds of the snapshot.
 
 They tell a record that is missing from a record that was deleted or cannot be visible yet.
+
+Transactions of other installations that deliver to the same real topic.
+
+A real record carries its transaction id, but not the installation that delivered it. The record
+belongs to the installation whose half topic has the id, and only that installation's audit judges
+the record. A record whose id is in no half topic is a phantom in every audit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
@@ -13,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-    from halfbridge.spark_jobs.reading.snapshot import Range, Snapshot
+    from halfbridge.spark_jobs.reading.offsets import Range, Snapshot
 
 # What is decided and not delivered for longer is overdue. A worker that is replaced rebuilds a
 # million undecided transactions in a tenth of this time (docs/benchmarks.md).
@@ -155,3 +161,18 @@ def _lookup(values: Mapping[int, int] | Mapping[str, int], key: Column, kind: st
         return F.lit(None).cast(kind)
     pairs = [F.lit(each) for pair in values.items() for each in pair]
     return F.try_element_at(F.create_map(*pairs), key).cast(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What the half topics of other installations hold.
+
+    Attributes:
+        ranges: Half topic -> partition -> the offsets that are read.
+        ids: Column txn: the transaction ids in these topics; None without such topics.
+        topic_ids: Half topic -> Kafka's id.
+    """
+
+    ranges: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
+    ids: DataFrame | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)

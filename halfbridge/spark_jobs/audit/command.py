@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds
+from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds, Others
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
     facts_of_halves,
@@ -21,15 +21,12 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
-from halfbridge.spark_jobs.audit.others import Others
-from halfbridge.spark_jobs.audit.report import make_report, text_lines
-from halfbridge.spark_jobs.audit.run import audited
+from halfbridge.spark_jobs.audit.run import audited, make_report, text_lines
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs import options
-from halfbridge.spark_jobs.jobs.errors import JobError
-from halfbridge.spark_jobs.jobs.topic_ids import refuse_changed
-from halfbridge.spark_jobs.reading.believed import believed
 from halfbridge.spark_jobs.reading.cluster import connect
-from halfbridge.spark_jobs.reading.snapshot import Snapshot, read_snapshot
+from halfbridge.spark_jobs.reading.decisions import believed
+from halfbridge.spark_jobs.reading.offsets import Snapshot, read_snapshot
 from halfbridge.spark_jobs.reading.take_snapshot import (
     SETTLE_S,
     audit_snapshot,
@@ -38,6 +35,7 @@ from halfbridge.spark_jobs.reading.take_snapshot import (
 )
 from halfbridge.spark_jobs.reading.topics import Topics, read_ranges
 from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.tables.checkpoints import refuse_changed
 from halfbridge.spark_jobs.tables.storage import Storage, jvm_of
 
 if TYPE_CHECKING:
@@ -45,8 +43,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.reading.believed import Believed
-    from halfbridge.spark_jobs.reading.snapshot import Range
+    from halfbridge.spark_jobs.reading.decisions import Believed
+    from halfbridge.spark_jobs.reading.offsets import Range
 
 FINDINGS_SHOWN = 100  # in text and report; a table holds them all
 _APP_NAME = "halfbridge-audit"

@@ -3,11 +3,16 @@
 Keys, values and headers become a hash in the step that reads them, so that they are never stored or
 shuffled. Every row of the four kinds of topics becomes exactly one fact. Unreadable records and
 records of other producers become facts too.
+
+The headers of a half record as columns. The rules are those of serde.headers.
+
+Append times of records, as columns.
 """
 
 from __future__ import annotations
 
 from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -15,35 +20,40 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.headers import (
     BORN_TIMESTAMP,
+    CONTEXT,
     DEAD,
     DEAD_MARK,
+    HALF,
+    INTERNAL,
     MESSAGE_INDEX,
+    RESERVED,
+    SIGN,
     TRANSACTION_ID,
 )
 from halfbridge.serde.identity import CHANGE_ID_PREFIX
 from halfbridge.serde.limits import (
+    IDENTITY_BYTES_MAX,
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
+    ORIGINAL_METADATA_BYTES_MAX,
+    SIGNATURE_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
+from halfbridge.serde.protocol import NO_APPEND_MS
 from halfbridge.serde.records import DeadReason
-from halfbridge.serde.topics import SYSTEM
-from halfbridge.spark_jobs.audit.half_headers import (
-    half_bytes,
-    half_hash,
-    is_flawed,
-    unread_half,
-    user_bytes,
-)
-from halfbridge.spark_jobs.audit.times import append_ms, first_append_ms
+from halfbridge.serde.topics import DEAD_LETTERS, SYSTEM
 from halfbridge.spark_jobs.reading.decisions import claimed_age_ms
+from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME
 from halfbridge.spark_jobs.reading.wire import (
+    BROKEN,
     DEAD_SCHEMAS,
     HALF_SCHEMAS,
     OP_SCHEMAS,
+    TOO_LONG,
     Encoded,
     content_hash,
+    first_header,
     last_header,
     without,
 )
@@ -51,7 +61,7 @@ from halfbridge.spark_jobs.reading.wire import (
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from halfbridge.spark_jobs.reading.believed import Believed
+    from halfbridge.spark_jobs.reading.decisions import Believed
 
 # The kind of record that a fact is about. Numbers, because millions of them are compared.
 IS_HALF = 0
@@ -76,7 +86,6 @@ NAMES = {
     IS_JUNK_COPY: "dead_letter_of_unreadable",
     IS_MARK: "mark_of_dead_letter",
 }
-
 # Columns of every frame of facts. `part` and `at` are partition and offset of the row. A "letter"
 # is a dead letter.
 FACTS = {
@@ -303,3 +312,122 @@ def _if_read(column: Column) -> Column:
 
 def _identity(pair: Column, record: Column) -> Column:
     return F.xxhash64(pair, record["resume_count"], record["producer_group"])
+
+
+def half_bytes(headers: Column) -> Column:
+    """Return RMQ_HALF. Clients write it as the last header; else the first of that name counts."""
+    last = F.try_element_at(headers, F.lit(-1))
+    return F.when(last["key"] == HALF, last["value"]).otherwise(first_header(headers, HALF))
+
+
+def unread_half(encoded: Encoded, meta: Column) -> Column:
+    """Return why a half record cannot be read; null for a readable record."""
+    names = (meta["transaction_id"], meta["producer_group"], meta["real_topic"])
+    empty = reduce(or_, (name == "" for name in names))
+    return F.coalesce(
+        encoded.unread(meta, "transaction_id"),
+        F.when(_is_too_long(F.col("headers"), CONTEXT, METADATA_BYTES_MAX), TOO_LONG),
+        F.when(_is_too_long(F.col("headers"), SIGN, SIGNATURE_BYTES_MAX), TOO_LONG),
+        F.when(_count(F.col("headers"), SIGN) > 1, BROKEN),
+        F.when(_has_no_room(encoded.data, meta), TOO_LONG),
+        F.when((meta["message_index"] < 0) | empty | _is_internal(meta["producer_group"]), BROKEN),
+    )
+
+
+def half_hash(meta: Column, headers: Column) -> Column:
+    """Return the hash of those parts of a half record that must be delivered unchanged."""
+    return content_hash(
+        topic=meta["real_topic"],
+        key=F.col("key"),
+        value=F.col("value"),
+        headers=without(headers, *INTERNAL),
+        born=meta["born_timestamp"].cast("string"),
+    )
+
+
+def is_flawed(headers: Column) -> Column:
+    """Tell whether a half message must never be delivered.
+
+    Such a half message has an internal header twice, or a user's header with a reserved name.
+    """
+    user = without(headers, *INTERNAL)
+    forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
+    internal = F.size(headers) - F.size(user)
+    # A record with RMQ_SIGN twice cannot be read (`unread_half`).
+    twice = (_count(headers, HALF) > 1) | (_count(headers, CONTEXT) > 1)
+    return F.when(internal > 1, twice).otherwise(F.lit(col=False)) | forged
+
+
+def user_bytes(key: Column, value: Column, headers: Column, has_flaw: Column) -> Column:
+    """Return the bytes that count towards a transaction's limit: serde.headers.user_bytes."""
+    counted = F.when(has_flaw, _sizes(headers)).otherwise(_sizes(headers, *INTERNAL))
+    return (
+        F.coalesce(F.octet_length(key), F.lit(0))
+        + F.coalesce(F.octet_length(value), F.lit(0))
+        + F.when(F.size(headers) > 1, counted).otherwise(0)
+    )
+
+
+def _sizes(headers: Column, *but: str) -> Column:
+    """Return the bytes of the headers' names and values, without the headers named by `but`."""
+
+    def added(total: Column, header: Column) -> Column:
+        in_value = F.coalesce(F.octet_length(header["value"]), F.lit(0))
+        size_bytes = F.octet_length(header["key"]) + in_value
+        return total + F.when(header["key"].isin(*but), 0).otherwise(size_bytes)
+
+    return F.aggregate(headers, F.lit(0).cast("long"), added)
+
+
+def _count(headers: Column, name: str) -> Column:
+    return F.size(headers) - F.size(without(headers, name))
+
+
+def _is_too_long(headers: Column, name: str, bytes_max: int) -> Column:
+    return F.array_contains(headers["key"], name) & F.exists(
+        headers,
+        lambda header: (header["key"] == name) & (F.octet_length(header["value"]) > bytes_max),
+    )
+
+
+def _has_no_room(data: Column, meta: Column) -> Column:
+    """Tell whether a copy or a DISCARD of this half message would be too long to be read."""
+    is_original = meta["origin_offset"] < 0
+    identity_bytes = F.octet_length(meta["transaction_id"]) + F.octet_length(meta["producer_group"])
+    is_long = is_original & (F.octet_length(data) > ORIGINAL_METADATA_BYTES_MAX)
+    return is_long | (identity_bytes > IDENTITY_BYTES_MAX)
+
+
+def _is_internal(name: Column) -> Column:
+    """Tell whether a producer group has an internal name: serde's holds_internal_name."""
+    return name.contains(SYSTEM) | name.endswith(DEAD_LETTERS)
+
+
+def append_ms() -> Column:
+    """Return the broker's append time of a row; NO_APPEND_MS where the writer set the time."""
+    is_brokers = F.col("timestampType") == LOG_APPEND_TIME
+    return F.when(is_brokers, F.unix_millis("timestamp")).otherwise(NO_APPEND_MS)
+
+
+def first_append_ms(meta: Column) -> Column:
+    """Return the append time of the original: HalfRead.first_append_ms as a column."""
+    is_copy = meta["origin_offset"] >= 0
+    claimed_ms = F.greatest(meta["first_append_timestamp"], F.lit(NO_APPEND_MS))
+    is_younger = (append_ms() >= 0) & (claimed_ms > append_ms())
+    return F.when(is_copy & ~is_younger, claimed_ms).otherwise(append_ms())
+
+
+def born_ms(original_ms: Column, copied_ms: Column) -> Column:
+    """Return the time from which a transaction's age counts (checker.core.rebuild).
+
+    Args:
+        original_ms: Append time of the first original; null without an original.
+        copied_ms: The lowest first append time that a copy carries; null without a copy.
+
+    Returns:
+        The time in ms; NO_APPEND_MS where the age is not known.
+    """
+    first_ms = F.coalesce(original_ms, F.lit(NO_APPEND_MS))
+    is_by_copy = (copied_ms < 0) | (first_ms < 0)
+    both = F.when(is_by_copy, copied_ms).otherwise(F.least(first_ms, copied_ms))
+    return F.when(copied_ms.isNull(), first_ms).otherwise(both)

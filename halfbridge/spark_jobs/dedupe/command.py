@@ -1,13 +1,45 @@
-"""The command `dedupe`."""
+"""The command `dedupe`.
+
+Runs dedupe: reads the whole input, compares it day by day, and writes the days that differ.
+
+Finds duplicate rows of an ingested table. Pure.
+
+A real record carries the index of its message in the header `__messageIndex__`. A record without
+that header is the first message of its transaction, or was delivered by an older daemon. The other
+columns of the record still tell a message that was delivered twice from two equal messages.
+
+- **The same record**: topic, partition, offset, timestamp and bytes are equal. Two ingestions
+  overlapped.
+- **The same message**: transaction, topic and bytes are equal, but the timestamps differ. The
+  daemon delivers a transaction in one kafka_txn, with one timestamp. So equal messages of one
+  delivery are different messages that the user sent, and equal messages of two deliveries are one
+  message that was delivered twice. Example: two equal messages have the timestamp 10:00, and two
+  more have 10:05. The first of 10:05 is the first of 10:00, delivered again; so is the second.
+  `checker init --accept-duplicates` may cause such deliveries.
+
+`__messageIndex__` is among the compared bytes. So messages with different indices are never the
+same. A message that an older daemon delivered first and a newer daemon again is kept twice.
+
+After a broker has refused the daemon's timestamps (`checker.loop.stamps`), the records of one
+delivery may differ by milliseconds. Equal messages without an index are then taken for repeated
+deliveries.
+
+With timestamps of the broker (LogAppendTime), deliveries cannot be distinguished. Rows without an
+index are then compared as records only: a duplicate message is better than a lost one.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.spark_jobs.dedupe.job import Deduped, dedupe
+from halfbridge.serde.headers import MESSAGE_INDEX
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest.sinks import FORMATS
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
@@ -17,11 +49,18 @@ from halfbridge.spark_jobs.jobs.options import (
     spark_option,
     write_report,
 )
+from halfbridge.spark_jobs.reading.wire import header_text
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.tables.storage import absolute
+from halfbridge.spark_jobs.tables.delta import DeltaWriter, exists, is_delta, read_table
+from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import date
     from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.window import WindowSpec
 
 
 @click.command(cls=JobCommand)
@@ -64,3 +103,225 @@ def _text(done: Deduped, output: str) -> str:
         f" {done.same_message:,} messages that were delivered again;"
         f" {done.days_written} of {done.days} days written"
     )
+
+
+PARTITION_COLUMN = "publish_date"
+_REQUIRED = (
+    *("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"),
+    *("transaction_id", "quarantined", PARTITION_COLUMN),
+)
+_FILE_LOG = "_spark_metadata"
+_PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+_MAP = '"type":"map"'  # in a type's JSON
+# Number and hash of a day's rows. Days with equal marks have equal rows.
+_Mark = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduped:
+    """The result of a run.
+
+    Attributes:
+        rows_read: Rows of the input.
+        same_record: Rows left out because another row is the same record.
+        same_message: Rows left out because another row is the same message.
+        rows_kept: Rows of the output.
+        days_written: Days of the output that were rewritten or emptied.
+        days: Days of the input.
+    """
+
+    rows_read: int
+    same_record: int
+    same_message: int
+    rows_kept: int
+    days_written: int
+    days: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers under the names that reports use."""
+        return asdict(self)
+
+
+def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
+    """Make `output` equal to `source` without duplicates.
+
+    The whole input is compared, because a message may be delivered again days later. Only the days
+    of the output that differ are written, so a second run writes nothing. Days that are no longer
+    in the input stay in the output.
+
+    Args:
+        spark: A session.
+        source: Absolute path or URI of an ingested table, in either format.
+        output: Absolute path or URI of the table to make.
+        kind: Format of `output`, `parquet` or `delta`. A Delta table changes in one transaction.
+            Readers of a Parquet directory may miss a day for the moment in which it is replaced.
+
+    Raises:
+        JobError: `source` or `output` is not such a table; the user must act.
+        PySparkException: Spark failed.
+    """
+    spark.conf.set(*_PARQUET_TIMES)
+    _check_output(spark, source, output, kind)
+    rows = read_table(spark, source)
+    if rows is None:
+        return Deduped(0, 0, 0, 0, 0, 0)
+    if missing := [name for name in _REQUIRED if name not in rows.columns]:
+        raise JobError(f"{source} has no column {missing[0]!r}: it is not a table of ingest")
+    marked = with_duplicates_marked(rows)
+    kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
+    days = _counts(marked)
+    present = _marks(read_table(spark, output), kept.columns) if exists(spark, output) else {}
+    wanted = _marks(kept, kept.columns)
+    changed = sorted(day for day, mark in wanted.items() if present.get(day) != mark)
+    # Days whose rows are all duplicates now, of rows that were ingested since the last run.
+    emptied = sorted(present.keys() & {each[PARTITION_COLUMN] for each in days} - wanted.keys())
+    if changed or emptied:
+        fresh = kept.filter(F.col(PARTITION_COLUMN).isin(changed))
+        _write(spark, fresh, output, kind, changed, emptied=emptied)
+    return Deduped(
+        rows_read=sum(each["rows_read"] for each in days),
+        same_record=sum(each["same_record"] for each in days),
+        same_message=sum(each["same_message"] for each in days),
+        rows_kept=sum(count for count, _ in wanted.values()),
+        days_written=len(changed) + len(emptied),
+        days=len(days),
+    )
+
+
+def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> None:
+    if source.rstrip("/") == output.rstrip("/"):
+        raise JobError("--input and --output are the same directory: the input must not change")
+    if not exists(spark, output):
+        return
+    if Storage(spark).names(join(output, _FILE_LOG)):
+        raise JobError(f"{output} is written by a stream (ingest?): give another --output")
+    if is_delta(spark, output) != (kind == "delta"):
+        raise JobError(f"{output} exists, and not in the format {kind}: give another --output")
+
+
+def _counts(marked: DataFrame) -> list[Any]:
+    duplicate = F.col("duplicate")
+    return (
+        marked.groupBy(PARTITION_COLUMN)
+        .agg(
+            F.count(F.lit(1)).alias("rows_read"),
+            F.count_if(duplicate == F.lit(SAME_RECORD)).alias("same_record"),
+            F.count_if(duplicate == F.lit(SAME_MESSAGE)).alias("same_message"),
+        )
+        .collect()
+    )
+
+
+def _marks(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Mark]:
+    """Return for each day the number of rows, and a hash of the rows in any order."""
+    if rows is None or not set(columns) <= set(rows.columns):
+        return {}
+    hashed = (_hashable(rows, name) for name in columns)
+    marks = rows.groupBy(PARTITION_COLUMN).agg(
+        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*hashed)).alias("mark")
+    )
+    return {row[PARTITION_COLUMN]: (row["row_count"], row["mark"]) for row in marks.collect()}
+
+
+def _hashable(rows: DataFrame, name: str) -> Column:
+    """Return the column; as JSON if it contains a map, because Spark does not hash maps."""
+    holds_map = _MAP in rows.schema[name].dataType.json()
+    return F.to_json(name) if holds_map else F.col(name)
+
+
+def _write(
+    spark: SparkSession,
+    rows: DataFrame,
+    output: str,
+    kind: str,
+    days: list[date],
+    *,
+    emptied: list[date],
+) -> None:
+    """Replace the rows of `days` in the table by `rows`, and remove the days `emptied`."""
+    if kind == "delta":
+        table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
+        table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in (*days, *emptied)])
+        return
+    if days:
+        (
+            rows.write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")  # only the days that `rows` has
+            .partitionBy(PARTITION_COLUMN)
+            .parquet(output)
+        )
+    storage = Storage(spark)
+    for day in emptied:
+        storage.remove_tree(join(output, f"{PARTITION_COLUMN}={day.isoformat()}"))
+
+
+SAME_RECORD = "same record"
+SAME_MESSAGE = "same message"
+_CREATE_TIME = 0  # Kafka's code of the timestamp type, as Spark's column has it
+_PLACE = ("topic", "partition", "offset")
+_DIGESTS = ("_key", "_value", "_headers")
+# A transaction, or a single record without a transaction. Rows are compared within a unit only, so
+# that they are shuffled once, and the records of other producers are spread over all tasks.
+_UNIT = "_unit"
+_COPY = "_copy"
+
+
+def with_duplicates_marked(rows: DataFrame) -> DataFrame:
+    """Return all rows, each with its message index or marked as a duplicate.
+
+    Args:
+        rows: An ingested table: topic, partition, offset, timestamp, timestamp_type, key, value,
+            headers, transaction_id, quarantined and any other columns.
+
+    Returns:
+        The columns of `rows`, then duplicate string and message_index long. duplicate is
+        SAME_RECORD, SAME_MESSAGE, or null for a row to keep. message_index is 0, 1, ... among the
+        kept rows of a transaction, by topic, partition and offset; within a partition that is the
+        order in which the messages were sent. message_index is null for duplicates and for records
+        without a transaction. It is not the index in the header, which rows of older daemons lack.
+        (transaction_id, message_index) is unique, and independent of the order of the rows.
+    """
+    record = (*_PLACE, "timestamp", *_DIGESTS)
+    content = ("topic", *_DIGESTS)
+    place = [F.col(name) for name in (*_PLACE, "timestamp")]
+    # One row of the two may be quarantined: its schema was not known when it was ingested.
+    same_record = Window.partitionBy(_UNIT, *record).orderBy("quarantined")
+    delivery = Window.partitionBy(_UNIT, "timestamp", *content).orderBy(*place)
+    same_message = Window.partitionBy(_UNIT, *content, _COPY).orderBy(*place)
+    transaction = Window.partitionBy(_UNIT).orderBy(*place, *_DIGESTS, "_again")
+    kept = F.col("duplicate").isNull()
+    by_time = F.col("timestamp_type") == _CREATE_TIME
+    by_index = header_text(MESSAGE_INDEX).isNotNull()
+    can_tell = F.col("transaction_id").isNotNull() & (by_time | by_index)
+    counted = F.sum(F.when(kept, 1)).over(transaction.rowsBetween(Window.unboundedPreceding, 0))
+    return (
+        rows.withColumns(_helpers())
+        .repartition(_UNIT)
+        .withColumn("_again", F.row_number().over(same_record) > 1)
+        .withColumn(_COPY, _numbered(delivery))
+        .withColumn("_repeated", can_tell & (_numbered(same_message) > 1))
+        .withColumn(
+            "duplicate",
+            F.when(F.col("_again"), SAME_RECORD).when(F.col("_repeated"), SAME_MESSAGE),
+        )
+        .withColumn(
+            "message_index", F.when(kept & F.col("transaction_id").isNotNull(), counted - 1)
+        )
+        .select(*rows.columns, "duplicate", "message_index")
+    )
+
+
+def _helpers() -> dict[str, Column]:
+    alone = F.concat_ws("/", *(F.col(name).cast("string") for name in _PLACE))
+    return {
+        _UNIT: F.coalesce("transaction_id", alone),
+        "_key": F.sha2("key", 256),
+        "_value": F.sha2("value", 256),
+        "_headers": F.sha2(F.to_json("headers").cast("binary"), 256),
+    }
+
+
+def _numbered(window: WindowSpec) -> Column:
+    """Return 1, 2, ... over a window, without counting repeated records."""
+    first = F.when(~F.col("_again"), 1)
+    return F.sum(first).over(window.rowsBetween(Window.unboundedPreceding, 0))

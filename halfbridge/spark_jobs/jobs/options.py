@@ -18,7 +18,7 @@ import click
 
 from halfbridge.serde.errors import KeyFileError
 from halfbridge.serde.settings import variable
-from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.reading.topics import cluster_options
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.locked_jars import JarsError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 
 from halfbridge.serde.progress import ProgressError, parse_progress
-from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.tables.storage import jvm_of
 
 if TYPE_CHECKING:

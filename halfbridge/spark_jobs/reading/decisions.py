@@ -1,12 +1,35 @@
-"""The table of halfbridge.serde.protocol as columns: which ops decide, and which contradict."""
+"""The table of halfbridge.serde.protocol as columns: which ops decide, and which contradict.
+
+Which half and op records are believed: the daemon's own function, by a Python UDF.
+
+Everything else of a job runs in the JVM. Signatures do not: their rules stand in serde.verifier,
+once, and a second form of them in SQL could judge otherwise. Only with a key file a Python process
+sees each row.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError, NotBelievedError
+from halfbridge.serde.headers import parse_half
+from halfbridge.serde.key_file import load_key_file
 from halfbridge.serde.protocol import DISCARDERS, EFFECTS, STATE_AFTER, YIELDING, State
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
+from halfbridge.serde.verifier import Verifier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.signing_keys import KeyRing
+    from halfbridge.serde.topics import TopicNames
 
 _DISCARD = OpKind.DISCARD.value
 _DECIDING = [kind.value for kind in OpKind if EFFECTS[State.UNDECIDED, kind] in STATE_AFTER]
@@ -38,3 +61,85 @@ def proves_its_age(claimed_ms: Column, op_append_ms: Column, first_append_ms: Co
 def covers_what_is_there(resume: Column, source: Column, count: Column) -> Column:
     """Tell whether a COMMIT delivers what is there, as `protocol.covers_what_is_there`."""
     return (count == COUNT_UNKNOWN) & (resume > 0) & (source == OpSource.OPERATOR.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """Judges signatures as the daemon does.
+
+    Attributes:
+        ring: What the key file says; executors get it.
+        names: The installation's topics.
+    """
+
+    ring: KeyRing
+    names: TopicNames
+
+    def half_doubt(self, append_ms: Column) -> Column:
+        """Return why a row of the half topic is not believed; null where it is, or is unreadable.
+
+        Args:
+            append_ms: The row's append time, or NO_APPEND_MS.
+        """
+        return _judged(partial(_half_doubt, self), append_ms)
+
+    def op_doubt(self, append_ms: Column) -> Column:
+        """Return the same of a row of the op topic."""
+        return _judged(partial(_op_doubt, self), append_ms)
+
+
+def believed(path: Path | None, names: TopicNames) -> Believed | None:
+    """Return what judges by the key file at `path`; None without one: every record is believed.
+
+    Raises:
+        KeyFileError: the file cannot be used; its owner corrects it.
+    """
+    return None if path is None else Believed(load_key_file(path), names)
+
+
+def _judged(doubt: Any, append_ms: Column) -> Column:
+    judge = F.udf(doubt, "string")
+    return judge(F.col("partition"), append_ms, F.col("key"), F.col("value"), F.col("headers"))
+
+
+def _half_doubt(judge: Believed, *row: Any) -> str | None:
+    partition, append_ms, key, value, headers = row
+    pairs = _pairs(headers)
+    try:
+        metadata, _ = parse_half(pairs)
+        Verifier(judge.ring, judge.names).check_half(
+            partition, append_ms, metadata, headers=pairs, key=_bytes(key), value=_bytes(value)
+        )
+    except NotBelievedError as error:
+        return error.reason
+    except DecodeError:
+        return None  # the columns say why it cannot be read
+    return None
+
+
+def _op_doubt(judge: Believed, *row: Any) -> str | None:
+    partition, append_ms, key, value, headers = row
+    data = _bytes(value) or b""
+    try:
+        op = OP.decode(data)
+        Verifier(judge.ring, judge.names).check_op(
+            partition,
+            append_ms,
+            op,
+            headers=lambda: _pairs(headers),
+            key=_bytes(key),
+            value=data,
+        )
+    except NotBelievedError as error:
+        return error.reason
+    except DecodeError:
+        return None
+    return None
+
+
+def _pairs(headers: Any) -> Headers:
+    return [(each["key"], _bytes(each["value"])) for each in headers or ()]
+
+
+def _bytes(data: bytearray | None) -> bytes | None:
+    return None if data is None else bytes(data)

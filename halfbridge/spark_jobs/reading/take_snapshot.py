@@ -28,9 +28,9 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.headers import DEAD, TRANSACTION_ID
 from halfbridge.serde.topics import DEAD_LETTERS, TopicNames
-from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.cluster import Applied, Brokers, connect
-from halfbridge.spark_jobs.reading.snapshot import NOTHING_LEFT_MS, Range, Snapshot
+from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS, Range, Snapshot
 from halfbridge.spark_jobs.reading.topics import (
     LOG_APPEND_TIME,
     Topics,

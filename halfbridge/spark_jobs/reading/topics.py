@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, Position
+from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.reading.snapshot import Range
+    from halfbridge.spark_jobs.reading.offsets import Range
 
 # The columns of Spark's Kafka source.
 KAFKA_SCHEMA = (

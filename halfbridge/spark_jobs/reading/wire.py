@@ -2,6 +2,8 @@
 
 A record's bytes are what serde writes; a row that cannot be read keeps its place with a reason,
 as the daemon keeps it with a dead letter. No Python function ever sees a row.
+
+Pure steps from one DataFrame to the next: no actions, no UDFs, a select contract at the end.
 """
 
 from __future__ import annotations
@@ -16,17 +18,16 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
+from halfbridge.serde.headers import TRANSACTION_ID
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 # File stems of the schemas, oldest first, as serde's codecs have them.
 HALF_SCHEMAS = ("half_metadata.v1",)
 OP_SCHEMAS = ("op.v1",)
 DEAD_SCHEMAS = ("dead_letter.v1", "dead_letter.v2")
-
 _TO_THE_END = 2**31 - 1  # the largest length of Spark's substring
-
 # Why a record cannot be read.
 MISSING = "missing"
 TOO_LONG = "longer than the protocol allows"
@@ -99,8 +100,6 @@ class Encoded:
 
 
 # No lambda: Spark interprets those, and a plan that holds one is not compiled as a whole.
-
-
 def last_header(headers: Column, name: str) -> Column:
     """Return the value of the last header of that name; null when there is none."""
     from_end = F.array_position(F.reverse(headers["key"]), name)
@@ -131,3 +130,48 @@ def content_hash(
         lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]),
     )
     return F.xxhash64(topic, key.isNull(), key, value.isNull(), value, born, each)
+
+
+def with_transaction_id(records: DataFrame) -> DataFrame:
+    """Return the records of a real topic, each with the id of its transaction.
+
+    Args:
+        records: Has key, value, topic, partition, offset, timestamp, headers (`topics`).
+
+    Returns:
+        Those seven columns and transaction_id string; null for a record that another producer
+        wrote, or whose id is no text.
+    """
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        header_text(TRANSACTION_ID).alias("transaction_id"),
+    )
+
+
+def rows_per_transaction(records: DataFrame) -> DataFrame:
+    """Return how many rows each transaction has.
+
+    Args:
+        records: Has transaction_id.
+
+    Returns:
+        transaction_id string, row_count long; unique by transaction_id, in no order. Rows without
+        an id are counted under null.
+    """
+    counted = records.groupBy("transaction_id").agg(F.count(F.lit(1)).alias("row_count"))
+    return counted.select("transaction_id", "row_count")
+
+
+def header_text(name: str) -> Column:
+    """Return the last header of that name as text; null when absent, empty or not UTF-8.
+
+    Kafka allows a name twice. The daemon appends its headers to the user's, so the last is its.
+    """
+    last = last_header(F.col("headers"), name)
+    return F.nullif(F.try_validate_utf8(last.cast("string")), F.lit(""))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
@@ -18,7 +18,7 @@ from halfbridge.spark_jobs.jobs.options import (
     sink_key_file_option,
     write_report,
 )
-from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, from_option, to_option
+from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, from_option, to_option
 from halfbridge.spark_jobs.reading.topics import Topics
 from halfbridge.spark_jobs.replay.job import Replay, Sent, preview, replay
 from halfbridge.spark_jobs.session.local import spark_session

@@ -1,34 +1,41 @@
-"""Runs a replay: sends one slice after the other, each as one batch of the sink."""
+"""Runs a replay: sends one slice after the other, each as one batch of the sink.
+
+Divides the rows of a replay into slices, which stay the same when it is resumed. Pure.
+
+Selects the rows of a source, and makes the rows that are sent. Pure.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections.abc import (
+    Mapping,  # noqa: TC003 (fields' types)
+    Sequence,  # noqa: TC003 (fields' types)
+)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.spark_jobs.jobs.errors import JobError
-from halfbridge.spark_jobs.jobs.topic_ids import refuse_changed
+from halfbridge.serde.headers import RESERVED
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.cluster import connect
-from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, Position
-from halfbridge.spark_jobs.reading.snapshot import Range
+from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, Position, Range
 from halfbridge.spark_jobs.reading.topics import Topics, cluster_options, read_ranges, read_topics
-from halfbridge.spark_jobs.replay.plan import Bounds, Place, ReplayPlan, make_plan, read_plan
-from halfbridge.spark_jobs.replay.rows import COLUMNS, replayed, selected, within
 from halfbridge.spark_jobs.sink import register
+from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
-from halfbridge.spark_jobs.sink.topics import ensure_topics
-from halfbridge.spark_jobs.tables.checkpoints import check_same, count_done
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.checkpoints import check_same, count_done, refuse_changed
+from halfbridge.spark_jobs.tables.delta import read_table
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PLAN_FILE = "plan.json"
 _DONE = "done"
@@ -311,3 +318,180 @@ def _refuse_replayed(job: Replay) -> None:
             f"replay {job.replay_id} was begun before: resume it with its --checkpoint, or choose"
             " another --replay-id"
         )
+
+
+PLAN_VERSION = 1
+Bounds = dict[tuple[str, int], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The rows of one source partition.
+
+    Attributes:
+        topic: Source topic.
+        partition: Source partition.
+        low: Lowest offset of the rows.
+        high: Highest offset of the rows, plus one.
+        rows: Number of rows.
+    """
+
+    topic: str
+    partition: int
+    low: int
+    high: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """The plan of a whole replay.
+
+    Attributes:
+        identity: The settings that must not change when the replay is resumed; JSON values.
+        places: The source partitions.
+        slices: Number of slices; each is one batch of the sink.
+        topic_id: Kafka's id of the source topic; empty for a table, and in plans of halfbridge 0.1.
+    """
+
+    identity: Mapping[str, Any]
+    places: tuple[Place, ...]
+    slices: int
+    topic_id: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in all source partitions."""
+        return sum(place.rows for place in self.places)
+
+    def bounds(self, number: int) -> Bounds:
+        """Return the offsets [low, high) of each source partition in slice `number`.
+
+        Each slice takes its share of each partition, in the order of the offsets, so that rows with
+        the same key keep their order. Example: of a partition with the offsets 0 to 999, slice 1 of
+        4 has [250, 500).
+        """
+        return {
+            (place.topic, place.partition): (_cut(place, number, self.slices), end)
+            for place in self.places
+            if (end := _cut(place, number + 1, self.slices)) > _cut(place, number, self.slices)
+        }
+
+    def to_json(self) -> str:
+        """Return the plan as the text of the checkpoint's file."""
+        places = [
+            [place.topic, place.partition, place.low, place.high, place.rows]
+            for place in self.places
+        ]
+        plan = {
+            "plan_version": PLAN_VERSION,
+            "identity": dict(self.identity),
+            "slices": self.slices,
+            "topic_id": self.topic_id,
+            "places": places,
+        }
+        return json.dumps(plan, indent=1) + "\n"
+
+
+def make_plan(
+    identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int, topic_id: str = ""
+) -> ReplayPlan:
+    """Return a plan of slices with about `slice_rows` rows each; 0 slices for 0 rows."""
+    rows = sum(place.rows for place in places)
+    ordered = sorted(places, key=lambda place: (place.topic, place.partition))
+    return ReplayPlan(identity, tuple(ordered), -(-rows // slice_rows), topic_id)
+
+
+def read_plan(text: str, where: str) -> ReplayPlan:
+    """Return the plan in the text of a checkpoint's file.
+
+    Raises:
+        JobError: The text is damaged or of another version; the user must act.
+    """
+    try:
+        kept = json.loads(text)
+        if kept["plan_version"] != PLAN_VERSION:
+            raise ValueError(f"version {kept['plan_version']}")  # noqa: TRY301 (one handler)
+        places = tuple(Place(*each) for each in kept["places"])
+        topic_id = str(kept.get("topic_id", ""))
+        return ReplayPlan(kept["identity"], places, int(kept["slices"]), topic_id)
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobError(
+            f"{where} is damaged: {error}. Restore it, or start again with another --replay-id"
+        ) from error
+
+
+def _cut(place: Place, number: int, slices: int) -> int:
+    return place.low + (place.high - place.low) * number // slices
+
+
+REPLAY_ID = "replay.id"
+# Columns of a source. Spark's Kafka source and the table of `ingest` have them.
+COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
+_HEADERS = "array<struct<key: string, value: binary>>"
+
+
+def selected(rows: DataFrame, *, where: str, replay_id: str) -> DataFrame:
+    """Return the COLUMNS of the rows to send.
+
+    Rows that this replay sent before are left out: a replay may read the topic that it writes to.
+
+    Args:
+        rows: Has COLUMNS and the columns that `where` names.
+        where: A SQL condition; empty: all rows.
+        replay_id: Name of this replay.
+    """
+    wanted = rows.where(where) if where else rows
+    sent = F.exists(
+        _headers(),
+        lambda header: (
+            (header["key"] == F.lit(REPLAY_ID))
+            # A header may have no value, and a comparison with null is neither true nor false.
+            & header["value"].eqNullSafe(F.lit(replay_id).cast("binary"))
+        ),
+    )
+    return wanted.where(~sent).select(*COLUMNS)
+
+
+def within(rows: DataFrame, bounds: Bounds) -> DataFrame:
+    """Return the rows at the offsets of a slice."""
+    condition = F.lit(False)  # noqa: FBT003 (a literal of Spark's)
+    for (topic, partition), (low, high) in bounds.items():
+        place = (F.col("topic") == F.lit(topic)) & (F.col("partition") == F.lit(partition))
+        condition |= place & F.col("offset").between(low, high - 1)
+    return rows.where(condition)
+
+
+def replayed(rows: DataFrame, *, replay_id: str, to_topic: str, keep_partition: bool) -> DataFrame:
+    """Return the rows for the sink, in the order of each source partition.
+
+    Args:
+        rows: Has COLUMNS.
+        replay_id: Value of the header `replay.id` of every row.
+        to_topic: Topic that the rows are sent to.
+        keep_partition: Whether a row keeps the number of its source partition; otherwise the
+            partition is chosen by key.
+
+    Returns:
+        topic string, partition int (null: by key), key binary, value binary, headers. Reserved
+        headers of the source are left out, because they name the transaction of the first delivery.
+        A replay.id of an earlier replay is left out too.
+    """
+    mine = F.struct(F.lit(REPLAY_ID).alias("key"), F.lit(replay_id).cast("binary").alias("value"))
+    dropped = sorted({*RESERVED, REPLAY_ID})
+    kept = F.filter(_headers(), lambda header: ~header["key"].isin(*dropped))
+    partition = F.col("partition") if keep_partition else F.lit(None).cast("int")
+    in_order = rows.repartition("topic", "partition").sortWithinPartitions(
+        "topic", "partition", "offset"
+    )
+    return in_order.select(
+        F.lit(to_topic).alias("topic"),
+        partition.alias("partition"),
+        "key",
+        "value",
+        F.concat(kept, F.array(mine)).cast(_HEADERS).alias("headers"),
+    )
+
+
+def _headers() -> Column:
+    return F.coalesce(F.col("headers"), F.array().cast(_HEADERS))

@@ -15,14 +15,12 @@ from pyspark.sql.datasource import (
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, plan_of
-from halfbridge.spark_jobs.sink.clients import LOG
-from halfbridge.spark_jobs.sink.daemon_settings import check_age
+from halfbridge.spark_jobs.sink.clients import LOG, check_age, ensure_topics
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.rows import check_schema
-from halfbridge.spark_jobs.sink.signing import read_signer
-from halfbridge.spark_jobs.sink.topics import ensure_topics
+from halfbridge.spark_jobs.sink.sender import read_signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

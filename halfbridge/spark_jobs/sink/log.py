@@ -11,7 +11,16 @@ from halfbridge.kafka.threads import held
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
-from halfbridge.spark_jobs.sink.clients import LOG, new_reader, new_writer
+from halfbridge.spark_jobs.sink.clients import (
+    KAFKA_TIMEOUT_S,
+    LOG,
+    MS_PER_S,
+    altered,
+    manifest_bytes_max,
+    new_reader,
+    new_topics,
+    new_writer,
+)
 from halfbridge.spark_jobs.sink.errors import (
     CommitInDoubtError,
     SearchLimitError,
@@ -19,13 +28,6 @@ from halfbridge.spark_jobs.sink.errors import (
     failing_as,
 )
 from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
-from halfbridge.spark_jobs.sink.topics import (
-    KAFKA_TIMEOUT_S,
-    MS_PER_S,
-    altered,
-    manifest_bytes_max,
-    new_topics,
-)
 
 if TYPE_CHECKING:
     from halfbridge.kafka.ports import Place, Ports, Writer

@@ -1,5 +1,5 @@
 """Tables that jobs write and read, and the files and checkpoints beside them."""
 
-from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.delta import read_table
 
 __all__ = ["read_table"]

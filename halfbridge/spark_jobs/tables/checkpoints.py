@@ -7,6 +7,12 @@ Spark would not say a word.
 Spark keeps offsets by the topic's name. A topic that is deleted and created again begins at offset
 0 once more, and Spark goes on at the old offset. So a second file, `topic_ids.json`, has Kafka's
 ids of the topics. It is a file of its own because topics of a pattern come and go.
+
+Whether topics are still the ones of which offsets were kept. Pure.
+
+Offsets that are kept outside Kafka name a topic, and mean one incarnation of it: a topic that is
+deleted and created again has other records at the same offsets. Its id tells, which Kafka gives to
+each topic at its creation.
 """
 
 from __future__ import annotations
@@ -14,8 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.spark_jobs.jobs.errors import JobError
-from halfbridge.spark_jobs.jobs.topic_ids import refuse_changed
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
@@ -252,3 +257,43 @@ def count_done(storage: Storage, directory: str) -> int:
 
 def _word(value: Any) -> str:
     return "not given" if value in (None, "", []) else json.dumps(value)
+
+
+class TopicsChangedError(JobError):
+    """A topic of which offsets were kept is gone, or was made anew; the user must act."""
+
+
+def refuse_changed(
+    what: str, kept: Mapping[str, str], present: Mapping[str, str], *, remedy: str
+) -> None:
+    """Refuse offsets of topics that are gone or were made anew.
+
+    Args:
+        what: Where the offsets are kept, for the error.
+        kept: Topic -> id of each topic with offsets; an empty id is not compared.
+        present: Topic -> id of the topics that the cluster has; an empty id is not compared.
+        remedy: What the user can do, for the error.
+
+    Raises:
+        TopicsChangedError: a topic is gone or was made anew; the text names all of them.
+    """
+    gone = sorted(kept.keys() - present.keys())
+    anew = sorted(
+        topic
+        for topic in kept.keys() & present.keys()
+        if kept[topic] and present[topic] and kept[topic] != present[topic]
+    )
+    changed = []
+    if anew:
+        ids = ", ".join(f"{each} (id {kept[each]}, now {present[each]})" for each in anew)
+        changed.append(
+            f"of topics that were deleted and created again, so that they are of other records"
+            f" now: {ids}"
+        )
+    if gone:
+        names = ", ".join(gone)
+        changed.append(
+            f"of topics that were deleted, or that this user may not DESCRIBE any more: {names}"
+        )
+    if changed:
+        raise TopicsChangedError(f"{what} has offsets {'; and '.join(changed)}. {remedy}")

@@ -2,6 +2,13 @@
 
 No row passes through Python, and no jar of Delta's is needed. What a transaction does not list is
 not part of the table, so files of a failed attempt do no harm; VACUUM removes them.
+
+Reads the tables that jobs write, in either format, with Spark alone.
+
+What other engines may have made of a Delta table, and what these jobs can do with it then.
+
+The jobs read a table's files as Parquet and add files to it; Delta's protocol has features with
+which that is not enough.
 """
 
 from __future__ import annotations
@@ -11,13 +18,17 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.spark_jobs.jobs.errors import JobError
-from halfbridge.spark_jobs.tables.delta_features import is_mapped
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql.types import StructType
+
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 _FILES = "files"  # below the table; each write has a directory of its own there
@@ -225,3 +236,122 @@ def _partition_values(path: str) -> dict[str, str | None]:
     """Return what a file's directories say; our partition values need no escaping."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {name: None if value == _DEFAULT_PARTITION else value for name, _, value in pairs}
+
+
+DELTA_LOG = "_delta_log"
+_NOTHING_THERE = "Unable to infer schema"
+# Spark guesses the types of partition columns from their values, and knows no boolean.
+_BOOLEANS = ("quarantined",)
+_OTHERWISE = (
+    "Start the job with Delta's own Spark source (docs/spark.md, Tables that other engines change)"
+)
+# Without it Delta's source does not apply deletion vectors.
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+
+
+def is_delta(spark: SparkSession, path: str) -> bool:
+    """Tell whether the directory is a Delta table."""
+    return bool(Storage(spark).names(join(path, DELTA_LOG)))
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether anything stands in the directory."""
+    return bool(Storage(spark).names(path))
+
+
+def read_table(spark: SparkSession, path: str) -> DataFrame | None:
+    """Return all rows of a Parquet or Delta table, as it is now; None when it has no files yet.
+
+    Of what Spark's file sink wrote, only whole batches are read. A Delta table is read by Delta's
+    own source where the session has it. Otherwise its log says which files, and these are read as
+    Parquet: a table whose files alone do not say what its rows are is refused.
+
+    Raises:
+        JobError: it is a Delta table and deltalake is not installed, or one that Parquet's reader
+            would read wrongly; the user must act.
+        AnalysisException: there is no such directory.
+    """
+    if is_delta(spark, path):
+        return _read_delta(spark, path)
+    try:
+        # Files of before and after a column was added.
+        rows = spark.read.option("mergeSchema", "true").parquet(path)
+    except AnalysisException as error:
+        if _NOTHING_THERE in str(error):  # its condition is one of Spark's unnamed ones
+            return None
+        raise
+    for name in _BOOLEANS:
+        if name in rows.columns:
+            rows = rows.withColumn(name, F.col(name).cast("boolean"))
+    return rows
+
+
+def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
+    if _DELTA_EXTENSION in (spark.conf.get("spark.sql.extensions", None) or ""):
+        return spark.read.format("delta").load(path)
+    if importlib.util.find_spec("deltalake") is None:
+        raise JobError("Delta needs the package deltalake: pip install 'halfbridge[delta]'")
+    from deltalake import DeltaTable  # noqa: PLC0415  # an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  (deltalake is optional)
+
+    try:
+        table = DeltaTable(path)
+        what = not_as_parquet(table)
+    except DeltaError as error:  # a feature that delta-rs does not know, say
+        raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}") from error
+    if what:
+        raise JobError(
+            f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}"
+        )
+    files = table.file_uris()
+    if not files:
+        return None
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    partition_by = table.metadata().partition_columns
+    inside = StructType([field for field in schema if field.name not in partition_by])
+    rows = spark.read.schema(inside).parquet(*files)
+    for name in partition_by:
+        value = F.regexp_extract(F.col("_metadata.file_path"), f"/{name}=([^/]+)/", 1)
+        rows = rows.withColumn(name, value.cast(schema[name].dataType))
+    return rows.select(*schema.names)
+
+
+# Delta's protocol, Reader Requirements. 2: column mapping. 3: what is needed stands in a list.
+_READER_VERSION_MAX = 3
+_MAPPING = "delta.columnMapping.mode"
+_VECTORS = "deletionVectors"
+# Features that may be on while the files are all that counts: those of the log and of VACUUM, a
+# type that Parquet has too, and two that `not_as_parquet` looks at.
+_HARMLESS_FEATURES = frozenset(
+    ("columnMapping", _VECTORS, "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck")
+)
+
+
+def not_as_parquet(table: DeltaTable) -> str:
+    """Return what the files of a Delta table, read as Parquet, would not tell; empty: nothing.
+
+    Another engine may have written it. What this version does not know counts as something.
+
+    Raises:
+        DeltaError: delta-rs cannot read it either; the user must act.
+    """
+    protocol = table.protocol()
+    features = set(protocol.reader_features or ())
+    if protocol.min_reader_version > _READER_VERSION_MAX:
+        return f"reader version {protocol.min_reader_version}"
+    if unknown := sorted(features - _HARMLESS_FEATURES):
+        return f"the reader feature {unknown[0]}"
+    metadata = table.metadata()
+    if is_mapped(table):
+        return "columns that are mapped to other names"
+    if _VECTORS in features and any(batch.num_rows for batch in table.deletion_vectors()):
+        return "rows that are deleted by deletion vectors"
+    for uri in table.file_uris():
+        if missing := [each for each in metadata.partition_columns if f"/{each}=" not in uri]:
+            return f"files whose paths do not say their {missing[0]}"
+    return ""
+
+
+def is_mapped(table: DeltaTable) -> bool:
+    """Tell whether columns have other names in files and log: then no file of ours can be added."""
+    return table.metadata().configuration.get(_MAPPING, "none") != "none"

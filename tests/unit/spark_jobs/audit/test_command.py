@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit import main
-from halfbridge.spark_jobs.reading.snapshot import Snapshot
+from halfbridge.spark_jobs.reading.offsets import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,8 @@ from typing import Any
 
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import Bounds
-from halfbridge.spark_jobs.audit.report import make_report, text_lines
-from halfbridge.spark_jobs.audit.run import Audit
-from halfbridge.spark_jobs.reading.snapshot import NOTHING_LEFT_MS, Range, Snapshot
+from halfbridge.spark_jobs.audit.run import Audit, make_report, text_lines
+from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS, Range, Snapshot
 
 NAMES = TopicNames()
 NOON_MS = 1_700_000_000_000

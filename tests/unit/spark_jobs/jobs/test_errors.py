@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from halfbridge.spark_jobs.jobs.errors import cause_of
+from halfbridge.spark_jobs.errors import cause_of
 
 _SIMPLE = "no column\n of that name"
 _SIMPLE_SHOWN = "ExtendedAnalysisException: no column of that name"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkValueError
 
-from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_FINDINGS,
     JobCommand,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.spark_jobs.jobs.topic_ids import TopicsChangedError, refuse_changed
+from halfbridge.spark_jobs.tables.checkpoints import TopicsChangedError, refuse_changed
 
 KEPT = {"orders": "A", "invoices": "B", "reports": ""}
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, Position, parse_position
+from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, Position, parse_position
 
 NOON_MS = 1_762_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000
 

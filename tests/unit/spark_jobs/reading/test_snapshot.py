@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from halfbridge.spark_jobs.jobs.errors import JobError
-from halfbridge.spark_jobs.reading.snapshot import NOTHING_LEFT_MS, Range, Snapshot, read_snapshot
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS, Range, Snapshot, read_snapshot
 
 SNAPSHOT = Snapshot(
     prefix="p-",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.spark_jobs.jobs.errors import JobError
-from halfbridge.spark_jobs.replay.plan import Place, ReplayPlan, make_plan, read_plan
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.replay.job import Place, ReplayPlan, make_plan, read_plan
 
 IDENTITY = {"replay_id": "fix-1", "to_topic": "orders"}
 PLACES = (Place("b", 0, 5, 6, 1), Place("a", 1, 100, 200, 60), Place("a", 0, 0, 7, 7))

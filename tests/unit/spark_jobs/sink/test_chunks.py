@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from halfbridge.spark_jobs.sink.chunks import Chunks, merge_timestamps
+from halfbridge.spark_jobs.sink.attempt import Chunks, merge_timestamps
 
 
 def chunks(*, messages_max: int = 3, bytes_max: int = 100) -> Chunks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from halfbridge.spark_jobs.sink.kept import Kept
+from halfbridge.spark_jobs.sink.process import Kept
 
 
 def test_the_one_that_was_not_used_for_longest_is_let_go() -> None:

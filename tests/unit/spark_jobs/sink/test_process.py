@@ -11,11 +11,11 @@ from halfbridge.kafka.ports import Edge, NewTopic
 from halfbridge.serde.manifest_records import ManifestKind
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess, here
-from halfbridge.spark_jobs.sink.topics import ensure_topics
 from halfbridge.testkit.memory.machine import Machine
 
 if TYPE_CHECKING:

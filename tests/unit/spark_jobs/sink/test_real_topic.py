@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.spark_jobs.sink.real_topic import (
+from halfbridge.spark_jobs.sink.rows import (
     ANY_BYTES,
     FRAME_BYTES_MAX,
     RealTopic,

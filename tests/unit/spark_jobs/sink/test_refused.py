@@ -13,9 +13,8 @@ from halfbridge.kafka.ports import Committed, Edge, SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
+from halfbridge.spark_jobs.sink.dead_letters import DeadLetters, Tally, await_delivery
 from halfbridge.spark_jobs.sink.options import parse_options
-from halfbridge.spark_jobs.sink.refused import DeadLetters, await_delivery
-from halfbridge.spark_jobs.sink.tally import Tally
 from tests.fake_ports import Clock, fake_ports
 
 if TYPE_CHECKING:

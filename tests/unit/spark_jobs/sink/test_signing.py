@@ -16,11 +16,11 @@ from halfbridge.serde.records import DeadReason
 from halfbridge.spark.checker import SinkChecker, SinkResponder
 from halfbridge.spark_jobs.sink.attempt import write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.datasource import StreamWriter, TxnHalf
 from halfbridge.spark_jobs.sink.errors import RowError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess
-from halfbridge.spark_jobs.sink.topics import ensure_topics
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.signing import a_key, a_table, secret, write_key_file
 

@@ -6,7 +6,7 @@ from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
 from halfbridge.serde.manifest_records import BatchManifest, ManifestAttempt, ManifestTransaction
 from halfbridge.serde.records import DeadLetter, DeadReason, SinkContext, new_half
-from halfbridge.spark_jobs.sink.tally import (
+from halfbridge.spark_jobs.sink.dead_letters import (
     CLAIMED_AGE_BATCHES_MAX,
     CLAIMED_BATCHES_MAX,
     NO_BATCH,

@@ -8,11 +8,10 @@ import pytest
 
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.manifest_records import BatchManifest
+from halfbridge.spark_jobs.sink.dead_letters import NO_BATCH, Letter, Look, Tally
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.options import parse_options
-from halfbridge.spark_jobs.sink.refused import Look
-from halfbridge.spark_jobs.sink.tally import NO_BATCH, Letter, Tally
-from halfbridge.spark_jobs.sink.watch import RefusedWatch
+from halfbridge.spark_jobs.sink.progress import RefusedWatch
 from tests.kit.records import A_MANIFEST
 
 if TYPE_CHECKING:

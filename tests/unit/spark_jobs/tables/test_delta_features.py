@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.spark_jobs.tables.delta_features import not_as_parquet
+from halfbridge.spark_jobs.tables.delta import not_as_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path
