@@ -193,9 +193,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _fetch(jars: list[LockedJar], directory: Path) -> None:
     if not jars:
         return  # another process has fetched them
-    # Where Maven was used on this machine, its own repository may have them.
-    local = Path("~/.m2/repository").expanduser()
-    sources = [*([local.as_uri()] if local.is_dir() else []), repository_url()]
+    sources = [*_local_repository(), repository_url()]
     size_mb = sum(each.size_bytes for each in jars) / 1e6
     _log.info("fetching %d jars (%.0f MB) from %s", len(jars), size_mb, _shown(sources[-1]))
     deadline = time.monotonic() + _FETCH_S_MAX
@@ -207,6 +205,14 @@ def _fetch(jars: list[LockedJar], directory: Path) -> None:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _local_repository() -> Iterator[str]:
+    """Yield the address of Maven's own repository, where Maven was used on this machine."""
+    with suppress(RuntimeError):  # a user without a home directory
+        local = Path("~/.m2/repository").expanduser()
+        if local.is_dir():
+            yield local.as_uri()
 
 
 def _fetch_one(jar: LockedJar, directory: Path, sources: list[str], deadline: float) -> None:

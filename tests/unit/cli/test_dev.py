@@ -58,11 +58,14 @@ def test_a_user_without_a_home_is_told_the_variable() -> None:
     assert "Traceback" not in errors
 
 
-def test_a_user_without_a_home_has_no_settings_of_maven() -> None:
-    """With HALFBRIDGE_CACHE_DIR set, jars are fetched as without a settings.xml."""
-    look = (
-        "from halfbridge.testkit.maven import repositories\n"
-        "assert repositories()[0].shown.startswith('http')\nsys.exit(0)"
-    )
-    status, errors = run(_NO_USER + look, [], {"PATH": "/usr/bin:/bin"})
-    assert (status, errors) == (0, "")
+def test_a_user_without_a_home_fetches_jars(tmp_path: Path) -> None:
+    """With HALFBRIDGE_CACHE_DIR set, jars come from the repository; there is no ~/.m2."""
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "HALFBRIDGE_CACHE_DIR": str(tmp_path),
+        "HALFBRIDGE_MAVEN_REPOSITORY": (tmp_path / "nowhere").as_uri(),
+    }
+    status, errors = run(_NO_USER, ["broker", "start", "--port", "0"], environ)
+    assert status == 1
+    assert "cannot fetch" in errors.splitlines()[-1]
+    assert "Traceback" not in errors

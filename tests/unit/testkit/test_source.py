@@ -41,6 +41,7 @@ def test_neither_jars_nor_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """What is missing for the embedded broker is told: it needs the least."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setenv("HALFBRIDGE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("HALFBRIDGE_IVY_SETTINGS", str(tmp_path / "nowhere.xml"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", (tmp_path / "nowhere").as_uri())
     with pytest.raises(KafkaMissingError, match="no embedded broker"), open_kafka({}):
         pass
