@@ -9,13 +9,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
 from halfbridge.checker.loop.pacer import Pacer, Unanswered
 from halfbridge.checker.loop.pair import in_turn
 from halfbridge.checker.loop.plan_bodies import restore_checks
 from halfbridge.checker.loop.report import TellNow
 from halfbridge.checker.loop.stamps import Stamps
+from halfbridge.checker.loop.tracing import is_traced, trace_check
 from halfbridge.logs import about
 from halfbridge.serde.units import MS_PER_S
 
@@ -125,7 +125,7 @@ class Asker:
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()
-        is_traced = tracing.is_on()
+        are_traced = is_traced()
         read = partial(self._bodies.read, pair.partition)
         for check in chain.from_iterable(restore_checks(some, read) for some in in_parts(checks)):
             record = pair.publisher.check(check, pair.now_ms(now))
@@ -137,8 +137,8 @@ class Asker:
                 )
                 is_sent = self._sender.send(record, self._stamps.turn)
                 sent[check.half.metadata.producer_group] += is_sent
-                if is_traced and is_sent:
-                    tracing.check(check, pair.partition, topic=record.topic)
+                if are_traced and is_sent:
+                    trace_check(check, pair.partition, topic=record.topic)
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
         for group, count in sent.items():

@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.loop import transactional_ids
 from halfbridge.checker.loop.batch_writer import STALL_S, failed
 from halfbridge.checker.loop.clients import QUESTION_S, client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.report import TellNow
-from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds
+from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds, with_spares
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from halfbridge.kafka.trouble import Troubles
 
@@ -75,8 +74,7 @@ class Barriers:
         self._clock = ports.clock
         self._topic = config.names.half
         first = f"{ids.transactional_id_prefix}-barrier"
-        spares = range(1, 1 + transactional_ids.SPARES_MAX)
-        names = [first, *(f"{first}-{number}" for number in spares)]
+        names = [f"{first}-{number}" if number else first for number in with_spares(1)]
         self._writer = _Writer(config, TransactionalIds(names, ports.clock, spare_taken), ports)
         self._wanted: dict[int, int] = {}
         self._asked: dict[int, int] = {}

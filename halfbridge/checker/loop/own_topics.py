@@ -16,8 +16,8 @@ _log = logging.getLogger("halfbridge.checker")
 # Topics may be made beside a daemon that starts: health turns red after this time.
 ILL_S = 30.0
 # While they are missing they are looked for at this pace, and the error is logged again at that.
-LOOK_S = 2.0
-TOLD_S = 300.0
+OWN_POLL_S = 2.0
+OWN_LOGGED_S = 300.0
 
 
 class OwnTopics:
@@ -58,7 +58,7 @@ class OwnTopics:
             f"{', '.join(self.missing)}: no such topic, or no right to see it. Nothing is delivered"
             f" until there is. Run: {self._create}"
         )
-        if now - self._told_at >= TOLD_S:
+        if now - self._told_at >= OWN_LOGGED_S:
             self._told_at = now
             _log.error("%s", what)
         self._status.set_ill("own topics", what if now - self._since >= ILL_S else "")

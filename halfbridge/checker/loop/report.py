@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import Count
-from halfbridge.checker.loop import tracing
+from halfbridge.checker.loop.tracing import is_traced, trace_written
 from halfbridge.logs import about
 from halfbridge.serde.protocol import is_failed_attempt
 from halfbridge.serde.records import DeadDecision, OpKind
@@ -119,8 +119,8 @@ class Reporter:
                 " the retention of the half and op topic",
                 *(pair.partition, stubs),
             )
-        if tracing.is_on():
-            tracing.written(plan, pair.partition, refused=refused)
+        if is_traced():
+            trace_written(plan, pair.partition, refused=refused)
         if plan.put_backs:
             metrics.put_backs(Counter(one.rule.value for one in plan.put_backs))
         if plan.discards:

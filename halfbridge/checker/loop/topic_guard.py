@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.topic_flaws import SHOWN_MAX, Flaws, find_flaws, told
-from halfbridge.checker.loop.topic_settings import LOOK_S
+from halfbridge.checker.loop.topic_settings import SETTINGS_POLL_S
 
 if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
@@ -21,7 +21,7 @@ START_S = 1.0
 # effect soon.
 FLAWED_S = 5.0
 # A wrong setting that stops nothing is logged again after this time.
-TOLD_S = 3600.0
+FLAWS_LOGGED_S = 3600.0
 
 
 class TopicGuard:
@@ -57,7 +57,7 @@ class TopicGuard:
         Returns whether the pairs must begin anew, to stop or to go on.
         """
         is_flawed = self._flaws.stopping or self._flaws.alarms
-        if not self._settings.look(now, FLAWED_S if is_flawed else LOOK_S):
+        if not self._settings.look(now, FLAWED_S if is_flawed else SETTINGS_POLL_S):
             return False
         before = self.stops
         self._judge(now)
@@ -87,9 +87,9 @@ class TopicGuard:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Log wrong settings that stop nothing: when they are new, and then every TOLD_S."""
+        """Log new wrong settings that stop nothing, and all again every FLAWS_LOGGED_S."""
         text = told((*self._flaws.alarms, *self._flaws.advice))
-        if text and (text != self._told or now - self._told_at >= TOLD_S):
+        if text and (text != self._told or now - self._told_at >= FLAWS_LOGGED_S):
             self._told_at = now
             _log.warning("settings of topics: %s", text)
         self._told = text

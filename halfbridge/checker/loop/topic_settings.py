@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Interval of questions about all topics. After a topic's limit was raised, the old limit counts for
 # this time.
-LOOK_S = 10.0
+SETTINGS_POLL_S = 10.0
 # With many topics the interval is at least this time for each topic: reading an answer delays the
 # loop.
 TOPIC_S = 0.05
@@ -81,7 +81,7 @@ class TopicSettings:
         """Ask for the settings of the internal topics, and wait at most `wait_s` for answers."""
         self._take(self._questions.ask_settings(sorted(self._always)).answers(wait_s))
 
-    def look(self, now: float, pace_s: float = LOOK_S) -> bool:
+    def look(self, now: float, pace_s: float = SETTINGS_POLL_S) -> bool:
         """Send the questions that are due, or take answers; tell whether any came. Never waits.
 
         Args:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.own_topics import LOOK_S as OWN_LOOK_S
-from halfbridge.checker.loop.own_topics import OwnTopics
+from halfbridge.checker.loop.own_topics import OWN_POLL_S, OwnTopics
 from halfbridge.checker.loop.routes import TOOK_NOTHING
 from halfbridge.checker.loop.topic_guard import TopicGuard
 from halfbridge.checker.loop.topic_settings import TopicSettings
@@ -121,7 +120,7 @@ class TopicWatch:
     def look_now_and_then(self, now: float) -> None:
         """Look up all topics if that is due."""
         pace_s = RIGHTS_S if self._routes.refused_topics else FRESH_S
-        pace_s = OWN_LOOK_S if self._own.missing else pace_s
+        pace_s = OWN_POLL_S if self._own.missing else pace_s
         if now >= min(self._at + pace_s, self.look_at):
             self.look(now)
 

@@ -1,7 +1,7 @@
 """One line a check, answer, decision and delivery, by transaction id, while the level is debug.
 
-Nobody formats, decodes or counts anything for these lines at any other level: the loop asks `is_on`
-once for all records that one fetch brought, and once for each plan that was written.
+At any other level nothing is formatted, decoded or counted for these lines: the loop asks
+`is_traced` once for all records of one fetch, and once for each plan that was written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 
 
-def is_on() -> bool:
+def is_traced() -> bool:
     """Tell whether lines are wanted."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
-def check(asked: Check, partition: int, *, topic: str) -> None:
+def trace_check(asked: Check, partition: int, *, topic: str) -> None:
     """Log that a producer group is asked about a transaction."""
     told = asked.half.metadata
     _line(
@@ -43,14 +43,14 @@ def check(asked: Check, partition: int, *, topic: str) -> None:
     )
 
 
-def ops(records: Iterable[Any], op_topic: str) -> None:
+def trace_ops(records: Iterable[Any], op_topic: str) -> None:
     """Log what was read of the op topic: decisions, and answers to checks."""
     for record in records:
         if record.error() is None and record.topic() == op_topic:
             _op(record)
 
 
-def written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) -> None:
+def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) -> None:
     """Log what a kafka_txn that stands has made of transactions.
 
     Args:

@@ -31,6 +31,11 @@ UNENDED_AGAIN_S = 60.0
 T = TypeVar("T")
 
 
+def with_spares(count: int) -> range:
+    """Return the numbers of `count` transactional ids and of the spare ones."""
+    return range(count + SPARES_MAX)
+
+
 class TransactionalIds:
     """The ids that producers of one thread share.
 

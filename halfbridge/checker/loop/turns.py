@@ -11,13 +11,12 @@ import logging
 from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
 from typing import TYPE_CHECKING, Protocol
 
-from halfbridge.checker.loop import transactional_ids
 from halfbridge.checker.loop.at_least_once import AtLeastOnce
 from halfbridge.checker.loop.batch_writer import STALL_S
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
-from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds
+from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds, with_spares
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.delivery import Delivery
 
@@ -60,9 +59,8 @@ class Turns:
         self, config: CheckerConfig, id_prefix: str, metrics: TurnMetrics, *, ports: Ports
     ) -> None:
         self._config = config
-        count = config.transactional_producers + transactional_ids.SPARES_MAX
         self._ids = TransactionalIds(
-            [f"{id_prefix}-{number}" for number in range(count)],
+            [f"{id_prefix}-{n}" for n in with_spares(config.transactional_producers)],
             ports.clock,
             metrics.spare_id_taken,
         )

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.barriers import Barriers
@@ -35,6 +34,7 @@ from halfbridge.checker.loop.stall_watch import StallWatch
 from halfbridge.checker.loop.stamps import Stamps
 from halfbridge.checker.loop.take_records import take_records
 from halfbridge.checker.loop.topic_watch import TopicWatch
+from halfbridge.checker.loop.tracing import is_traced, trace_ops
 from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.loop.work_at_hand import WorkAtHand
 from halfbridge.kafka.signatures import NO_SIGNATURES
@@ -233,8 +233,8 @@ class Worker:
         if taken.answers:
             self._reporter.answered(taken.answers, now)
             self._asker.answered(taken.answers, now)
-        if tracing.is_on():
-            tracing.ops(messages, self._names.op)
+        if is_traced():
+            trace_ops(messages, self._names.op)
         if taken.failure is not None:
             raise self._assignment.lost(taken.failed, taken.failure.text)
         with_news = self._assignment.with_news

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.own_topics import ILL_S, TOLD_S, OwnTopics
+from halfbridge.checker.loop.own_topics import ILL_S, OWN_LOGGED_S, OwnTopics
 from halfbridge.checker.status import Status
 
 CONFIG = CheckerConfig(bootstrap_servers="kafka:9092", topic_prefix="p.")
@@ -27,13 +27,13 @@ def test_a_missing_topic_is_an_error_at_once(
 ) -> None:
     """With the command that makes it; told again after a while, and not before."""
     own = OwnTopics(CONFIG, status)
-    for now in (0.0, 2.0, TOLD_S - 1):
+    for now in (0.0, 2.0, OWN_LOGGED_S - 1):
         own.judge(ALL - {NAMES.half}, now)
     (line,) = caplog.messages
     assert NAMES.half in line
     assert NAMES.op not in line
     assert COMMAND in line
-    own.judge(set(), TOLD_S)
+    own.judge(set(), OWN_LOGGED_S)
     assert len(caplog.messages) == 2
 
 

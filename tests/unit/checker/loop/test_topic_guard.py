@@ -9,8 +9,8 @@ import pytest
 
 from halfbridge.checker.admin.topic_flaws import SHOWN_MAX
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.topic_guard import FLAWED_S, TOLD_S, TopicGuard
-from halfbridge.checker.loop.topic_settings import LOOK_S
+from halfbridge.checker.loop.topic_guard import FLAWED_S, FLAWS_LOGGED_S, TopicGuard
+from halfbridge.checker.loop.topic_settings import SETTINGS_POLL_S
 from halfbridge.checker.status import Status
 from halfbridge.serde.topics import TopicNames
 
@@ -75,7 +75,7 @@ def test_pairs_begin_anew_when_they_must_stop_and_when_they_may_go_on(
     assert guard.look(4.0)
     assert guard.stops == ""
     assert not guard.look(5.0)
-    assert settings.paces == [LOOK_S, LOOK_S, FLAWED_S, FLAWED_S, LOOK_S]
+    assert settings.paces == [SETTINGS_POLL_S, SETTINGS_POLL_S, FLAWED_S, FLAWED_S, SETTINGS_POLL_S]
 
 
 def test_a_topic_whose_settings_are_not_known_stops_nothing(
@@ -94,17 +94,17 @@ def test_what_stops_nothing_is_told_at_a_pace(
 ) -> None:
     """Once when it is new, then every hour; health names it all the time."""
     settings.known[HALF]["retention.bytes"] = "1000"
-    for now in (1.0, 2.0, TOLD_S, TOLD_S + 1, TOLD_S + 2):
+    for now in (1.0, 2.0, FLAWS_LOGGED_S, FLAWS_LOGGED_S + 1, FLAWS_LOGGED_S + 2):
         assert not guard.look(now)
         assert "retention.bytes is 1000" in status.snapshot().reason
         assert not status.snapshot().healthy
     assert len(caplog.records) == 2
     settings.known[OP]["retention.bytes"] = "1000"
-    guard.look(TOLD_S + 3)
+    guard.look(FLAWS_LOGGED_S + 3)
     assert len(caplog.records) == 3
     for topic in (HALF, OP):
         settings.known[topic]["retention.bytes"] = "-1"
-    guard.look(TOLD_S + 4)
+    guard.look(FLAWS_LOGGED_S + 4)
     assert status.snapshot().healthy
 
 

@@ -11,8 +11,8 @@ from halfbridge.checker.loop.topic_settings import (
     AGAIN_S,
     ASKED_TOGETHER_MAX,
     FORGOTTEN_S,
-    LOOK_S,
     NEW_S,
+    SETTINGS_POLL_S,
     TOPICS_MAX,
     TopicSettings,
 )
@@ -88,9 +88,9 @@ def test_internal_topics_are_asked_about_now_and_then(
     assert look_twice(settings, 0.0)
     assert settings.max_bytes(HALF) == 1_000
     brokers.limit(HALF, 2_000)
-    assert not look_twice(settings, LOOK_S - 1)
+    assert not look_twice(settings, SETTINGS_POLL_S - 1)
     assert settings.max_bytes(HALF) == 1_000
-    assert look_twice(settings, LOOK_S)
+    assert look_twice(settings, SETTINGS_POLL_S)
     assert settings.max_bytes(HALF) == 2_000
 
 
@@ -104,7 +104,7 @@ def test_a_real_topic_is_asked_about_once_somebody_wants_to_know(
     assert settings.max_bytes(ORDERS) is None
     assert look_twice(settings, NEW_S)
     assert settings.max_bytes(ORDERS) == 500
-    look_twice(settings, LOOK_S)
+    look_twice(settings, SETTINGS_POLL_S)
     assert brokers.asked == [[HALF], [ORDERS], [HALF, ORDERS]]
 
 
@@ -114,8 +114,8 @@ def test_a_missing_topic_is_forgotten(brokers: Brokers, settings: TopicSettings)
     settings.max_bytes(ORDERS)
     look_twice(settings, 0.0)
     del brokers.told[ORDERS]
-    look_twice(settings, LOOK_S)
-    look_twice(settings, 2 * LOOK_S)
+    look_twice(settings, SETTINGS_POLL_S)
+    look_twice(settings, 2 * SETTINGS_POLL_S)
     assert brokers.asked[-2:] == [[HALF, ORDERS], [HALF]]
     assert settings.max_bytes(ORDERS) is None
 
@@ -143,11 +143,11 @@ def test_what_nobody_answered_is_asked_again_soon(
     """What was known before holds until then."""
     look_twice(settings, 0.0)
     brokers.told[HALF] = SILENT
-    look_twice(settings, LOOK_S)
+    look_twice(settings, SETTINGS_POLL_S)
     assert settings.max_bytes(HALF) == 1_000
     brokers.limit(HALF, 2_000)
-    assert not look_twice(settings, LOOK_S + AGAIN_S - 1)
-    assert look_twice(settings, LOOK_S + AGAIN_S)
+    assert not look_twice(settings, SETTINGS_POLL_S + AGAIN_S - 1)
+    assert look_twice(settings, SETTINGS_POLL_S + AGAIN_S)
     assert settings.max_bytes(HALF) == 2_000
 
 
@@ -169,7 +169,7 @@ def test_a_right_that_is_missing_is_no_reason_to_ask_again_soon(
     """It is the operator's choice; the next round asks."""
     brokers.told[HALF] = SettingsAnswer(None, "not authorized")
     look_twice(settings, 0.0)
-    look_twice(settings, LOOK_S - 1)
+    look_twice(settings, SETTINGS_POLL_S - 1)
     assert len(brokers.asked) == 1
     assert settings.max_bytes(HALF) is None
 
