@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 from halfbridge.changes.decide import Event
 from halfbridge.changes.held import Position, position_of
 from halfbridge.changes.writing import METADATA_S, ChangesMetrics, ChangesSetup, Learned, Writing
-from halfbridge.checker.loop.backoff import delay_s
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config
-from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.failures import KafkaTxnFailedError, delay_s
 from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.status import Health
 from halfbridge.kafka.client_errors import failure_of

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.held import METADATA_CHARS_MAX, REREAD_MAX, Held, Position, size_of
-from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import STALL_S, TRY_S
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.metrics import build_info
 from halfbridge.kafka.errors import KafkaFailure, RetriableError

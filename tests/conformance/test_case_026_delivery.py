@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge import InvalidMessageError, Message, Resolution
-from halfbridge.checker.loop import stall_watch
+from halfbridge.checker.loop import worker as stall_watch
 from halfbridge.checker.loop.intake import Input
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason

@@ -17,12 +17,11 @@ from confluent_kafka.admin import NewTopic
 
 from halfbridge.checker.admin.cluster import Cluster as Admin
 from halfbridge.checker.errors import AdminError
+from halfbridge.checker.loop.clients import Questions
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
-from halfbridge.checker.loop.intake import Input
-from halfbridge.checker.loop.member_failures import TROUBLE_S
+from halfbridge.checker.loop.intake import TROUBLE_S, Input
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.admin import AdminClient

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.changes.held import HELD_MAX
-from halfbridge.checker.loop.batch_writer import STALL_S
+from halfbridge.checker.loop.outlet import STALL_S
 from halfbridge.kafka.admin import AdminClient, delete_topics
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.partitioner import partition_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.loop import questions
+from halfbridge.checker.loop import clients as questions
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.integration.installation import Installation

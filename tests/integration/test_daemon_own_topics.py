@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.loop import own_topics
+from halfbridge.checker.loop import topic_watch as own_topics
 from tests.integration.daemon import Daemon
 from tests.kit.waiting import until
 

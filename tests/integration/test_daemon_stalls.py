@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.checker.loop import bodies, stall_watch, waits
-from halfbridge.checker.loop.bodies import BodyReader
+from halfbridge.checker.loop import assignment as waits
+from halfbridge.checker.loop import pair as bodies
+from halfbridge.checker.loop import worker as stall_watch
 from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.kafka.adapter import system_ports
 from tests.integration.brokers import started
 from tests.integration.installation import Installation

@@ -20,9 +20,9 @@ DAY_MS = 24 * 3_600_000
 @pytest.fixture(autouse=True)
 def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are asked for twice a second, not every few minutes."""
-    monkeypatch.setattr("halfbridge.checker.loop.topic_guard.SETTINGS_POLL_S", 0.5)
-    monkeypatch.setattr("halfbridge.checker.loop.topic_guard.FLAWED_S", 0.5)
-    monkeypatch.setattr("halfbridge.checker.loop.topic_settings.NEW_S", 0.1)
+    monkeypatch.setattr("halfbridge.checker.loop.topic_watch.SETTINGS_POLL_S", 0.5)
+    monkeypatch.setattr("halfbridge.checker.loop.topic_watch.FLAWED_S", 0.5)
+    monkeypatch.setattr("halfbridge.checker.loop.topic_watch.NEW_S", 0.1)
 
 
 @pytest.mark.parametrize(

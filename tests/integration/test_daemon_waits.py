@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.checker.admin.shape import Layout, wanted_topics
-from halfbridge.checker.loop import waits
+from halfbridge.checker.loop import assignment as waits
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
 from tests.integration.brokers import started

@@ -16,8 +16,8 @@ from halfbridge.bridge import Resolution, RetriableError, TransactionProducer
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
+from halfbridge.checker.loop.clients import Questions
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.questions import Questions
 from halfbridge.kafka.adapter import system_ports
 
 if TYPE_CHECKING:

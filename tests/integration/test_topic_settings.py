@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.questions import Questions
-from halfbridge.checker.loop.topic_settings import TopicSettings
+from halfbridge.checker.loop.clients import Questions
+from halfbridge.checker.loop.topic_watch import TopicSettings
 from halfbridge.kafka.adapter import system_ports
 from tests.kit.waiting import until
 

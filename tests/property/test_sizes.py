@@ -15,15 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.assignment import ledger_settings
 from halfbridge.checker.loop.blame import Batch, Blame
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
-from halfbridge.checker.loop.ledger_settings import ledger_settings
-from halfbridge.checker.loop.pair import Pair
-from halfbridge.checker.loop.plan_bodies import restore_plan
-from halfbridge.checker.loop.publish import Publisher
+from halfbridge.checker.loop.pair import Pair, restore_plan
+from halfbridge.checker.loop.publish import Publisher, Sizes, bytes_alone
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.sizes import Sizes, bytes_alone
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.policy import Policy
 from halfbridge.checker.status import Status

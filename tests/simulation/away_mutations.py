@@ -15,7 +15,7 @@ from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.loop import barriers
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
-from halfbridge.checker.loop.transactional_ids import TransactionalIds
+from halfbridge.checker.loop.turns import TransactionalIds
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:

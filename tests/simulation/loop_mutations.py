@@ -11,8 +11,7 @@ from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.stall_watch import StallWatch
-from halfbridge.checker.loop.worker import Worker
+from halfbridge.checker.loop.worker import StallWatch, Worker
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:

@@ -15,15 +15,10 @@ from unittest.mock import patch
 
 from halfbridge.checker.core import entries as forget
 from halfbridge.checker.core import ledger as half_end
-from halfbridge.checker.loop import (
-    asking,
-    at_least_once,
-    routes,
-    stall_watch,
-    topic_watch,
-    transactional_ids,
-    work_at_hand,
-)
+from halfbridge.checker.loop import asking, at_least_once, routes, topic_watch
+from halfbridge.checker.loop import collector as work_at_hand
+from halfbridge.checker.loop import turns as transactional_ids
+from halfbridge.checker.loop import worker as stall_watch
 from halfbridge.checker.loop import worker as worker_module
 from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.serde.delivery import Delivery

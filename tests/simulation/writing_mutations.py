@@ -9,11 +9,11 @@ from zlib import crc32
 
 from halfbridge.checker.loop import barriers
 from halfbridge.checker.loop.blame import Blame
-from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.pair import BodyReader
+from halfbridge.checker.loop.publish import Stamps
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.stamps import Stamps
 from halfbridge.checker.loop.turns import Turns
 from halfbridge.kafka.errors import KafkaFailure
 from tests.simulation.mutation import Mutation

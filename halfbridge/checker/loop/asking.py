@@ -1,40 +1,49 @@
-"""Sends checks to producer groups, and asks brokers where partitions end."""
+"""Sends checks to producer groups, and asks brokers where partitions end.
+
+Sends check requests, which ask producer groups to decide.
+
+Limits how many checks are sent: a rate for the worker, and a number for each producer group.
+
+Pure; times are monotonic seconds.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
-from halfbridge.checker.loop.pacer import Pacer, Unanswered
-from halfbridge.checker.loop.pair import in_turn
-from halfbridge.checker.loop.plan_bodies import restore_checks
-from halfbridge.checker.loop.report import TellNow
-from halfbridge.checker.loop.stamps import Stamps
-from halfbridge.checker.loop.tracing import is_traced, trace_check
+from halfbridge.checker.loop.clients import Silence, client_config
+from halfbridge.checker.loop.outlet import MESSAGE_BYTES_MAX, STALL_S, TRY_S
+from halfbridge.checker.loop.pair import in_turn, restore_checks
+from halfbridge.checker.loop.publish import Stamps
+from halfbridge.checker.loop.report import TellNow, is_traced, trace_check
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import PURGED, Code, ConfigError, KafkaFailure
+from halfbridge.kafka.trouble import Troubles
 from halfbridge.logs import about
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.plan import Check
     from halfbridge.checker.loop.barriers import Barriers
-    from halfbridge.checker.loop.bodies import BodyReader
-    from halfbridge.checker.loop.check_sender import CheckSender
-    from halfbridge.checker.loop.pair import Pair
-    from halfbridge.checker.loop.questions import Questions
+    from halfbridge.checker.loop.clients import Questions
+    from halfbridge.checker.loop.pair import BodyReader, Pair
+    from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.checker.loop.topic_watch import TopicWatch
     from halfbridge.checker.metrics import Metrics
+    from halfbridge.kafka.ports import Ports
     from halfbridge.serde.records import Op
 
 _log = logging.getLogger("halfbridge.checker")
-
 # Bodies that are read again for one part of the checks. Without parts, a tenth of a second's checks
 # may be 200 messages of a megabyte each.
 PART_BYTES = 4_194_304
@@ -218,3 +227,219 @@ def spread(check: Check, partitions: int) -> int:
     answer, or may not know the topic.
     """
     return (crc32(check.half.metadata.transaction_id.encode()) + check.attempt) % partitions
+
+
+_QUEUE_CHECKS_MAX = 20_000  # a second of checks at the default check_rate_max
+# Bytes of the requests in the queue, which contain half messages: one batch of a kafka_txn.
+_QUEUE_KIB_MAX = 16_384
+# A request that was not sent by then is sent anew when its transaction is due again (30 s).
+_REQUEST_MS_MAX = 5_000
+# The client library's default: no answer is due within milliseconds.
+_LINGER_MS = 5
+# A refused timestamp. If a batch has several records with refused timestamps, librdkafka reports
+# each record as invalid, without the reason.
+_UNTIMELY = frozenset((Code.INVALID_TIMESTAMP, Code.INVALID_RECORD))
+# No broker has answered for a request.
+_UNANSWERED = frozenset((Code.MSG_TIMED_OUT, Code.FATAL))
+
+
+class CheckSender:
+    """Sends check requests, outside any kafka_txn: a lost request is repeated.
+
+    A producer whose requests have all timed out for `silence.REPLACED_AFTER_S`, or which has failed
+    for good, is replaced. The worker that sends requests reads records meanwhile.
+
+    Args:
+        config: The daemon's settings.
+        ports: Make the producer.
+        on_replaced: Called when the producer was replaced.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, ports: Ports, on_replaced: Callable[[], object] = lambda: None
+    ) -> None:
+        self._troubles = Troubles(_log, ports.clock)
+        self._monotonic = ports.clock.monotonic
+        self._kafka = ports.kafka
+        self._on_replaced = on_replaced
+        self._properties = {
+            # The user's properties come after, and override it.
+            "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,
+            "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
+            **client_config(config),
+            "enable.idempotence": True,
+            "message.timeout.ms": _REQUEST_MS_MAX,
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "linger.ms": _LINGER_MS,
+        }
+        self._silence = Silence()
+        self._writer = self._kafka.writer(self._properties)
+        self.untimely: int | None = None  # the turn of `Stamps` that was refused last
+
+    def send(self, record: Outgoing, turn: int) -> bool:
+        """Send without waiting; False if the queue is full.
+
+        Args:
+            record: The request.
+            turn: The turn of `Stamps` that gave the request's timestamp.
+        """
+        if self._silence.is_over_limit(self._monotonic()):
+            self._replace()
+        try:
+            self._writer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                partial(self._on_delivery, turn),
+                record.timestamp_ms,
+                record.headers,
+            )
+        except BufferError:
+            return False
+        except KafkaFailure as failure:
+            if failure.code == Code.FATAL:  # an idempotent producer accepts no more records
+                self._silence.goes_on(self._monotonic())
+            return False
+        return True
+
+    def serve(self) -> None:
+        """Serve delivery reports."""
+        self._writer.poll(0)
+
+    def close(self) -> None:
+        """Drop the writer without waiting."""
+        self._writer.close()
+
+    def _replace(self) -> None:
+        """Send by a new producer; the requests of the old one are repeated when they are due."""
+        self._silence.end()
+        with suppress(ConfigError):  # not possible now: the old producer is kept
+            old, self._writer = self._writer, self._kafka.writer(self._properties)
+            old.close()
+            _log.warning("no check request was acknowledged for a while: new producer")
+            self._on_replaced()
+
+    def _on_delivery(self, turn: int, error: Any, _record: Any) -> None:
+        if error is None:
+            self._silence.end()
+            return
+        code = failure_of(error).code
+        if code in _UNANSWERED:
+            self._silence.goes_on(self._monotonic())
+        elif code > 0:  # a broker's answer
+            self._silence.end()
+        if code in _UNTIMELY:
+            self.untimely = turn
+        if code not in PURGED:
+            self._troubles.note(error)
+
+
+# A burst is the checks of 0.1 s, which is small compared to the queue of the sender.
+BURST_S = 0.1
+# Requests that a group has not answered, most of one worker. Half of what may wait in a member
+# (`check_queue_max`, 2,000), and enough for 20,000 answers a second, each 50 ms after its request.
+UNANSWERED_MAX = 1_000
+# A group that is silent for so long is asked UNANSWERED_MAX more: its members may be back, and may
+# not have the requests. So a group of which no member runs is asked 500 times a second. Longer than
+# most checkers take, so that a slow group is asked as it answers.
+SILENT_S = 2.0
+# Groups that are remembered, because clients can invent groups. A group that is forgotten has room.
+GROUPS_MAX = 1_000
+
+
+class Pacer:
+    """Allows `rate` checks a second, in bursts of the checks of `BURST_S` (at least one).
+
+    Args:
+        rate: Checks a second; > 0.
+    """
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._burst = max(1.0, rate * BURST_S)
+        self._tokens = self._burst
+        self._at: float | None = None
+
+    def allowance(self, now: float) -> int:
+        """Return how many checks may be sent at `now` (monotonic seconds)."""
+        if self._at is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return int(self._tokens)
+
+    def spend(self, count: int) -> None:
+        """Record that `count` checks were sent."""
+        self._tokens -= count
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one group was asked and has not answered: when, and how much, the oldest first."""
+
+    asked: deque[tuple[float, int]] = field(default_factory=deque)
+    count: int = 0
+    heard_at: float = float("-inf")
+    asked_since: float | None = None  # the first request after the last answer
+
+
+class Unanswered:
+    """Bounds the unanswered requests of each group, so that a group is asked as fast as it answers.
+
+    A request counts until it is answered, or until it is repeated. While a group is silent, its
+    requests count for `SILENT_S` only. Example: a group answers 100 checks a second, and 10,000
+    fall due. It is asked 1,000 times at once, then 100 times a second.
+
+    Args:
+        repeated_after_s: When an unanswered request is repeated (`check_interval_ms`).
+    """
+
+    def __init__(self, repeated_after_s: float) -> None:
+        self._repeated_after_s = repeated_after_s
+        self._groups: dict[str, _Group] = {}
+
+    def room(self, group: str, now: float) -> int:
+        """Return how many requests may be sent to a group."""
+        known = self._groups.get(group)
+        if known is None:
+            return UNANSWERED_MAX
+        is_silent = now - known.heard_at >= SILENT_S
+        count_s = min(SILENT_S, self._repeated_after_s) if is_silent else self._repeated_after_s
+        while known.asked and now - known.asked[0][0] >= count_s:
+            known.count -= known.asked.popleft()[1]
+        return UNANSWERED_MAX - known.count
+
+    def asked(self, group: str, count: int, now: float) -> None:
+        """Record that `count` requests were sent to a group."""
+        known = self._groups.setdefault(group, _Group())
+        if len(self._groups) > GROUPS_MAX:
+            del self._groups[next(iter(self._groups))]
+        known.asked.append((now, count))
+        known.count += count
+        if known.asked_since is None:
+            known.asked_since = now
+
+    def silent_groups(self, now: float, silent_s: float) -> list[str]:
+        """Return the groups that were asked `silent_s` ago and have answered nothing since."""
+        return [
+            group
+            for group, known in self._groups.items()
+            if known.asked_since is not None and now - known.asked_since >= silent_s
+        ]
+
+    def nothing_open(self, group: str) -> None:
+        """Record that a group has no transaction to answer for: its silence ends."""
+        self._groups[group].asked_since = None
+
+    def answered(self, group: str, now: float) -> None:
+        """Record an answer of a group; it counts for the oldest request."""
+        known = self._groups.get(group)
+        if known is None:
+            return
+        known.heard_at = now
+        known.asked_since = None
+        if known.asked:
+            at, count = known.asked.popleft()
+            if count > 1:
+                known.asked.appendleft((at, count - 1))
+            known.count -= 1

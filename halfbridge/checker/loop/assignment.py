@@ -1,29 +1,40 @@
-"""The pairs of a worker: starts them from committed offsets, leaves them out or stops them."""
+"""The pairs of a worker: starts them from committed offsets, leaves them out or stops them.
+
+Decides where a pair begins: compares the committed offsets with the logs.
+
+Waiting pairs: left out for now, so that the other pairs are served.
+
+No operator is needed: brokers are asked again about each pair, and a pair is served once they
+answer.
+
+Derives the ledgers' settings from the daemon's settings.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.loop.beginning import Doubts, where_to_begin
-from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.pair import Pair
-from halfbridge.checker.loop.throttle import Throttle
-from halfbridge.checker.loop.waits import Waits
-from halfbridge.serde.progress import Progress, ProgressError
+from halfbridge.checker.core.rebuild import BeyondEndError, check_against_log
+from halfbridge.checker.core.settings import LedgerSettings
+from halfbridge.checker.loop.failures import InputLostError, delay_s
+from halfbridge.checker.loop.pair import Pair, Throttle
+from halfbridge.checker.loop.publish import COPY_GROWTH_BYTES, SIGNATURE_GROWTH_BYTES
+from halfbridge.serde.progress import Progress, ProgressError, parse_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.checker.core.settings import LedgerSettings
-    from halfbridge.checker.loop.first_reads import FirstReads
-    from halfbridge.checker.loop.intake import Input
-    from halfbridge.checker.loop.publish import Publisher
-    from halfbridge.checker.loop.questions import Questions, Ranges
-    from halfbridge.checker.loop.topic_guard import TopicGuard
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.loop.clients import Questions, Ranges
+    from halfbridge.checker.loop.intake import FirstReads, Input
+    from halfbridge.checker.loop.publish import Publisher, Sizes
+    from halfbridge.checker.loop.topic_watch import TopicGuard
+    from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
-    from halfbridge.kafka.ports import Clock
+    from halfbridge.kafka.ports import Clock, Committed
     from halfbridge.serde.verifier import Verifier
 
 _log = logging.getLogger("halfbridge.checker")
@@ -307,3 +318,271 @@ class Assignment:
             " workers and runs `halfbridge checker init --partition %d`",
             *(number, error, number),
         )
+
+
+# How long progress beyond a log's end may be the mistake of a deposed leader. A broker that was
+# frozen learns within a heartbeat (2 s) that other brokers lead its partitions.
+BEYOND_END_S = 10.0
+
+
+def where_to_begin(
+    number: int,
+    topics: tuple[str, str],
+    committed: Mapping[tuple[str, int], Committed],
+    ranges: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
+) -> Progress | ProgressError | InputLostError:
+    """Return where a pair begins, or why that is not known.
+
+    Args:
+        number: The pair's partition number.
+        topics: Half and op topic.
+        committed: (topic, partition) -> committed offset and metadata.
+        ranges: (topic, partition) -> log start and end, or why its broker did not answer.
+    """
+    half, op = ((topic, number) for topic in topics)
+    if half not in committed or op not in committed:
+        return ProgressError(
+            "half and op partition of this number are not on one worker: the topics have"
+            " different partition counts; `halfbridge topics create --grow` makes them equal"
+        )
+    at_op = committed[op]
+    try:
+        progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
+        half_range, op_range = ranges[half], ranges[op]
+        if isinstance(half_range, InputLostError):
+            return half_range
+        if isinstance(op_range, InputLostError):
+            return op_range
+        return check_against_log(progress, half_range, op_range)
+    except ProgressError as error:
+        return error
+
+
+class Doubts:
+    """Pairs whose progress lies beyond a log's end, which is trusted only after BEYOND_END_S."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+
+    def check(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
+        """Take what was found about all pairs to serve.
+
+        Args:
+            found: Partition number -> where the pair begins, or why it is stopped.
+            now: Monotonic seconds.
+
+        Raises:
+            InputLostError: the finding is too new; all partitions are asked about again.
+        """
+        self._since = {
+            number: self._since.get(number, now)
+            for number, progress in found.items()
+            if isinstance(progress, BeyondEndError)
+        }
+        for number, since in self._since.items():
+            if now - since < BEYOND_END_S:
+                raise InputLostError(f"partition {number}: {found[number]}; asked again")
+
+
+# Longest time between two questions about a pair (1 s, 2 s, 4 s, ...), and between two attempts to
+# read it. A question costs little; an attempt rebuilds all pairs of the worker.
+ASK_AGAIN_S_MAX = 8.0
+FIRST_S = 1.0  # the first of these intervals
+TAKE_AGAIN_S_MAX = 300.0
+# A pair that waits longer is shown in health. Brokers elect a new leader in less time.
+ILL_S = 30.0
+# A pair that was read for this time has recovered.
+STEADY_S = 60.0
+# A failure later than this after the last one begins a new row: a pair with the longest wait takes
+# up to two minutes to fail again (`StallWatch`).
+ROW_S = TAKE_AGAIN_S_MAX + 3 * STEADY_S
+
+
+@dataclass(slots=True)
+class Wait:
+    """A waiting pair.
+
+    Attributes:
+        why: The last error.
+        since: When the pair was left out.
+        failures: Number of failures in a row.
+        ask_at: When brokers are asked about the pair again.
+        was_lost: Brokers answer, but the pair cannot be read.
+        is_over: Brokers have answered, and the pair will be served again.
+    """
+
+    why: str
+    since: float
+    failures: int
+    ask_at: float
+    was_lost: bool = False
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Failures in a row to read a pair that brokers answer for, with the first and last time."""
+
+    failures: int
+    since: float
+    at: float
+
+    def is_followed(self, now: float, well_s: float) -> bool:
+        """Whether a failure now belongs to the row; the pair was read well for `well_s` before."""
+        return well_s < STEADY_S and now - self.at < ROW_S
+
+
+class Waits:
+    """The waiting pairs, and when brokers are asked about them. Times are monotonic seconds."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._waits: dict[int, Wait] = {}
+        self._losses: dict[int, Loss] = {}
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Return the waiting pairs, without those that brokers have answered for."""
+        return frozenset(number for number, wait in self._waits.items() if not wait.is_over)
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Forget all pairs but `numbers`: the others were revoked."""
+        self._waits = {each: wait for each, wait in self._waits.items() if each in numbers}
+        self._losses = {each: loss for each, loss in self._losses.items() if each in numbers}
+        self._count()
+
+    def leave_out(self, number: int, why: str, now: float) -> None:
+        """Leave out a pair for which brokers do not answer."""
+        was = self._waits.get(number)
+        failures = 1 if was is None else was.failures + 1
+        since = now if was is None else was.since
+        self._wait(
+            number, Wait(why, since, failures, now + delay_s(failures, FIRST_S, ASK_AGAIN_S_MAX))
+        )
+
+    def lost(
+        self, number: int, why: str, now: float, *, well_s: float, are_all: bool = False
+    ) -> None:
+        """Record that a pair cannot be read.
+
+        A pair is left out only after a second failure, because a single one usually passes at once.
+
+        Args:
+            number: The pair.
+            why: The error.
+            now: The time.
+            well_s: How long the pair was read well; 0 if it was never read to its end.
+            are_all: Whether all pairs failed: then the next attempt comes sooner, because it
+                rebuilds no other pair.
+        """
+        was = self._losses.get(number)
+        if was is None or not was.is_followed(now, well_s):
+            self._losses[number] = Loss(1, now, now)
+            return
+        self._losses[number] = Loss(was.failures + 1, was.since, now)
+        longest_s = ASK_AGAIN_S_MAX if are_all else TAKE_AGAIN_S_MAX
+        ask_at = now + delay_s(was.failures, FIRST_S, longest_s)
+        self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
+
+    def unsafe(self, number: int, why: str, now: float) -> None:
+        """Leave out a pair whose records end the process; it is shown in health at once."""
+        was = self._waits.get(number)
+        failures = 1 if was is None else was.failures + 1
+        ask_at = now + delay_s(failures, ILL_S, TAKE_AGAIN_S_MAX)
+        since = now - ILL_S if was is None else was.since
+        self._wait(number, Wait(why, since, failures, ask_at, was_lost=True))
+        self.tell(now)
+
+    def end(self, number: int) -> None:
+        """Record that a pair is served, or stopped, from now on."""
+        if self._waits.pop(number, None) is not None:
+            _log.info("partition %d waits no longer", number)
+        self._count()
+
+    def due(self, now: float) -> frozenset[int]:
+        """Return the pairs to ask about now."""
+        return frozenset(each for each in self.numbers if now >= self._waits[each].ask_at)
+
+    def may_be_tried(self, number: int, now: float) -> bool:
+        """Whether a waiting pair may be tried if there is no other pair."""
+        wait = self._waits[number]
+        return not wait.was_lost or now >= wait.ask_at
+
+    def why(self) -> str:
+        """Return in words what the waiting pairs wait for."""
+        return "; ".join(
+            f"partition {number} waits: {wait.why}" for number, wait in sorted(self._waits.items())
+        )
+
+    def answered(self, number: int) -> None:
+        """Record that brokers answer for a pair again."""
+        if number in self._waits:
+            self._waits[number].is_over = True
+
+    def tell(self, now: float) -> None:
+        """Show in health the pairs that have waited for more than ILL_S."""
+        for number, wait in self._waits.items():
+            if now - wait.since >= ILL_S:
+                self._status.stop_partition(number, f"waits, and is asked again: {wait.why}")
+
+    def _wait(self, number: int, wait: Wait) -> None:
+        if number not in self._waits:
+            _log.warning(
+                "partition %d waits: %s. Brokers are asked again; other partitions are served",
+                *(number, wait.why),
+            )
+        self._waits[number] = wait
+        self._count()
+
+    def _count(self) -> None:
+        self._status.metrics.partitions_waiting(len(self._waits))
+
+
+_CODEC_PROPERTIES = ("compression.type", "compression.codec")
+
+
+def ledger_settings(
+    config: CheckerConfig, policy: Policy, sizes: Sizes, *, actor: str, signs: bool = False
+) -> LedgerSettings:
+    """Return the settings of a worker's ledgers; `LedgerSettings.shared_by` divides the budgets.
+
+    Args:
+        config: The daemon's settings.
+        policy: Which group may deliver to which topics.
+        sizes: The size limits of topics.
+        actor: Name of the worker in its discards.
+        signs: Whether copies are signed, which makes them longer.
+    """
+    growth_bytes = COPY_GROWTH_BYTES + (SIGNATURE_GROWTH_BYTES if signs else 0)
+
+    def copy_fits(half: HalfRead) -> bool:
+        return sizes.fits(config.names.half, half.size_bytes + growth_bytes)
+
+    return LedgerSettings(
+        transaction_timeout_ms=config.transaction_timeout_ms,
+        check_interval_ms=config.check_interval_ms,
+        check_count_max=config.check_count_max,
+        transaction_age_ms_max=config.transaction_age_ms_max,
+        check_backoff_ms_max=config.check_backoff_ms_max,
+        republish_window_records=config.republish_window_records,
+        republish_window_bytes=config.republish_window_bytes,
+        ledger_bytes_max=config.ledger_bytes_max,
+        entries_bytes_max=config.entries_bytes_max,
+        unanswered_before_discard=config.unanswered_before_discard,
+        readiness_before_discard_ms=config.readiness_before_discard_ms,
+        actor=actor,
+        allows=policy.allows,
+        copy_fits=copy_fits,
+    )
+
+
+def known_limits(
+    config: CheckerConfig, max_bytes: Callable[[str], int | None]
+) -> Callable[[str], int | None]:
+    """Return the function of topics' known limits; with compression it always returns None.
+
+    A topic's limit applies to the compressed batch. With compression the size of a record says too
+    little, and limits are learned from refusals (halfbridge.checker.loop.blame).
+    """
+    codecs = (config.kafka.get(name, "none") for name in _CODEC_PROPERTIES)
+    return max_bytes if set(codecs) <= {"none"} else lambda _topic: None

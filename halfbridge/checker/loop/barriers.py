@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.loop.batch_writer import STALL_S, failed
 from halfbridge.checker.loop.clients import QUESTION_S, client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import STALL_S, failed
 from halfbridge.checker.loop.report import TellNow
-from halfbridge.checker.loop.transactional_ids import UNENDED_S, TransactionalIds, with_spares
+from halfbridge.checker.loop.turns import UNENDED_S, TransactionalIds, with_spares
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from halfbridge.kafka.trouble import Troubles
 

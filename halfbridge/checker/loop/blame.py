@@ -11,18 +11,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.loop.sizes import bytes_alone
+from halfbridge.checker.loop.publish import bytes_alone
 from halfbridge.serde.limits import STUB_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.checker.core.plan import Delivery, Plan
+    from halfbridge.checker.loop.clients import Questions
     from halfbridge.checker.loop.failures import KafkaTxnFailedError
-    from halfbridge.checker.loop.publish import Outgoing
-    from halfbridge.checker.loop.questions import Questions
+    from halfbridge.checker.loop.publish import Outgoing, Sizes
     from halfbridge.checker.loop.routes import Routes
-    from halfbridge.checker.loop.sizes import Sizes
     from halfbridge.serde.topics import TopicNames
 
 # A refused batch is divided by this factor until one transaction is left.

@@ -1,14 +1,34 @@
-"""Properties that the Kafka clients of a worker share."""
+"""Properties that the Kafka clients of a worker share.
+
+Asks brokers: where partitions end, which topics exist, where the daemon may write.
+
+When a Kafka client is replaced because brokers do not answer it.
+
+This is the rule for the clients that a worker keeps for its life: its consumer, its admin client
+and its producer of check requests. `StallWatch` replaces a consumer that is answered and reads
+nothing. All other clients are replaced after each failure, or live as long as one question: the
+producers of batches and of barriers, the reader of bodies, and the clients of the settings record
+and of the marks.
+"""
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.kafka.trouble import RECONNECTING
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.kafka.ends import Ends
+from halfbridge.kafka.errors import NO_SUCH_TOPIC, Code, ConfigError, KafkaFailure
+from halfbridge.kafka.ports import Edge
+from halfbridge.kafka.trouble import RECONNECTING, Troubles
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from halfbridge.checker.config import CheckerConfig
+    from halfbridge.kafka.ports import Admin, Answer, Clock, Place, Ports, SeenTopic
 
 # Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
@@ -76,3 +96,231 @@ def unjoined(config: CheckerConfig) -> dict[str, Any]:
         # The client compares the user's max.poll.interval.ms with this, even if it never joins.
         "session.timeout.ms": config.session_timeout_ms,
     }
+
+
+_log = logging.getLogger("halfbridge.checker")
+# Before any broker has answered: a wrong address is told of soon. The client goes on connecting
+# between two questions, so brokers that need longer than this are found all the same.
+FIRST_QUESTION_S = 2.0
+# How much longer than the question's time-out to wait: the client's own error names the reason.
+_CLIENT_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndAnswer:
+    """The end of a partition (read_uncommitted): the answer to the question with `token`."""
+
+    topic: str
+    partition: int
+    token: int
+    end: int
+
+
+class Ranges:
+    """A question to brokers that was sent: where partitions begin and end (read_uncommitted)."""
+
+    def __init__(self, admin: Admin, wanted: Iterable[Place]) -> None:
+        places = list(wanted)
+        self._firsts = admin.ask_ends(places, Edge.START, QUESTION_S)
+        self._ends = admin.ask_ends(places, Edge.END, QUESTION_S)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` returns without waiting."""
+        return all(each.done() for each in (*self._firsts.values(), *self._ends.values()))
+
+    def answers(self) -> dict[Place, tuple[int, int] | InputLostError]:
+        """Return log start and end of each partition, or why its broker did not answer; blocks."""
+        return {place: self._range_of(place) for place in self._firsts}
+
+    def _range_of(self, place: Place) -> tuple[int, int] | InputLostError:
+        try:
+            return self._firsts[place].result(), self._ends[place].result()
+        except KafkaFailure as failure:
+            topic, number = place
+            return InputLostError(f"log end of {topic}[{number}] cannot be read: {failure}")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAnswer:
+    """The settings of a topic, or why they are not known.
+
+    Attributes:
+        settings: Name of each setting -> value; None: not known.
+        why: The error in place of the settings.
+        is_missing: There is no such topic.
+        is_silent: No broker answered; a later question may succeed.
+    """
+
+    settings: Mapping[str, str] | None
+    why: str = ""
+    is_missing: bool = False
+    is_silent: bool = False
+
+
+class SettingsQuestion:
+    """A question to brokers that was sent: the settings of topics."""
+
+    def __init__(self, admin: Admin, topics: Iterable[str], clock: Clock) -> None:
+        self._answers = admin.ask_settings(topics, QUESTION_S)
+        self._clock = clock
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` returns without waiting."""
+        return all(each.done() for each in self._answers.values())
+
+    def answers(self, wait_s: float = QUESTION_S + _CLIENT_GRACE_S) -> dict[str, SettingsAnswer]:
+        """Return the answer for each topic; blocks for at most about `wait_s`."""
+        until = self._clock.monotonic() + wait_s
+        return {
+            topic: _settings_of(answer, max(0.0, until - self._clock.monotonic()))
+            for topic, answer in self._answers.items()
+        }
+
+
+class Questions:
+    """Asks brokers without delaying the loop; `answers` returns the answers.
+
+    A client that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
+    answered. librdkafka's client may stay silent after its broker was frozen and restarted.
+
+    Args:
+        config: The daemon's settings.
+        ports: Make the client.
+        on_replaced: Called when the client was replaced.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, ports: Ports, on_replaced: Callable[[], object] = lambda: None
+    ) -> None:
+        self._bootstrap_servers = config.bootstrap_servers
+        self._clock = ports.clock
+        self._kafka = ports.kafka
+        self._properties = {
+            **client_config(config),
+            "error_cb": Troubles(_log, ports.clock).note,
+        }
+        self._on_replaced = on_replaced
+        self._silence = Silence()
+        self._admin = self._kafka.admin(self._properties)
+        self._open: dict[Place, tuple[int, Answer[int]]] = {}
+        self._were_answered = False
+
+    def ask_end(self, topic: str, partition: int, token: int) -> None:
+        """Ask for the high watermark of a partition, one question per partition at a time.
+
+        The last stable offset would be too low while a kafka_txn with copies is open.
+        """
+        place = (topic, partition)
+        if place not in self._open:
+            answers = self._admin.ask_ends([place], Edge.END, QUESTION_S)
+            self._open[place] = token, answers[place]
+
+    def answers(self) -> Iterator[EndAnswer]:
+        """Yield the new answers."""
+        self._admin.poll(0)  # serves the error callback
+        for place in [place for place, (_, answer) in self._open.items() if answer.done()]:
+            token, answer = self._open.pop(place)
+            with suppress(KafkaFailure):  # the ledger still waits, and asks again
+                yield EndAnswer(*place, token, answer.result())
+
+    def ask_ranges(self, wanted: Iterable[Place]) -> Ranges:
+        """Ask where partitions begin and end (read_uncommitted); each has an answer of its own."""
+        return Ranges(self._admin, wanted)
+
+    def ask_stable_ends(self, wanted: Iterable[Place]) -> Ends:
+        """Ask where partitions end for read_committed consumers (last stable offset)."""
+        return Ends(self._admin, wanted, QUESTION_S, edge=Edge.STABLE_END)
+
+    def ask_settings(self, topics: Iterable[str]) -> SettingsQuestion:
+        """Ask for the settings of at least one topic."""
+        return SettingsQuestion(self._admin, topics, self._clock)
+
+    def topics(self) -> dict[str, SeenTopic]:
+        """Return all topics that the daemon may see; blocks.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        asked_at = self._clock.monotonic()
+        try:
+            topics = self._topics(asked_at)
+        except KafkaFailure as failure:
+            self._silence.goes_on(asked_at)
+            where, said = self._bootstrap_servers, failure.text
+            raise InputLostError(f"no Kafka broker answers at {where}: {said}") from failure
+        except ConfigError as error:  # for example while a certificate is being replaced
+            raise InputLostError(f"no new admin client can be made yet: {error}") from error
+        self._silence.end()
+        self._were_answered = True
+        return topics
+
+    def _topics(self, now: float) -> dict[str, SeenTopic]:
+        """Return all topics; after a long silence a new client asks, and is kept if answered."""
+        if not self._silence.is_over_limit(now):
+            return self._admin.topics(QUESTION_S if self._were_answered else FIRST_QUESTION_S)
+        # A further new client only after a further silence: the old one may recover by itself.
+        self._silence.end()
+        another = self._kafka.admin(self._properties)
+        topics = another.topics(QUESTION_S)
+        self._admin = another
+        self._open = {}  # questions of the old client: they are asked again
+        _log.warning("brokers did not answer the admin client, but answer a new one: replaced")
+        self._on_replaced()
+        return topics
+
+    def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
+        """Return for each topic whether the daemon may write to it; None: the broker cannot tell.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        answers = self._admin.ask_rights(topics, QUESTION_S)
+        return {topic: _may_write(answer) for topic, answer in answers.items()}
+
+
+def _may_write(answer: Answer[bool | None]) -> bool | None:
+    try:
+        return answer.result()
+    except KafkaFailure as failure:
+        if failure.code == Code.TOPIC_AUTHORIZATION_FAILED:
+            return False
+        if failure.code > 0:  # a broker's answer about something else, such as a missing topic
+            return None
+        raise InputLostError(f"rights cannot be read: {failure}") from failure
+
+
+def _settings_of(answer: Answer[dict[str, str]], wait_s: float) -> SettingsAnswer:
+    try:
+        return SettingsAnswer(answer.result(wait_s))
+    except KafkaFailure as failure:
+        is_missing = failure.code in NO_SUCH_TOPIC
+        is_refused = failure.code == Code.TOPIC_AUTHORIZATION_FAILED
+        return SettingsAnswer(
+            None, str(failure), is_missing=is_missing, is_silent=not (is_missing or is_refused)
+        )
+
+
+# Three questions without an answer (`QUESTION_S`). A client reconnects by itself in less time, even
+# after its broker has restarted.
+REPLACED_AFTER_S = 30.0
+
+
+class Silence:
+    """How long a client has not been answered. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def goes_on(self, since: float) -> None:
+        """Record that a question or record of `since` has no answer."""
+        self._since = since if self._since is None else self._since
+
+    def end(self) -> None:
+        """Record an answer."""
+        self._since = None
+
+    def is_over_limit(self, now: float) -> bool:
+        """Return whether the client has been unanswered for REPLACED_AFTER_S."""
+        return self._since is not None and now - self._since >= REPLACED_AFTER_S

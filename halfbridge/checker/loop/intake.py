@@ -1,6 +1,19 @@
 """The consumer of half and op topic, a member of the daemon's group.
 
 Each guard against a trap of Kafka's protocol names the trap.
+
+How far partitions have been read, and since when. Times are monotonic seconds.
+
+Decides when the daemon's group member must be replaced, and when another worker has its slot.
+
+Marks of pairs whose first records are being read, so that a record ends few processes.
+
+A damaged record may end the process that reads it (`halfbridge.kafka.tasting`), and the
+pair then moves to the next worker. So a worker leaves a mark in Kafka before it reads a pair, and
+clears the mark once the pair is rebuilt. Whoever finds a mark has the pair's records read in a
+child process first. Marks are offsets with a text in a group of their own, because workers on
+different machines share nothing else; the offsets have no meaning, and the daemon's own offsets
+are not touched.
 """
 
 from __future__ import annotations
@@ -10,25 +23,36 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.at_least_once import BoundMember, commits_with
-from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config, unjoined
+from halfbridge.checker.loop.clients import (
+    FETCHING,
+    QUESTION_S,
+    REPLACED_AFTER_S,
+    Silence,
+    client_config,
+    member_config,
+    unjoined,
+)
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.member_failures import MemberFailures
-from halfbridge.checker.loop.reading import GroupTrouble, Reading
-from halfbridge.checker.loop.silence import REPLACED_AFTER_S, Silence
 from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
+from halfbridge.kafka.errors import MEMBER_FENCED, UNREACHABLE, Code, ConfigError, KafkaFailure
+from halfbridge.kafka.stalls import UNREAD_S
 from halfbridge.kafka.trouble import Troubles
+from halfbridge.serde.topics import DEADLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
-    from halfbridge.kafka.ports import Committed, Member, Place, Ports, Reader, Record
+    from halfbridge.kafka.ports import Clock, Committed, Member, Place, Ports, Reader, Record
+    from halfbridge.kafka.tasting import Deadly
+    from halfbridge.serde.progress import Progress
+
+    Taste = Callable[[Mapping[str, Any], Mapping[Place, int]], Deadly | None]
 
 _log = logging.getLogger("halfbridge.checker")
-
 # Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
 FETCH_MAX = 5_000
 # How long a member that leaves waits for the revocation of its partitions.
@@ -341,3 +365,218 @@ class Input:
 def _is_of_no_partition(record: Record) -> bool:
     """Tell whether an error concerns the group (no topic) or a whole topic (no partition)."""
     return record.topic() is None or record.partition() in (None, -1)
+
+
+# How long a report about the group counts: the client repeats the same report only every 30 s.
+SAID_S = 60.0
+
+
+class Reading:
+    """How far a consumer has read.
+
+    Attributes:
+        ends: (topic, partition) -> where reading began, or the last PARTITION_EOF, which may lie
+            behind markers that no record shows.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[str, int], int] = {}
+        self._taken_at = self._since = 0.0
+
+    def begin(self, offsets: Mapping[tuple[str, int], int], now: float) -> None:
+        """Record that these partitions are read from these offsets."""
+        self.ends = dict(offsets)
+        self._since = now
+
+    def takes(self, now: float) -> None:
+        """Record that the consumer is polled."""
+        if now - self._taken_at > UNREAD_S:
+            self._since = now
+        self._taken_at = now
+
+    def since(self, now: float) -> float:
+        """Return since when the consumer has been polled without a pause; `now` if it is not."""
+        return now if now - self._taken_at > UNREAD_S else self._since
+
+
+class GroupTrouble:
+    """The group's last reason not to let this member join."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0.0
+
+    def note(self, text: str, now: float) -> None:
+        """Keep the reason."""
+        self._text, self._at = text, now
+
+    def end(self) -> None:
+        """Record that the member has joined."""
+        self._text = ""
+
+    def text(self, now: float) -> str:
+        """Return the reason; empty if there is none or it is older than SAID_S."""
+        return self._text if now - self._at <= SAID_S else ""
+
+
+_FATAL = MEMBER_FENCED | {Code.FATAL}
+# How long after a lost connection a static member may find that it has fenced itself. The client
+# reports the same trouble only every 30 s.
+TROUBLE_S = 60.0
+
+
+class MemberFailures:
+    """What the present member reported, and what follows from that.
+
+    A static member can fence itself in two ways. The answer to its JoinGroup is lost with the
+    connection: then the group has given it a member id that it does not know. Or the coordinator
+    was silent for a session: then the client sends a heartbeat without a member id. So a fenced
+    member means another worker, unless a connection was lost in the last TROUBLE_S. If another
+    worker came in that time, this worker takes the slot back and the other one ends.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._lost_at = -TROUBLE_S
+        self._fatal: KafkaFailure | None = None
+        self._why = ""
+
+    def note(self, failure: KafkaFailure) -> None:
+        """Take a failure that a call or a record of the member reports."""
+        if failure.is_fatal or failure.code in _FATAL:
+            self._fatal = failure
+
+    def reported(self, failure: KafkaFailure) -> None:
+        """Take a failure that the member reports outside of calls; most end by themselves."""
+        if failure.code in UNREACHABLE:
+            self.connection_lost()
+        self.note(failure)
+
+    def connection_lost(self) -> None:
+        """Record that a connection to a broker was lost now."""
+        self._lost_at = self._monotonic()
+
+    def give_up(self, why: str) -> None:
+        """Record that the member must be replaced, for a reason that it did not report."""
+        self._why = why
+
+    def why_replace(self) -> str:
+        """Return why the member must be replaced, until `replaced`; empty if it can be used.
+
+        Raises:
+            SlotTakenError: another worker runs on this slot; the operator stops one of the two.
+        """
+        if self._fatal is not None:
+            text = self._fatal.text
+            was_fenced = "fenced" in text.lower() or self._fatal.code in MEMBER_FENCED
+            if was_fenced and self._monotonic() - self._lost_at > TROUBLE_S:
+                raise SlotTakenError(
+                    f"another worker runs on this slot and took its partitions over ({text}):"
+                    " stop one of the two, or give each its own --slot"
+                )
+            self._fatal, self._why = None, f"the consumer could not go on ({text})"
+            self._lost_at = -TROUBLE_S  # one lost connection excuses one fence only
+        return self._why
+
+    def replaced(self) -> None:
+        """Record that a new member joins; its failures have nothing to do with the former's."""
+        self._why = ""
+
+
+_READING = "reading"
+
+
+class FirstReads:
+    """Marks pairs, and finds out about pairs that have a mark.
+
+    Args:
+        config: The daemon's settings.
+        ports: Make the clients of the marks.
+        taste: Reads records in a child process.
+    """
+
+    def __init__(self, config: CheckerConfig, ports: Ports, taste: Taste) -> None:
+        self._config = config
+        self._ports = ports
+        self._taste = taste
+        self._troubles = Troubles(_log, ports.clock)
+        self._marked: set[int] = set()
+
+    def begin(self, pairs: Mapping[int, Progress]) -> dict[int, str]:
+        """Mark pairs, and return why some of them must not be read; blocks.
+
+        Without an answer of the brokers no pair is held up.
+        """
+        if not pairs:
+            return {}
+        unsafe = {
+            number: why
+            for number in sorted(self._left_behind(pairs) - self._marked)  # not its own marks
+            if (why := self._why_not(number, pairs[number]))
+        }
+        self._marked = set(pairs) - set(unsafe)
+        self._write(
+            {
+                **dict.fromkeys(self._marked, _READING),
+                **{number: DEADLY + why for number, why in unsafe.items()},
+            }
+        )
+        return unsafe
+
+    def rebuilt(self, numbers: Iterable[int]) -> None:
+        """Clear the marks of pairs that were read to their ends."""
+        cleared = self._marked & set(numbers)
+        self._marked -= cleared
+        self._write(dict.fromkeys(cleared, ""))
+
+    def _left_behind(self, numbers: Iterable[int]) -> set[int]:
+        places = [(self._config.names.half, number) for number in numbers]
+        reader = self._reader()
+        try:
+            found = reader.committed(places, QUESTION_S)
+        except KafkaFailure as failure:
+            self._troubles.note(failure)
+            return set()
+        finally:
+            self._ports.run.let_go(reader)
+        return {number for (_, number), each in found.items() if each.metadata}
+
+    def _why_not(self, number: int, progress: Progress) -> str:
+        names = self._config.names
+        _log.warning(
+            "partition %d: a worker ended, or was stopped, while it read the first records; a child"
+            " process reads them first",
+            number,
+        )
+        starts = {(names.half, number): progress.half, (names.op, number): progress.ops_from}
+        isolation = {"isolation.level": "read_committed", "group.id": names.daemon_group}
+        found = self._taste({**FETCHING, **client_config(self._config), **isolation}, starts)
+        if found is None:
+            return ""
+        return (
+            f"{found.topic}[{found.partition}]@{found.offset}: the record there is damaged and ends"
+            f" the process that reads it ({found.signal}); repair the partition from another"
+            " replica: docs/operations.md, A damaged record"
+        )
+
+    def _write(self, texts: Mapping[int, str]) -> None:
+        if not texts:
+            return
+        half = self._config.names.half
+        reader = self._reader()
+        try:
+            reader.commit({(half, number): (0, text) for number, text in texts.items()})
+        except KafkaFailure as failure:
+            self._troubles.note(failure)
+        finally:
+            self._ports.run.let_go(reader)
+
+    def _reader(self) -> Any:
+        return self._ports.kafka.reader(
+            {
+                **client_config(self._config),
+                "group.id": self._config.names.reading_group,
+                "session.timeout.ms": self._config.session_timeout_ms,
+                "enable.auto.commit": False,
+            }
+        )

@@ -1,8 +1,17 @@
-"""A pair as a worker serves it: its ledger, its clock and its held plan."""
+"""A pair as a worker serves it: its ledger, its clock and its held plan.
+
+Bounds the memory of pairs: decides which topics are not fetched. Pure.
+
+Bodies of half records, let go by a plan and given back to it. Pure.
+
+Reads half records again by offset, for bodies that the ledger has dropped.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -16,19 +25,25 @@ from halfbridge.checker.core.events import (
     message_bytes,
 )
 from halfbridge.checker.core.ledger import Ledger
-from halfbridge.checker.loop.plan_bodies import WithoutHeaders, let_go_plan, whole_or_bare
-from halfbridge.checker.loop.sizes import bytes_at_most
+from halfbridge.checker.core.memory import ALARM_PERCENT, HALVES_PERCENT, NEEDED_HALVES_PERCENT
+from halfbridge.checker.loop.clients import QUESTION_S, client_config, unjoined
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.publish import bytes_at_most
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError, NotBelievedError
 from halfbridge.serde.headers import headers_of, parse_half, user_bytes
 from halfbridge.serde.limits import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.plan import Check, Plan
     from halfbridge.checker.core.settings import LedgerSettings
     from halfbridge.checker.loop.publish import Publisher
+    from halfbridge.kafka.ports import Ports, Reader, Record
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
@@ -269,3 +284,242 @@ def in_turn(pairs: Mapping[int, Pair], last: int) -> list[Pair]:
     numbers = sorted(pairs)
     behind = bisect_right(numbers, last)
     return [pairs[number] for number in (*numbers[behind:], *numbers[:behind])]
+
+
+# Batches of ops and dead letters that may be read ahead of the present commit.
+READ_AHEAD_BATCHES = 2
+
+
+class Throttle:
+    """Decides which topics of a pair are not fetched."""
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._half, self._op = config.names.half, config.names.op
+        self._batch_records = config.batch_records_max
+        self._batch_bytes = config.batch_bytes_max
+
+    def not_wanted(self, pair: Pair) -> frozenset[str]:
+        """Return the topics of a pair that must not be fetched now.
+
+        The half topic: if the budget of entries is nearly spent; or if more than one batch of dead
+        letters waits, until none waits, because ops wait for dead letters. The op topic: if too
+        many ops wait for a half record or a missing real topic, or if the budget of entries is
+        spent.
+        """
+        names = set()
+        is_paused = self._half in pair.paused
+        letters_max = 0 if is_paused else self._batch_records
+        if pair.ledger.letters_waiting > letters_max or not pair.takes_halves(is_paused=is_paused):
+            names.add(self._half)
+        if not pair.takes_ops(is_paused=self._op in pair.paused):
+            names.add(self._op)
+        return frozenset(names)
+
+    def trouble(self, pairs: Iterable[Pair]) -> str:
+        """Return in words which pair has nearly spent its budget of entries; empty for none."""
+        full = max(pairs, key=lambda pair: pair.fill_percent, default=None)
+        if full is None or full.fill_percent < ALARM_PERCENT:
+            return ""
+        return (
+            f"partition {full.partition} takes {full.fill_percent} % of the memory that it may take"
+            f" for {full.ledger.undecided_halves} undecided half messages and what is kept of"
+            f" others: from {HALVES_PERCENT} % it reads none that no op waits for, from"
+            f" {NEEDED_HALVES_PERCENT} % none at all; have them decided, or raise entries_bytes_max"
+        )
+
+    def is_far_ahead(self, pairs: Iterable[Pair]) -> bool:
+        """Tell whether enough is read for the batches after the present one."""
+        ledgers = [pair.ledger for pair in pairs]
+        waiting = sum(ledger.ops_waiting + ledger.letters_waiting for ledger in ledgers)
+        if waiting >= READ_AHEAD_BATCHES * self._batch_records:
+            return True
+        junk_bytes = sum(ledger.memory.junk_op_bytes for ledger in ledgers)
+        return junk_bytes >= READ_AHEAD_BATCHES * self._batch_bytes
+
+
+def whole_or_bare(message: Any) -> Any:
+    """Return a record, without its headers where they cannot be read."""
+    try:
+        headers_of(message)
+    except DecodeError:
+        return WithoutHeaders(message)
+    return message
+
+
+def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
+    """Give the half records of `plan` back the bodies that the ledger let go.
+
+    Args:
+        plan: Changed in place.
+        read: Half offsets -> records by offset.
+    """
+    missing = [half.offset for half in _halves(plan) if half.body is None]
+    missing += [each.record.offset for each in plan.junk if each.record.body is None]
+    if not missing:
+        return
+    bodies = read(missing)
+
+    def whole(half: HalfRead) -> HalfRead:
+        return half if half.body is not None else half._replace(body=bodies[half.offset])
+
+    def whole_junk(record: JunkRead) -> JunkRead:
+        if record.body is not None:
+            return record
+        return record._replace(body=whole_or_bare(bodies[record.offset]))
+
+    plan.deliveries[:] = [
+        one._replace(messages=tuple(map(whole, one.messages))) for one in plan.deliveries
+    ]
+    plan.dead[:] = [
+        one if one.by_reference else replace(one, half=whole(one.half)) for one in plan.dead
+    ]
+    plan.junk[:] = [replace(one, record=whole_junk(one.record)) for one in plan.junk]
+    plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
+    plan.body_bytes = sum(half.body_bytes for half in _halves(plan))
+    plan.body_bytes += sum(each.record.body_bytes for each in plan.junk)
+
+
+def let_go_plan(plan: Plan) -> None:
+    """Let the half records' bodies of `plan` go, until `restore_plan`; ops' bodies stay."""
+
+    def bare(half: HalfRead) -> HalfRead:
+        return half._replace(body=None)
+
+    plan.deliveries[:] = [
+        one._replace(messages=tuple(map(bare, one.messages))) for one in plan.deliveries
+    ]
+    plan.dead[:] = [replace(one, half=bare(one.half)) for one in plan.dead]
+    plan.put_backs[:] = [replace(one, half=bare(one.half)) for one in plan.put_backs]
+    plan.junk[:] = [
+        one if one.is_op else replace(one, record=one.record._replace(body=None))
+        for one in plan.junk
+    ]
+    plan.body_bytes = sum(one.record.body_bytes for one in plan.junk if one.is_op)
+
+
+def restore_checks(
+    checks: list[Check], read: Callable[[Iterable[int]], dict[int, Any]]
+) -> list[Check]:
+    """Return `checks` with all bodies there."""
+    missing = [one.half.offset for one in checks if one.half.body is None]
+    if not missing:
+        return checks
+    bodies = read(missing)
+    return [
+        one
+        if one.half.body is not None
+        else replace(one, half=one.half._replace(body=bodies[one.half.offset]))
+        for one in checks
+    ]
+
+
+def _halves(plan: Plan) -> Iterable[HalfRead]:
+    for delivery in plan.deliveries:
+        yield from delivery.messages
+    for dead in plan.dead:
+        if not dead.by_reference:
+            yield dead.half
+    for put_back in plan.put_backs:
+        yield put_back.half
+
+
+class WithoutHeaders:
+    """A record whose headers the client cannot read: key and value are kept, and not the headers.
+
+    These may be of any size, which nobody can tell.
+    """
+
+    def __init__(self, message: Any) -> None:
+        self._key: bytes | None = message.key()
+        self._value: bytes | None = message.value()
+
+    def key(self) -> bytes | None:
+        """Return the record's key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """Return the record's value."""
+        return self._value
+
+    def headers(self) -> Headers | None:
+        """Return None, for no headers."""
+        return None
+
+
+# A gap of at most this many records is read and skipped, instead of a new fetch of 1 KB records.
+SKIP_MAX = 1000
+# Interval at which the deadline is checked.
+_SLICE_S = 0.2
+
+
+class BodyReader:
+    """Reads half records again by offset."""
+
+    def __init__(self, config: CheckerConfig, ports: Ports) -> None:
+        self._config = config
+        self._ports = ports
+        self._topic = config.names.half
+        self._reader = self._open()
+
+    def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Record]:
+        """Return the records at `offsets`, by offset.
+
+        Raises:
+            InputLostError: a record cannot be read (deleted, or no broker answers).
+        """
+        found: dict[int, Record] = {}
+        position = -1 - SKIP_MAX
+        try:
+            for offset in sorted(set(offsets)):
+                if not position <= offset < position + SKIP_MAX:
+                    self._reader.read_from({(self._topic, partition): offset})
+                found[offset] = self._read_one(partition, offset)
+                position = offset + 1
+        except InputLostError:
+            self._renew()
+            raise
+        self._reader.read_from({})
+        return found
+
+    def close(self) -> None:
+        """Close the reader; waits no longer than `let_go`."""
+        self._ports.run.let_go(self._reader)
+
+    def _read_one(self, partition: int, offset: int) -> Record:
+        monotonic = self._ports.clock.monotonic
+        deadline = monotonic() + QUESTION_S
+        while monotonic() < deadline:
+            record = self._reader.poll(_SLICE_S)
+            if record is None:
+                continue
+            if record.error() is not None:
+                said = failure_of(record.error())
+                raise InputLostError(f"{self._topic}[{partition}]@{offset}: {said}")
+            position = record.offset() or 0
+            if position == offset:
+                return record
+            if position > offset:
+                break
+            deadline = monotonic() + QUESTION_S  # the reader makes progress
+        raise InputLostError(f"{self._topic}[{partition}]@{offset} cannot be read again")
+
+    def _renew(self) -> None:
+        """Replace the reader, because the old one may have stalled (`StallWatch`)."""
+        with suppress(ConfigError):  # not possible now: the old reader is kept
+            old, self._reader = self._reader, self._open()
+            self._ports.run.let_go(old)
+
+    def _open(self) -> Reader:
+        config = self._config
+        return self._ports.kafka.reader(
+            {
+                **client_config(config),
+                **unjoined(config),
+                "check.crcs": True,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "queued.max.messages.kbytes": 4096,
+                "fetch.wait.max.ms": 10,
+            },
+        )

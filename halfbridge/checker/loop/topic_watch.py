@@ -1,27 +1,43 @@
-"""Keeps the known topics of the cluster fresh, and tells which deliveries must wait for them."""
+"""Keeps the known topics of the cluster fresh, and tells which deliveries must wait for them.
+
+The known settings of topics, as brokers last reported them.
+
+Stops all pairs of a worker while settings of the half or op topic make records untrustworthy.
+
+Tells that half, op or dead-letter topic are missing: a worker without them does nothing.
+"""
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
+from halfbridge.checker.admin.topic_flaws import (
+    LOOKED_AT,
+    MAX_BYTES,
+    MIN_IN_SYNC,
+    RETENTION_MS,
+    SHOWN_MAX,
+    Flaws,
+    find_flaws,
+    number,
+    told,
+)
+from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.own_topics import OWN_POLL_S, OwnTopics
 from halfbridge.checker.loop.routes import TOOK_NOTHING
-from halfbridge.checker.loop.topic_guard import TopicGuard
-from halfbridge.checker.loop.topic_settings import TopicSettings
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.deferred import Awaits
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.loop.clients import Questions, SettingsAnswer, SettingsQuestion
     from halfbridge.checker.loop.pair import Pair
-    from halfbridge.checker.loop.questions import Questions
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.status import Status
     from halfbridge.kafka.ports import Clock, Place
@@ -279,3 +295,266 @@ class TopicWatch:
             elif allowed is False:
                 self._routes.refuse_topic(topic, NO_RIGHT, int(now * MS_PER_S))
         self._routes.tried(asked)
+
+
+# Interval of questions about all topics. After a topic's limit was raised, the old limit counts for
+# this time.
+SETTINGS_POLL_S = 10.0
+# With many topics the interval is at least this time for each topic: reading an answer delays the
+# loop.
+TOPIC_S = 0.05
+# Interval of questions about new topics: one question for all topics that were added since.
+NEW_S = 1.0
+# Interval after which a question without an answer is repeated.
+AGAIN_S = 10.0
+# An answer lists some 40 settings per topic; reading it delays the loop by about 0.1 ms per topic.
+ASKED_TOGETHER_MAX = 50
+# Real topics that are remembered. Their names come from half messages.
+TOPICS_MAX = 1_000
+# Twice the time in which a client reports that nobody answers. After it the question is dropped.
+FORGOTTEN_S = 2 * QUESTION_S
+
+
+class TopicSettings:
+    """Asks brokers for the settings of topics now and then, and never waits for them.
+
+    Times are monotonic seconds.
+
+    Args:
+        questions: Asks the brokers.
+        always: The internal topics, which are always asked about.
+
+    Attributes:
+        known: Topic -> its settings, as far as they matter here.
+        refused: Topic -> why its settings cannot be read.
+    """
+
+    def __init__(self, questions: Questions, always: Iterable[str]) -> None:
+        self._questions = questions
+        self._always = frozenset(always)
+        self._wanted = dict.fromkeys(always)  # in the order of the questions
+        self.known: dict[str, Mapping[str, str]] = {}
+        self.refused: dict[str, str] = {}
+        self._due: list[str] = list(self._wanted)
+        self._question: SettingsQuestion | None = None
+        self._asked: list[str] = []
+        self._asked_at = self._round_at = float("-inf")
+        self._pause_s = NEW_S
+
+    def max_bytes(self, topic: str) -> int | None:
+        """Return the `max.message.bytes` of a topic, bytes.
+
+        None: not known yet, missing, or this daemon has no right to read it. The first call for a
+        topic makes it known soon.
+        """
+        self.want(topic)
+        return number(self.known.get(topic, {}).get(MAX_BYTES, ""))
+
+    def min_in_sync(self, topic: str) -> int | None:
+        """Return the `min.insync.replicas` of a topic; None: not known."""
+        return number(self.known.get(topic, {}).get(MIN_IN_SYNC, ""))
+
+    def want(self, topic: str) -> None:
+        """Ask about `topic` too, if there are not too many topics."""
+        if topic in self._wanted or not topic:
+            return
+        if len(self._wanted) - len(self._always) < TOPICS_MAX:
+            self._wanted[topic] = None
+            self._due.append(topic)
+
+    def read(self, wait_s: float) -> None:
+        """Ask for the settings of the internal topics, and wait at most `wait_s` for answers."""
+        self._take(self._questions.ask_settings(sorted(self._always)).answers(wait_s))
+
+    def look(self, now: float, pace_s: float = SETTINGS_POLL_S) -> bool:
+        """Send the questions that are due, or take answers; tell whether any came. Never waits.
+
+        Args:
+            now: The time.
+            pace_s: Interval of questions about all topics.
+        """
+        if self._question is not None:
+            return self._take_answers(now)
+        # A round ends before the next begins; otherwise the last topics would never be asked about.
+        is_over = not self._due or self._round_at == float("-inf")
+        if is_over and now - self._round_at >= max(pace_s, TOPIC_S * len(self._wanted)):
+            self._round_at = now
+            self._due = list(self._wanted)
+        if self._due and now - self._asked_at >= self._pause_s:
+            self._asked_at, self._pause_s = now, NEW_S
+            self._asked = self._due[:ASKED_TOGETHER_MAX]
+            del self._due[:ASKED_TOGETHER_MAX]
+            self._question = self._questions.ask_settings(self._asked)
+        return False
+
+    def _take_answers(self, now: float) -> bool:
+        question = self._question
+        if question is None or not question.is_over:
+            if now - self._asked_at > FORGOTTEN_S:
+                self._question = None
+                self._ask_again(self._asked)
+            return False
+        self._question = None
+        self._take(question.answers())
+        return True
+
+    def _take(self, answers: Mapping[str, SettingsAnswer]) -> None:
+        self._ask_again([topic for topic, said in answers.items() if said.is_silent])
+        for topic, said in answers.items():
+            if said.is_silent:
+                continue
+            self.refused.pop(topic, None)
+            if said.settings is not None:
+                self.known[topic] = {key: said.settings.get(key, "") for key in LOOKED_AT}
+                continue
+            self.known.pop(topic, None)
+            if not said.is_missing:
+                self.refused[topic] = said.why
+            elif topic not in self._always:
+                self._wanted.pop(topic, None)  # makes room; the next call of `want` adds it again
+
+    def _ask_again(self, topics: list[str]) -> None:
+        if topics:
+            self._due += [topic for topic in topics if topic not in self._due]
+            self._pause_s = AGAIN_S
+
+
+_log = logging.getLogger("halfbridge.checker")
+# How long a start waits for the settings. Whether brokers answer at all is asked separately.
+START_S = 1.0
+# Interval of questions while pairs are stopped or a setting is wrong, so that a correction takes
+# effect soon.
+FLAWED_S = 5.0
+# A wrong setting that stops nothing is logged again after this time.
+FLAWS_LOGGED_S = 3600.0
+
+
+class TopicGuard:
+    """Judges the settings of topics, and reports wrong ones. Times are monotonic seconds.
+
+    Args:
+        config: The daemon's settings.
+        settings: The known settings of topics.
+        status: Shows wrong settings.
+
+    Attributes:
+        stops: Why no pair may be served; empty if pairs may be served.
+    """
+
+    def __init__(self, config: CheckerConfig, settings: TopicSettings, status: Status) -> None:
+        self.stops = ""
+        self._config = config
+        self._settings = settings
+        self._status = status
+        self._flaws = Flaws()
+        self._told = ""
+        self._told_at = float("-inf")
+        self._unread: frozenset[str] = frozenset()
+
+    def before_start(self, now: float) -> None:
+        """Ask for the settings and judge them; without an answer, judge the known settings."""
+        self._settings.read(START_S)
+        self._judge(now)
+
+    def look(self, now: float) -> bool:
+        """Judge new answers of brokers; never waits.
+
+        Returns whether the pairs must begin anew, to stop or to go on.
+        """
+        is_flawed = self._flaws.stopping or self._flaws.alarms
+        if not self._settings.look(now, FLAWED_S if is_flawed else SETTINGS_POLL_S):
+            return False
+        before = self.stops
+        self._judge(now)
+        return before != self.stops
+
+    def _judge(self, now: float) -> None:
+        config = self._config
+        self._flaws = flaws = find_flaws(
+            config.names,
+            self._settings.known,
+            transaction_age_ms_max=config.transaction_age_ms_max,
+            bootstrap_servers=config.bootstrap_servers,
+        )
+        before, self.stops = self.stops, told(flaws.stopping)
+        if self.stops and before != self.stops:
+            _log.error(
+                "all partitions stopped: %s. Nothing is delivered until then; they go on by"
+                " themselves",
+                self.stops,
+            )
+        elif before and not self.stops:
+            _log.info("the settings of half and op topic are as they must be: partitions go on")
+        self._status.set_ill("topics", told(flaws.alarms))
+        self._status.metrics.topic_settings_wrong(
+            {(each.subject, each.setting): 1 for each in (*flaws.stopping, *flaws.alarms)}
+        )
+        self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        """Log new wrong settings that stop nothing, and all again every FLAWS_LOGGED_S."""
+        text = told((*self._flaws.alarms, *self._flaws.advice))
+        if text and (text != self._told or now - self._told_at >= FLAWS_LOGGED_S):
+            self._told_at = now
+            _log.warning("settings of topics: %s", text)
+        self._told = text
+        refused = self._settings.refused
+        if unread := sorted(refused.keys() - self._unread):
+            more = f" and {len(unread) - SHOWN_MAX} more topics" if len(unread) > SHOWN_MAX else ""
+            _log.warning(
+                "the settings of %s%s cannot be read (%s): nothing stops for it, and nobody will"
+                " notice should they be wrong. The daemon lacks DescribeConfigs",
+                *(", ".join(unread[:SHOWN_MAX]), more, refused[unread[0]]),
+            )
+        self._unread = frozenset(refused)
+
+
+# Topics may be made beside a daemon that starts: health turns red after this time.
+ILL_S = 30.0
+# While they are missing they are looked for at this pace, and the error is logged again at that.
+OWN_POLL_S = 2.0
+OWN_LOGGED_S = 300.0
+
+
+class OwnTopics:
+    """Whether the topics of this installation are there. Times are monotonic seconds.
+
+    Args:
+        config: The daemon's settings.
+        status: Told after `ILL_S`.
+
+    Attributes:
+        missing: Names of half, op and dead-letter topic that are not there.
+    """
+
+    def __init__(self, config: CheckerConfig, status: Status) -> None:
+        names = config.names
+        prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+        self._create = (
+            f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}{prefix}"
+        )
+        self._needed = (names.op, names.half, names.dead)
+        self._status = status
+        self._since = 0.0
+        self._told_at = float("-inf")
+        self.missing: tuple[str, ...] = ()
+
+    def judge(self, topics: Collection[str], now: float) -> None:
+        """Take which topics there are."""
+        before, self.missing = self.missing, tuple(t for t in self._needed if t not in topics)
+        if not self.missing:
+            if before:
+                _log.info("the topics of this installation are there now")
+                self._told_at = float("-inf")
+            self._status.set_ill("own topics", "")
+            return
+        if not before:
+            self._since = now
+        what = (
+            f"{', '.join(self.missing)}: no such topic, or no right to see it. Nothing is delivered"
+            f" until there is. Run: {self._create}"
+        )
+        if now - self._told_at >= OWN_LOGGED_S:
+            self._told_at = now
+            _log.error("%s", what)
+        self._status.set_ill("own topics", what if now - self._since >= ILL_S else "")

@@ -3,51 +3,59 @@
 Batches form by themselves: while a kafka_txn commits, records accumulate and the next kafka_txn is
 larger. Every failure is handled in the same way: drop the ledgers, read the committed offsets,
 rebuild. DESIGN.md describes the steps.
+
+How long the loop may wait for records before something of its pairs is due. Pure.
+
+Notices a stalled consumer: it fetches nothing, although brokers answer and have more records.
+
+Hands the records of one fetch to their pairs.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.loop.asking import Asker
-from halfbridge.checker.loop.assignment import Assignment
+from halfbridge.checker.loop.asking import Asker, CheckSender
+from halfbridge.checker.loop.assignment import Assignment, known_limits, ledger_settings
 from halfbridge.checker.loop.barriers import Barriers
-from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
 from halfbridge.checker.loop.blame import Blame
-from halfbridge.checker.loop.bodies import BodyReader
-from halfbridge.checker.loop.check_sender import CheckSender
-from halfbridge.checker.loop.collector import Collector
-from halfbridge.checker.loop.failure_count import FailureCount
-from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
-from halfbridge.checker.loop.idling import IDLE_S, idle_s
-from halfbridge.checker.loop.ills import Ills
+from halfbridge.checker.loop.clients import QUESTION_S, Questions
+from halfbridge.checker.loop.collector import Collector, WorkAtHand
+from halfbridge.checker.loop.failures import FailureCount, InputLostError, KafkaTxnFailedError
+from halfbridge.checker.loop.health import Ills
 from halfbridge.checker.loop.intake import Input
-from halfbridge.checker.loop.ledger_settings import known_limits, ledger_settings
-from halfbridge.checker.loop.publish import Publisher
-from halfbridge.checker.loop.questions import Questions
-from halfbridge.checker.loop.report import Reporter
+from halfbridge.checker.loop.outlet import STALL_S, TRY_S
+from halfbridge.checker.loop.pair import BodyReader
+from halfbridge.checker.loop.publish import Publisher, Sizes, Stamps
+from halfbridge.checker.loop.report import Reporter, is_traced, trace_ops
 from halfbridge.checker.loop.routes import TOOK_NOTHING, Routes
-from halfbridge.checker.loop.sizes import Sizes
-from halfbridge.checker.loop.stall_watch import StallWatch
-from halfbridge.checker.loop.stamps import Stamps
-from halfbridge.checker.loop.take_records import take_records
 from halfbridge.checker.loop.topic_watch import TopicWatch
-from halfbridge.checker.loop.tracing import is_traced, trace_ops
 from halfbridge.checker.loop.turns import Turns
-from halfbridge.checker.loop.work_at_hand import WorkAtHand
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code
 from halfbridge.kafka.signatures import NO_SIGNATURES
+from halfbridge.kafka.stalls import LOOK_S, STALLED_S, compare
+from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
     from halfbridge.checker.loop.collector import Work
-    from halfbridge.checker.loop.first_reads import FirstReads
+    from halfbridge.checker.loop.intake import FirstReads
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.metrics import Metrics
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
-    from halfbridge.kafka.ports import Clock, Event, Ports
+    from halfbridge.kafka.ends import Ends
+    from halfbridge.kafka.errors import KafkaFailure
+    from halfbridge.kafka.ports import Clock, Event, Place, Ports
     from halfbridge.kafka.signatures import Signatures
+    from halfbridge.kafka.stalls import Behind
+    from halfbridge.serde.records import Op
 
 # How long the loop waits for records during a commit, before it checks the commit again.
 UNDER_WAY_S = 0.002
@@ -318,3 +326,135 @@ class Worker:
         self._barriers.close()
         self._input.close(leave=self._config.leave)
         self._bodies.close()
+
+
+# How long the loop waits for records when nothing is due. Bounds the delay of a stop signal and of
+# brokers' answers.
+IDLE_S = 0.1
+# The wait while something overdue waits for the pacer, a topic or the op end.
+DUE_S = 0.01
+
+
+def idle_s(pairs: Iterable[Pair], now: float, look_at: float) -> float:
+    """Return how long to wait, seconds; 0 if a pair has work.
+
+    Args:
+        pairs: The pairs that are served.
+        now: Monotonic seconds.
+        look_at: When topics must be looked up at the latest.
+    """
+    wait_s = max(0.0, min(IDLE_S, look_at - now))
+    for pair in pairs:
+        if pair.has_work and pair.held is None:
+            return 0.0
+        if pair.ledger.waits_for_half:
+            wait_s = min(wait_s, DUE_S)  # a proof of the half end does not come as a record
+        due_ms = pair.ledger.next_due_ms()
+        if due_ms is not None:
+            until_s = (due_ms - pair.now_ms(now)) / 1000
+            # Overdue: it waits for the pacer, a topic or the op end.
+            wait_s = min(wait_s, until_s if until_s > 0 else DUE_S)
+    return wait_s
+
+
+# The interval while there is more to read.
+LOOK_BEHIND_S = 2.0
+# Twice the time in which a client reports that nobody answers. After it the question is dropped.
+FORGOTTEN_S = 2 * QUESTION_S
+
+
+class StallWatch:
+    """Compares the positions with the ends of logs. Times are monotonic seconds."""
+
+    def __init__(
+        self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
+    ) -> None:
+        self._questions = questions
+        self._input = intake
+        self._assignment = assignment
+        self._metrics = metrics
+        self._asked_at = -LOOK_S
+        self._question: Ends | None = None
+        self._behind: dict[Place, Behind] = {}
+
+    def look(self, now: float) -> None:
+        """Find out whether logs go on beyond the positions; never waits.
+
+        Raises:
+            InputLostError: a log went on for STALLED_S, and none of its records came. A new
+                consumer replaces the old one. A pair that stalls again is left out for a while.
+        """
+        if self._question is None:
+            pause_s = LOOK_BEHIND_S if self._behind else LOOK_S
+            if now - self._asked_at >= pause_s:
+                self._asked_at = now
+                self._question = self._questions.ask_stable_ends(self._input.reached())
+        elif self._question.is_over:
+            ends, self._question = self._question.answers(), None
+            self._take(ends, now)
+        elif now - self._asked_at > FORGOTTEN_S:
+            self._question, self._behind = None, {}
+
+    def _take(self, ends: Mapping[Place, int], now: float) -> None:
+        self._behind = compare(self._behind, self._input.reached(), ends, now)
+        read_since = self._input.reading.since(now)
+        stand = {place: max(each.since, read_since) for place, each in self._behind.items()}
+        if stalled := {place: since for place, since in stand.items() if now - since >= STALLED_S}:
+            self._give_up(stalled)
+
+    def _give_up(self, stalled: Mapping[Place, float]) -> None:
+        """Replace the consumer; `stalled` says since when each place has stood still."""
+        self._behind = {}
+        self._metrics.consumer_stalled()
+        pairs = self._assignment.pairs
+        # If both topics of a pair stalled, the one that was never read to its end comes last, so
+        # that its entry is kept.
+        places = sorted(stalled, key=lambda place: place[0] not in pairs[place[1]].read_to_end)
+        unread = {number: topic for topic, number in places}
+        why = f"nothing more came for {STALLED_S:g} s, although the log goes on"
+        self._input.renew(str(self._assignment.lost(unread, why, since=max(stalled.values()))))
+
+
+class Taken(NamedTuple):
+    """The result of taking the records of one fetch.
+
+    Attributes:
+        answers: Answers to checks, and failed attempts.
+        failure: Why a partition cannot be read; later records were not taken.
+        failed: The partition of `failure` -> its topic.
+    """
+
+    answers: list[Op]
+    failure: KafkaFailure | None
+    failed: dict[int, str]
+
+
+def take_records(
+    messages: Iterable[Any], pairs: Mapping[int, Pair], half_topic: str, now: float
+) -> Taken:
+    """Hand each record of half and op topic to its pair, in order; stop at a failure.
+
+    Args:
+        messages: The records that `Input.fetch` returned.
+        pairs: Partition -> pair, for pairs that are served; records of other pairs are left out.
+        half_topic: Name of the half topic; every other topic is the op topic.
+        now: Monotonic seconds.
+    """
+    answers: list[Op] = []
+    for message in messages:
+        pair, topic = pairs.get(message.partition()), message.topic()
+        if pair is None or topic is None:  # errors of the group: see `Input`
+            continue
+        error = message.error()
+        if error is not None:
+            failure = failure_of(error)
+            if failure.code != Code.PARTITION_EOF:
+                return Taken(answers, failure, {pair.partition: topic})
+            pair.take_end(message, is_half=topic == half_topic)
+        elif topic == half_topic:
+            pair.take_half(message, now)
+        else:
+            op = pair.take_op(message, now)
+            if op is not None and op.source is OpSource.CHECK:
+                answers.append(op)
+    return Taken(answers, None, {})

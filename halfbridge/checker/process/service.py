@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.errors import EXIT_OK
-from halfbridge.checker.loop.first_reads import FirstReads
+from halfbridge.checker.loop.intake import FirstReads
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_topic import settings_record

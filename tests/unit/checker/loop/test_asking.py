@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge import Message, Resolution
-from halfbridge.checker.loop.pacer import UNANSWERED_MAX
+from halfbridge.checker.loop.asking import UNANSWERED_MAX
 from halfbridge.checker.loop.report import TOLD_S
 from halfbridge.testkit.memory import MemoryStack, Step
 

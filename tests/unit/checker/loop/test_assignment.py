@@ -13,9 +13,8 @@ from halfbridge.checker.core.memory import ALARM_PERCENT, HALVES_PERCENT
 from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.pair import Pair
-from halfbridge.checker.loop.publish import Publisher
+from halfbridge.checker.loop.publish import Publisher, Sizes
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.sizes import Sizes
 from halfbridge.serde.progress import START
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.core.rebuild import BeyondEndError
-from halfbridge.checker.loop.beginning import BEYOND_END_S, Doubts
+from halfbridge.checker.loop.assignment import BEYOND_END_S, Doubts
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.serde.progress import START
 

@@ -13,9 +13,8 @@ from halfbridge import Message, Resolution
 from halfbridge.checker.core.plan import Delivery, Plan
 from halfbridge.checker.loop.blame import DOUBTFUL_MAX, Batch, Blame
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
-from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.checker.loop.publish import Outgoing, Sizes, bytes_alone
 from halfbridge.checker.loop.routes import REFUSED_TOPIC_MS, Routes
-from halfbridge.checker.loop.sizes import Sizes, bytes_alone
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.delivery import Delivery as DeliveryMode

@@ -6,14 +6,13 @@ import pytest
 
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.bodies import BodyReader
-from halfbridge.checker.loop.check_sender import CheckSender
-from halfbridge.checker.loop.clients import client_config, member_config
+from halfbridge.checker.loop.asking import CheckSender
+from halfbridge.checker.loop.clients import Questions, client_config, member_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import ConfigError

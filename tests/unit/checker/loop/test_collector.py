@@ -11,9 +11,9 @@ from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.collector import IDLE_COMMIT_S, IDLE_PLAN_S, Collector
 from halfbridge.checker.loop.pair import Pair
+from halfbridge.checker.loop.publish import Sizes
 from halfbridge.checker.loop.report import Reporter
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.sizes import Sizes
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.status import Status

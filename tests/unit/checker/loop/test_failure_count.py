@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.loop.failure_count import FAILURES_RED, FIRST_S, FailureCount
+from halfbridge.checker.loop.failures import FAILURES_RED, FIRST_S, FailureCount
 from halfbridge.checker.status import Status
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.first_reads import FirstReads
+from halfbridge.checker.loop.intake import FirstReads
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.kafka.tasting import Deadly
 from halfbridge.serde.progress import Progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.loop.first_writes import FirstWrites
+from halfbridge.checker.loop.at_least_once import FirstWrites
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.partitioner import partition_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.loop.idling import DUE_S, IDLE_S, idle_s
+from halfbridge.checker.loop.worker import DUE_S, IDLE_S, idle_s
 
 NOW = 100.0
 NEVER = float("inf")

@@ -10,8 +10,7 @@ import pytest
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.intake import Input
-from halfbridge.checker.loop.member_failures import TROUBLE_S
+from halfbridge.checker.loop.intake import TROUBLE_S, Input
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from tests.fake_ports import Clock, fake_ports

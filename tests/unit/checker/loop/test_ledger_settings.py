@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.ledger_settings import known_limits
+from halfbridge.checker.loop.assignment import known_limits
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.errors import SlotTakenError
-from halfbridge.checker.loop.member_failures import TROUBLE_S, MemberFailures
+from halfbridge.checker.loop.intake import TROUBLE_S, MemberFailures
 from halfbridge.kafka.errors import UNREACHABLE, Code, KafkaFailure
 from tests.fake_ports import Clock
 

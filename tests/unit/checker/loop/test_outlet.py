@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.batch_writer import HANG_GRACE_S, STALL_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import (
     COMMIT_RETRIES_MAX,
+    HANG_GRACE_S,
     SLOW_COMMIT_S,
+    STALL_S,
     Transactor,
 )
 from halfbridge.checker.loop.publish import Outgoing

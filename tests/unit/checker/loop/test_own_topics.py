@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.own_topics import ILL_S, OWN_LOGGED_S, OwnTopics
+from halfbridge.checker.loop.topic_watch import ILL_S, OWN_LOGGED_S, OwnTopics
 from halfbridge.checker.status import Status
 
 CONFIG = CheckerConfig(bootstrap_servers="kafka:9092", topic_prefix="p.")

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from halfbridge.checker.loop.pacer import (
+from halfbridge.checker.loop.asking import (
     BURST_S,
     GROUPS_MAX,
     SILENT_S,

@@ -10,11 +10,14 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
-from halfbridge.checker.loop.pair import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Pair
-from halfbridge.checker.loop.plan_bodies import restore_plan
-from halfbridge.checker.loop.publish import Publisher
+from halfbridge.checker.loop.pair import (
+    HEADER_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Pair,
+    restore_plan,
+)
+from halfbridge.checker.loop.publish import Publisher, Sizes, bytes_at_most
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.sizes import Sizes, bytes_at_most
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames

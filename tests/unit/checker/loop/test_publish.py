@@ -8,9 +8,8 @@ import pytest
 
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan
-from halfbridge.checker.loop.publish import Outgoing, Publisher
+from halfbridge.checker.loop.publish import Outgoing, Publisher, Sizes, bytes_alone, bytes_at_most
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.sizes import Sizes, bytes_alone, bytes_at_most
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF, parse_half, real_headers, real_identity

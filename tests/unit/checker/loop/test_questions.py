@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.clients import EndAnswer, Questions
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.questions import EndAnswer, Questions
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import Edge, SeenTopic
 from tests.fake_ports import Clock, fake_ports

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.loop.reading import SAID_S, UNREAD_S, GroupTrouble, Reading
+from halfbridge.checker.loop.intake import SAID_S, UNREAD_S, GroupTrouble, Reading
 
 BEGIN = 1000.0
 

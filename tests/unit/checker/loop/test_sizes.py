@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.loop.sizes import LEARNED_MAX, LEARNED_MS, Sizes, bytes_alone, bytes_at_most
+from halfbridge.checker.loop.publish import (
+    LEARNED_MAX,
+    LEARNED_MS,
+    Sizes,
+    bytes_alone,
+    bytes_at_most,
+)
 
 KIB = 1024
 

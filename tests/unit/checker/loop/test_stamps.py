@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.loop.stamps import CLIENTS_CLOCK, Stamps
+from halfbridge.checker.loop.publish import CLIENTS_CLOCK, Stamps
 
 NOW_MS = 1_700_000_000_000
 LATEST_MS = NOW_MS - 3_600_000

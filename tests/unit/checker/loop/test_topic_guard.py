@@ -9,8 +9,12 @@ import pytest
 
 from halfbridge.checker.admin.topic_flaws import SHOWN_MAX
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.topic_guard import FLAWED_S, FLAWS_LOGGED_S, TopicGuard
-from halfbridge.checker.loop.topic_settings import SETTINGS_POLL_S
+from halfbridge.checker.loop.topic_watch import (
+    FLAWED_S,
+    FLAWS_LOGGED_S,
+    SETTINGS_POLL_S,
+    TopicGuard,
+)
 from halfbridge.checker.status import Status
 from halfbridge.serde.topics import TopicNames
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.checker.loop.questions import SettingsAnswer
-from halfbridge.checker.loop.topic_settings import (
+from halfbridge.checker.loop.clients import SettingsAnswer
+from halfbridge.checker.loop.topic_watch import (
     AGAIN_S,
     ASKED_TOGETHER_MAX,
     FORGOTTEN_S,

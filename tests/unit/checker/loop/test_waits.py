@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.loop.waits import ASK_AGAIN_S_MAX, ILL_S, STEADY_S, TAKE_AGAIN_S_MAX, Waits
+from halfbridge.checker.loop.assignment import (
+    ASK_AGAIN_S_MAX,
+    ILL_S,
+    STEADY_S,
+    TAKE_AGAIN_S_MAX,
+    Waits,
+)
 from halfbridge.checker.status import Status
 from halfbridge.kafka.stalls import LOOK_S, STALLED_S
 
