@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge import InvalidMessageError, Message, Resolution
-from halfbridge.checker.loop import worker as stall_watch
+from halfbridge.checker.loop import worker
 from halfbridge.checker.loop.intake import Input
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason
@@ -129,7 +129,7 @@ def test_case_073_after_a_long_silence_the_first_decision_is_applied_at_once(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is buffered that only the next one would flush; not even by an idle worker."""
-    monkeypatch.setattr(stall_watch, "LOOK_S", NEVER_S)  # nor found by a look at the log's end
+    monkeypatch.setattr(worker, "LOOK_S", NEVER_S)  # nor found by a look at the log's end
     orders = installation.real("orders")
     waited_s: list[float] = []  # since the last record
     fetch = Input.fetch

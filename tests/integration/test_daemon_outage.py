@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.loop import clients as questions
+from halfbridge.checker.loop import clients
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
@@ -35,7 +35,7 @@ def test_health_turns_green_again_with_nothing_to_do(
     broker: EmbeddedBroker, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a worker whose partition has nothing new, and of one in reserve, that has none."""
-    monkeypatch.setattr(questions, "QUESTION_S", _QUESTION_S)
+    monkeypatch.setattr(clients, "QUESTION_S", _QUESTION_S)
     with closing(Installation(broker.bootstrap_servers, topic_prefix)) as installation:
         installation.make()
         daemons = [installation.start(slot=f"w-{number}") for number in range(2)]

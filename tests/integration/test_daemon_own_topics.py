@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.loop import topic_watch as own_topics
+from halfbridge.checker.loop import topic_watch
 from tests.integration.daemon import Daemon
 from tests.kit.waiting import until
 
@@ -23,7 +23,7 @@ def test_a_worker_without_topics_says_so(
     installation: Installation, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error with the command that makes them, and then red health."""
-    monkeypatch.setattr(own_topics, "ILL_S", 3.0)
+    monkeypatch.setattr(topic_watch, "ILL_S", 3.0)
     command = f"halfbridge topics create --bootstrap-servers {installation.servers}"
     daemon = Daemon(installation.config(), "w-0").start()
     try:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.checker.loop import assignment as waits
-from halfbridge.checker.loop import pair as bodies
-from halfbridge.checker.loop import worker as stall_watch
+from halfbridge.checker.loop import assignment, pair, worker
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.kafka.adapter import system_ports
@@ -53,9 +51,9 @@ def proxied(cluster: ProxiedCluster, topic_prefix: str) -> Iterator[Installation
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the daemon look more often."""
-    monkeypatch.setattr(stall_watch, "LOOK_S", 0.2)
-    monkeypatch.setattr(stall_watch, "LOOK_BEHIND_S", 0.2)
-    monkeypatch.setattr(stall_watch, "STALLED_S", 2.0)
+    monkeypatch.setattr(worker, "LOOK_S", 0.2)
+    monkeypatch.setattr(worker, "LOOK_BEHIND_S", 0.2)
+    monkeypatch.setattr(worker, "STALLED_S", 2.0)
 
 
 def _hold_fetches(cluster: ProxiedCluster, times: int) -> None:
@@ -87,7 +85,7 @@ def test_a_pair_that_new_consumers_read_no_better_is_left_out(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not all pairs of the worker are to be rebuilt each minute for its sake; health says so."""
-    monkeypatch.setattr(waits, "ILL_S", 0.0)
+    monkeypatch.setattr(assignment, "ILL_S", 0.0)
     daemon = proxied.start(kafka={"client.id": WATCHED})
     orders = proxied.topic("orders")
     half = proxied.half(orders)
@@ -107,7 +105,7 @@ def test_a_reader_of_bodies_that_stands_still_is_replaced(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each attempt to deliver what the ledger let go would have failed as the first one did."""
-    monkeypatch.setattr(bodies, "QUESTION_S", 1.0)
+    monkeypatch.setattr(pair, "QUESTION_S", 1.0)
     half = proxied.half(proxied.topic("orders"))
     config = proxied.config(kafka={"client.id": WATCHED})
     with closing(BodyReader(config, system_ports())) as reader:
@@ -117,7 +115,7 @@ def test_a_reader_of_bodies_that_stands_still_is_replaced(
             reader.read(0, [half.offset])
         assert cluster.proxy.hits(held.act, Api.FETCH) == 1
 
-        monkeypatch.setattr(bodies, "QUESTION_S", CALL_S)  # the old one would wait a minute
+        monkeypatch.setattr(pair, "QUESTION_S", CALL_S)  # the old one would wait a minute
         assert reader.read(0, [half.offset])[half.offset].offset() == half.offset
 
 
@@ -126,15 +124,15 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
 ) -> None:
     """What lies behind the last record of its partitions are markers."""
     found: list[dict[tuple[str, int], Behind]] = []
-    compare = stall_watch.compare
+    compare = worker.compare
 
     def watched(*given: Any) -> dict[tuple[str, int], Behind]:
         found.append(compare(*given))
         return found[-1]
 
-    monkeypatch.setattr(stall_watch, "compare", watched)
-    monkeypatch.setattr(stall_watch, "LOOK_S", 0.02)
-    monkeypatch.setattr(stall_watch, "STALLED_S", STALLED_S)
+    monkeypatch.setattr(worker, "compare", watched)
+    monkeypatch.setattr(worker, "LOOK_S", 0.02)
+    monkeypatch.setattr(worker, "STALLED_S", STALLED_S)
     installation.make()
     daemon = installation.start(republish_window_records=WINDOW, batch_records_max=WINDOW)
     orders = installation.topic("orders")

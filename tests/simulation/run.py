@@ -13,12 +13,8 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from halfbridge.checker.core import entries as forget
-from halfbridge.checker.core import ledger as half_end
-from halfbridge.checker.loop import asking, at_least_once, routes, topic_watch
-from halfbridge.checker.loop import collector as work_at_hand
-from halfbridge.checker.loop import turns as transactional_ids
-from halfbridge.checker.loop import worker as stall_watch
+from halfbridge.checker.core import entries, ledger
+from halfbridge.checker.loop import asking, at_least_once, collector, routes, topic_watch, turns
 from halfbridge.checker.loop import worker as worker_module
 from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.serde.delivery import Delivery
@@ -96,18 +92,18 @@ def run(
     failure = place = ""
     try:
         with (
-            patch.object(forget, "RECENT_MS", world.remembers_ms),
-            patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
-            patch.object(stall_watch, "STALLED_S", STALLED_S),
-            patch.object(stall_watch, "LOOK_S", LOOK_S),
+            patch.object(entries, "RECENT_MS", world.remembers_ms),
+            patch.object(ledger, "OP_WAIT_MS", OP_WAIT_MS),
+            patch.object(worker_module, "STALLED_S", STALLED_S),
+            patch.object(worker_module, "LOOK_S", LOOK_S),
             patch.object(at_least_once, "FIRST_KAFKA_TXNS", FIRST_KAFKA_TXNS),
-            patch.object(transactional_ids, "SPARES_MAX", SPARES if world.profile.refuses else 0),
+            patch.object(turns, "SPARES_MAX", SPARES if world.profile.refuses else 0),
             patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),
             patch.object(asking, "STALL_S", AWAY_S if world.profile.refuses else QUESTION_S),
             patch.object(routes, "AWAY_MS_MIN", AWAY_MS_MIN),
             patch.object(routes, "BLAMED_MS", BLAMED_MS),
             patch.object(topic_watch, "FRESH_S", FRESH_S),
-            patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),
+            patch.object(collector, "BACKGROUND_RECORDS", world.profile.background_records),
         ):
             world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)

@@ -1,10 +1,7 @@
 """Sends checks to producer groups, and asks brokers where partitions end.
 
-Sends check requests, which ask producer groups to decide.
-
-Limits how many checks are sent: a rate for the worker, and a number for each producer group.
-
-Pure; times are monotonic seconds.
+`Pacer` and `Unanswered` limit how many checks are sent: by a rate for the worker, and by a number
+for each producer group.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """The pairs of a worker: starts them from committed offsets, leaves them out or stops them.
 
-Decides where a pair begins: compares the committed offsets with the logs.
-
-Waiting pairs: left out for now, so that the other pairs are served.
-
-No operator is needed: brokers are asked again about each pair, and a pair is served once they
-answer.
-
-Derives the ledgers' settings from the daemon's settings.
+A pair that brokers do not answer for waits (`Waits`), so that the other pairs are served. No
+operator is needed: brokers are asked again, and the pair is served once they answer.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Writes batches in the mode at-least-once: records first, their offsets behind them.
+"""Writes batches in the mode at-least-once: first the records, then their offsets.
 
-A batch of real records alone is written by an idempotent producer, proven, and only then are its
-offsets committed through the group. Between the two steps a death, or a failure, has the batch
-written again: with the same transaction ids and message indices. All other batches are kafka_txns
-in this mode too, because rebuilds, and operators, read what they write: copies, DISCARD ops and
-dead letters (ADR 21).
-
-Cuts a batch where a producer writes to a partition for the first time.
-
-A broker takes any first number of a producer that it does not know. Example: of two requests that
-are under way to a partition, the broker refuses the first one for want of in-sync replicas, and
-accepts the second one a moment later. So the first record of a producer in a partition is proven
-alone, and the broker knows the producer from then on.
+A batch that consists of real records only is written by an idempotent producer, proven, and only
+then are its offsets committed through the group. After a crash or a failure between the two steps
+the batch is written again, with the same transaction ids and message indices. All other batches are
+kafka_txns in this mode too, because rebuilds and operators read their records: copies, DISCARD ops
+and dead letters (ADR 21).
 """
 
 from __future__ import annotations
@@ -322,7 +315,12 @@ _QUESTION_S = 10.0
 
 
 class FirstWrites:
-    """The partitions that one producer has not written to yet.
+    """Cuts a batch where its producer writes to a partition for the first time.
+
+    A broker accepts any first sequence number of a producer that it does not know. Example: of two
+    requests to a partition that are in flight, the broker refuses the first one because too few
+    replicas are in sync, and accepts the second one a moment later. So the first record of a
+    producer in a partition is proven alone, and the broker knows the producer from then on.
 
     Args:
         writer: The producer's client, which is asked how many partitions a topic has.

@@ -1,14 +1,12 @@
-"""Properties that the Kafka clients of a worker share.
+"""The Kafka clients of a worker: their common properties, the admin client, and silent clients.
 
-Asks brokers: where partitions end, which topics exist, where the daemon may write.
+`Questions` asks brokers where partitions end, which topics exist, and where the daemon may write.
 
-When a Kafka client is replaced because brokers do not answer it.
-
-This is the rule for the clients that a worker keeps for its life: its consumer, its admin client
-and its producer of check requests. `StallWatch` replaces a consumer that is answered and reads
-nothing. All other clients are replaced after each failure, or live as long as one question: the
-producers of batches and of barriers, the reader of bodies, and the clients of the settings record
-and of the marks.
+`Silence` is the rule for the clients that a worker keeps for its life: its consumer, its admin
+client and its producer of check requests. A client that no broker answers is replaced. `StallWatch`
+replaces a consumer that is answered and reads nothing. All other clients are replaced after each
+failure, or live as long as one question: the producers of batches and of barriers, the reader of
+bodies, and the clients of the settings record and of the marks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Collects the plans of the next kafka_txn: from the pairs, in turn, until it is full.
-
-Writes one kafka_txn of the loop: the plans of some pairs, with their offsets.
-"""
+"""Collects the plans of the next kafka_txn from the pairs in turn, and writes it."""
 
 from __future__ import annotations
 

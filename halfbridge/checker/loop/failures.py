@@ -1,11 +1,9 @@
-"""Errors between the loop and Kafka. After each of them the ledgers are dropped and rebuilt.
+"""Errors between the loop and Kafka, and the count of failures in a row.
 
 InputLostError          consumed records may be lost: read again from the committed offsets
 KafkaTxnFailedError     a kafka_txn failed, or its outcome is unknown; producers are replaced
 
-What a worker has failed at since it last succeeded: how long it waits, and what health shows.
-
-How long to wait after failures in a row. Pure.
+After each of them the ledgers are dropped and rebuilt, after a pause that grows with the count.
 """
 
 from __future__ import annotations

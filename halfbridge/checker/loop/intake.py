@@ -1,19 +1,8 @@
 """The consumer of half and op topic, a member of the daemon's group.
 
-Each guard against a trap of Kafka's protocol names the trap.
-
-How far partitions have been read, and since when. Times are monotonic seconds.
-
-Decides when the daemon's group member must be replaced, and when another worker has its slot.
-
-Marks of pairs whose first records are being read, so that a record ends few processes.
-
-A damaged record may end the process that reads it (`halfbridge.kafka.tasting`), and the
-pair then moves to the next worker. So a worker leaves a mark in Kafka before it reads a pair, and
-clears the mark once the pair is rebuilt. Whoever finds a mark has the pair's records read in a
-child process first. Marks are offsets with a text in a group of their own, because workers on
-different machines share nothing else; the offsets have no meaning, and the daemon's own offsets
-are not touched.
+`MemberFailures` decides when the member must be replaced, and when another worker has its slot.
+`FirstReads` keeps a damaged record from ending one worker after the other. Each guard against a
+trap of Kafka's protocol names the trap.
 """
 
 from __future__ import annotations
@@ -487,7 +476,14 @@ _READING = "reading"
 
 
 class FirstReads:
-    """Marks pairs, and finds out about pairs that have a mark.
+    """Marks pairs whose first records are being read, so that a damaged record ends few processes.
+
+    A damaged record may end the process that reads it (`halfbridge.kafka.tasting`), and the pair
+    then moves to the next worker. So a worker leaves a mark in Kafka before it reads a pair, and
+    clears the mark once the pair is rebuilt. A worker that finds a mark has the pair's records read
+    in a child process first. Marks are offsets with a text in a group of their own, because workers
+    on different machines share nothing else. Their offsets have no meaning, and the daemon's own
+    offsets are not changed.
 
     Args:
         config: The daemon's settings.

@@ -1,12 +1,8 @@
 """A transactional producer of the daemon, which writes one kafka_txn after the other.
 
-Each guard against a trap of Kafka's protocol names the trap.
-
-Hands a batch of records to a producer, and proves that brokers have stored them.
-
-Each guard against a trap of Kafka's protocol names the trap.
-
-The callbacks of a transactional producer's client, and what they have reported.
+`BatchWriter` hands a batch of records to a producer, and proves that brokers have stored them.
+`Told` collects the reports of the producer's client. Each guard against a trap of Kafka's protocol
+names the trap.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""A pair as a worker serves it: its ledger, its clock and its held plan.
+"""A pair as a worker serves it: its ledger, its clock, its held plan, and its memory.
 
-Bounds the memory of pairs: decides which topics are not fetched. Pure.
-
-Bodies of half records, let go by a plan and given back to it. Pure.
-
-Reads half records again by offset, for bodies that the ledger has dropped.
+`Throttle` bounds the memory of pairs by deciding which topics are not fetched. Bodies that a plan
+or a ledger has released to stay within its budget are read again by offset (`BodyReader`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Makes the records of a kafka_txn from the ledgers' plans. Pure.
 
 The body of a half record is the consumed message itself (`key()`, `value()`, `headers()`): it goes
-from consumer to producer unchanged.
-
-The size of a record in a log, and the size limit of its topic. Pure.
-
-Chooses the clock for the timestamps of written records. Pure.
+from consumer to producer unchanged. What a record needs beside its content is decided here as well:
+whether its size fits into its topic (`Sizes`), and which clock its timestamp comes from (`Stamps`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Turns committed plans into metrics and log lines, once per kafka_txn.
 
-One line a check, answer, decision and delivery, by transaction id, while the level is debug.
-
-At any other level nothing is formatted, decoded or counted for these lines: the loop asks
-`is_traced` once for all records of one fetch, and once for each plan that was written.
+While the log level is debug, there is also one line for each check, answer, decision and delivery,
+by transaction id (`trace_...`). At any other level nothing is formatted, decoded or counted for
+these lines: the loop asks `is_traced` once for all records of one fetch, and once for each plan.
 """
 
 from __future__ import annotations

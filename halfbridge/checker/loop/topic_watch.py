@@ -1,10 +1,8 @@
-"""Keeps the known topics of the cluster fresh, and tells which deliveries must wait for them.
+"""What a worker knows of topics: which exist, how they are set, and what must wait for them.
 
-The known settings of topics, as brokers last reported them.
-
-Stops all pairs of a worker while settings of the half or op topic make records untrustworthy.
-
-Tells that half, op or dead-letter topic are missing: a worker without them does nothing.
+`TopicWatch` refreshes the known topics. `TopicSettings` reads their settings, and `TopicGuard`
+stops all pairs while settings of the half or op topic make records untrustworthy. `OwnTopics`
+reports missing topics of the installation, without which a worker delivers nothing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """The transactional producers, which take turns, and the kafka_txn that is under way.
 
-Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS, while the markers of the last
+Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS while the markers of the last
 kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
 at a time: each commit is acknowledged before the next kafka_txn begins.
 
-Which transactional id a producer takes: a spare one while the last kafka_txn of another lasts.
-
-A marker of a partition that is away cannot be written, and until it is, the transactional id cannot
-be used (ADR 26).
+If a partition is away, its marker cannot be written, and the transactional id cannot be used until
+it is. `TransactionalIds` then lets a producer use a spare id (ADR 26).
 """
 
 from __future__ import annotations

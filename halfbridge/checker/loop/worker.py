@@ -3,12 +3,6 @@
 Batches form by themselves: while a kafka_txn commits, records accumulate and the next kafka_txn is
 larger. Every failure is handled in the same way: drop the ledgers, read the committed offsets,
 rebuild. DESIGN.md describes the steps.
-
-How long the loop may wait for records before something of its pairs is due. Pure.
-
-Notices a stalled consumer: it fetches nothing, although brokers answer and have more records.
-
-Hands the records of one fetch to their pairs.
 """
 
 from __future__ import annotations
@@ -364,7 +358,10 @@ FORGOTTEN_S = 2 * QUESTION_S
 
 
 class StallWatch:
-    """Compares the positions with the ends of logs. Times are monotonic seconds."""
+    """Notices a stalled consumer: it fetches nothing, although brokers have more records for it.
+
+    It compares the positions with the ends of logs. Times are monotonic seconds.
+    """
 
     def __init__(
         self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
