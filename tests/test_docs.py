@@ -14,7 +14,7 @@ from halfbridge.checker.status import Status
 from halfbridge.serde.protocol import EFFECTS, STATE_AFTER, State
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.settings import describe
-from halfbridge.sql.local_messages import states as row_states
+from halfbridge.sql.local_messages import rows as row_states
 
 ROOT = Path(__file__).parents[1]
 STATE_MACHINE = ROOT / "docs" / "state_machine.md"
@@ -28,7 +28,7 @@ def state_machine() -> str:
         "# State machines",
         "",
         "Generated from `serde/protocol.py`, `bridge/transaction.py` and",
-        "`halfbridge/sql/local_messages/states.py` by `python tests/test_docs.py`; a test fails",
+        "`halfbridge/sql/local_messages/rows.py` by `python tests/test_docs.py`; a test fails",
         "while this file is stale.",
         "",
         "## What an op does (daemon)",

@@ -92,7 +92,7 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
     limits = {"after_id": values.pop("after_id"), "limit": values.pop("limit")}
     with opened_table(values) as messages:
         from halfbridge.sql.local_messages import admin
-        from halfbridge.sql.local_messages.states import RowState
+        from halfbridge.sql.local_messages.rows import RowState
 
         done = {RowState.GLOBAL_COMMIT, RowState.LOCAL_ROLLBACK}
         wanted = {RowState(state) for state in states} or set(RowState) - done

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.inbox import Inbox, Marks
     from halfbridge.sql.local_messages.config import RelayConfig
-    from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
     from halfbridge.sql.local_messages.relay import Relay
+    from halfbridge.sql.local_messages.rows import RowNotFoundError, RowStateError
     from halfbridge.sql.local_messages.service import RelayService
     from halfbridge.sql.local_messages.settling import PreparedMessage
     from halfbridge.sql.local_messages.writer import LocalMessages
@@ -50,7 +50,7 @@ _HOMES = {
     "halfbridge.sql.fence": ("Fence",),
     "halfbridge.sql.inbox": ("Inbox", "Marks"),
     "halfbridge.sql.local_messages.config": ("RelayConfig",),
-    "halfbridge.sql.local_messages.errors": ("RowNotFoundError", "RowStateError"),
+    "halfbridge.sql.local_messages.rows": ("RowNotFoundError", "RowStateError"),
     "halfbridge.sql.local_messages.relay": ("Relay",),
     "halfbridge.sql.local_messages.service": ("RelayService",),
     "halfbridge.sql.local_messages.settling": (

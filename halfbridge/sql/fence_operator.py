@@ -9,9 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.sql.errors import Outcome, SqlError
-from halfbridge.sql.fence_context import check_context
-from halfbridge.sql.fence_rows import find, settle
-from halfbridge.sql.fence_table import DEFAULT_NAME, FenceTable
+from halfbridge.sql.fence_table import DEFAULT_NAME, FenceTable, check_context, find, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from halfbridge.checker.admin.transactions.waits import Undecided
-    from halfbridge.sql.fence_rows import Ended
+    from halfbridge.sql.fence_table import Ended
 
 
 class _View(NamedTuple):

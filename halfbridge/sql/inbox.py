@@ -8,6 +8,12 @@
 A consumer reads a message again after a rebalance or a crash, and in one case the daemon delivers a
 message twice (README.md). The mark is a row that the caller's own database transaction inserts, so
 that work and mark commit together or not at all.
+
+The identity of a message that a consumer has read.
+
+The inbox's table.
+
+How long the records of real topics can be read, according to the brokers.
 """
 
 from __future__ import annotations
@@ -15,24 +21,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, MetaData, delete, func, inspect, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    TypeDecorator,
+    delete,
+    func,
+    inspect,
+    select,
+)
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from halfbridge.kafka.errors import ConfigError
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, real_identity
 from halfbridge.sql.dialects import database_of, database_of_engine
-from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TableError
-from halfbridge.sql.inbox_guard import mark_guard_of
-from halfbridge.sql.inbox_identity import identity_of, storage_flaw
-from halfbridge.sql.inbox_table import KEY_CHARS_MAX, KEYED, inbox_table
-from halfbridge.sql.retention import real_retention_ms
-from halfbridge.sql.tables import NowMs
+from halfbridge.sql.errors import FenceUsageError, InboxUsageError, NoIdentityError, TableError
+from halfbridge.sql.guards import mark_guard_of
+from halfbridge.sql.tables import NowMs, transactional
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sqlalchemy import Engine, Table
+    from sqlalchemy import Dialect, Engine
+    from sqlalchemy.types import TypeEngine
 
+    from halfbridge.checker.admin.shape import SeenTopic
     from halfbridge.sql.dialects import Database
 
 # Rows deleted by one database transaction of a purge: some ten milliseconds of locks.
@@ -279,3 +301,138 @@ def _connection(given: Any, table: Table) -> Connection:
 
 def _refused(field: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(field=field, value=str(value), origin="the call", allowed=allowed)
+
+
+def identity_of(message: Any) -> tuple[str, int]:
+    """Return transaction id and message index of a message.
+
+    Raises:
+        NoIdentityError: The message has no identity.
+        InboxUsageError: `message` is an error of the Kafka client.
+    """
+    if message.error() is not None:
+        raise InboxUsageError(f"not a message, but an error of the client: {message.error()}")
+    place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+    try:
+        identity = real_identity(headers_of(message))
+    except DecodeError as error:
+        raise NoIdentityError(f"{place}: {error}; give key=") from error
+    if identity is None:
+        raise NoIdentityError(
+            f"{place} has no transaction id: halfbridge did not write it; give key="
+        )
+    return identity
+
+
+def storage_flaw(text: str) -> str:
+    """Return what is allowed if `text` cannot be stored unchanged; empty if it can."""
+    is_good = 0 < len(text) <= KEY_CHARS_MAX and "\0" not in text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        is_good = False
+    return "" if is_good else f"text of 1 to {KEY_CHARS_MAX} characters without NUL"
+
+
+KEY_CHARS_MAX = 255  # two such columns fit into an index of each database (MySQL: 3,072 bytes)
+# The message index of rows with a user's key, so that they differ from the rows of messages.
+KEYED = -1
+_CHAR_BYTES_MAX = 4
+
+
+def inbox_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
+    """Return the inbox's table: one row for each message that a group has taken.
+
+    Columns: group_id, transaction_id and message_index (primary key); created_at_ms (the database's
+    clock, epoch milliseconds). If the user gave a key, transaction_id is the key, and message_index
+    is KEYED.
+    """
+    return Table(
+        name,
+        metadata,
+        Column("group_id", ExactText(KEY_CHARS_MAX), primary_key=True),
+        Column("transaction_id", ExactText(KEY_CHARS_MAX), primary_key=True),
+        Column("message_index", Integer, primary_key=True, autoincrement=False),
+        Column("created_at_ms", BigInteger, nullable=False),
+        Index(f"{name}_age", "group_id", "created_at_ms"),
+        schema=schema,
+        **transactional(),
+    )
+
+
+class ExactText(TypeDecorator[str]):
+    """Text that is compared byte by byte on every database.
+
+    In MariaDB's collations 'A' and 'a', or 'a' and 'a ', are the same key, and one of two messages
+    would be lost. So on MariaDB the text is stored as its bytes in UTF-8.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, chars_max: int) -> None:
+        super().__init__(chars_max)
+        self._chars_max = chars_max
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the type of the column."""
+        if not _is_mariadb(dialect):
+            return dialect.type_descriptor(String(self._chars_max))
+        return dialect.type_descriptor(mysql.VARBINARY(self._chars_max * _CHAR_BYTES_MAX))
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        """Return what is stored."""
+        return value.encode() if value is not None and _is_mariadb(dialect) else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Return the text of what was stored."""
+        del dialect
+        return value.decode() if isinstance(value, bytes) else value
+
+
+def _is_mariadb(dialect: Dialect) -> bool:
+    return dialect.name in ("mysql", "mariadb")
+
+
+# Brokers look for segments to delete every 5 minutes (log.retention.check.interval.ms), and remove
+# the file a minute later (file.delete.delay.ms). This is twice the sum.
+_DELETION_MS = 12 * 60_000
+
+
+def real_retention_ms(
+    topics: Collection[str], *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
+) -> int:
+    """Return after how many milliseconds no record of `topics` can be read any more.
+
+    Kafka deletes a whole segment when its newest record is old enough, and closes the active
+    segment after `segment.ms`. So the result is retention.ms + segment.ms + the time for deletion.
+
+    Args:
+        topics: All real topics that a consumer group reads.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: More properties of the Kafka client (security, say).
+
+    Raises:
+        ConfigError: A topic does not exist, or keeps records for ever; the user must act.
+        AdminError: No broker answers.
+    """
+    # Imported here, because it imports the Kafka client, which `Inbox.once` does not need.
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
+
+    seen = Cluster(bootstrap_servers, kafka=kafka).describe(topics)
+    return max(_kept_ms(topic, seen.get(topic)) for topic in topics)
+
+
+def _kept_ms(name: str, topic: SeenTopic | None) -> int:
+    if topic is None:
+        raise _refused_topic(name, "a topic that is there")
+    kept_ms = topic.settings.get("retention.ms", "")
+    if "delete" not in topic.settings.get("cleanup.policy", "") or not kept_ms.isdecimal():
+        raise _refused_topic(
+            name, "a topic that deletes by age: this one keeps records for ever, and so must marks"
+        )
+    return int(kept_ms) + int(topic.settings["segment.ms"]) + _DELETION_MS
+
+
+def _refused_topic(name: str, allowed: str) -> ConfigError:
+    return ConfigError(field="topics", value=name, origin="the call", allowed=allowed)

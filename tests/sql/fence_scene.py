@@ -17,7 +17,7 @@ from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.serde.records import FenceContext
 from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
-from halfbridge.sql.fence_rows import write_committed
+from halfbridge.sql.fence_table import write_committed
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from sqlalchemy import create_engine, false, select, true, update
 
 from halfbridge.sql.local_messages.rows import headers_of
-from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
+from halfbridge.sql.local_messages.service import Listener, Wakeups
 from halfbridge.sql.local_messages.writer import LocalMessages
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from sqlalchemy import event, text
 
 from halfbridge import Message
 from halfbridge.bridge import IllegalTransitionError
-from halfbridge.sql import CommitUnknownError, FenceUsageError, TransactionEndedError, fence_block
+from halfbridge.sql import CommitUnknownError, FenceUsageError, TransactionEndedError
+from halfbridge.sql import fence as fence_block
 from halfbridge.sql import fence as fence_module
 from halfbridge.sql.errors import Outcome
-from halfbridge.sql.fence_block import _Block
+from halfbridge.sql.fence import _Block
 from halfbridge.testkit.memory import MemoryStack, Step
 from tests.simulation.mutation import Mutation
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop

@@ -18,8 +18,7 @@ from halfbridge.bridge import NoAnswerError, Resolution
 from halfbridge.sql import FencedError
 from halfbridge.sql.errors import PurgeError
 from halfbridge.sql.fence_purge import needed_ms
-from halfbridge.sql.fence_rows import write_committed
-from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, YOUNG_MS
+from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, YOUNG_MS, write_committed
 from tests.integration.producing import GROUP
 from tests.sql.fence_scene import Scene, new_id, on
 

@@ -12,7 +12,7 @@ from sqlalchemy import insert
 from halfbridge.cli import cli
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Inbox
-from halfbridge.sql.retention import real_retention_ms
+from halfbridge.sql.inbox import real_retention_ms
 from tests.integration.installation import Installation
 from tests.sql.kafka_message import delivered
 

@@ -11,7 +11,7 @@ import pytest
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import Code, KafkaFailure, TopicSetupError
-from halfbridge.sql.local_messages.letter_reader import LetterReader
+from halfbridge.sql.local_messages.dead_letters import LetterReader
 
 if TYPE_CHECKING:
     from halfbridge.kafka.ports import Place

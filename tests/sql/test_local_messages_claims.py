@@ -12,9 +12,8 @@ from halfbridge.bridge.message import Message
 from halfbridge.cli import cli
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql.local_messages import admin
-from halfbridge.sql.local_messages.claims import Claims
+from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.looked_at import Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.marks import Failure, Marks, engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.local_messages.claims import Claims
+from halfbridge.sql.local_messages.claims import PLAN_S_MAX, Claims, end_look
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.looks import PLAN_S_MAX, end_look
 from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from halfbridge.sql.local_messages.states import (
+from halfbridge.sql.local_messages.rows import (
     TO_RELAY,
     TRANSITIONS,
     UNSETTLED,

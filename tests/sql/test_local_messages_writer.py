@@ -13,8 +13,7 @@ from halfbridge.bridge.message import Message
 from halfbridge.serde.partitioner import key_hash, partition_of
 from halfbridge.sql.errors import FenceUsageError
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
-from halfbridge.sql.local_messages.rows import headers_of
+from halfbridge.sql.local_messages.rows import RowNotFoundError, RowStateError, headers_of
 from halfbridge.sql.local_messages.settling import Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages

@@ -15,9 +15,9 @@ from halfbridge.bridge.message import Message
 from halfbridge.sql import Fence
 from halfbridge.sql.bounds import Bounds
 from halfbridge.sql.engines import engine_of
-from halfbridge.sql.local_messages.errors import DrainError
+from halfbridge.sql.local_messages.rows import DrainError
+from halfbridge.sql.local_messages.sending import RelayStep
 from halfbridge.sql.local_messages.service import CLOSE_S_MAX, DRAIN_S_MAX
-from halfbridge.sql.local_messages.steps import RelayStep
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.sql.relaying import Scene, running, scene, states_of, wait_until
 from tests.sql.test_relay_command import RelayProcess

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.local_messages.steps import RelayStep
+from halfbridge.sql.local_messages.sending import RelayStep
 from tests.sql.relaying import Scene, run_dry
 
 if TYPE_CHECKING:

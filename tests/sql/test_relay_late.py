@@ -11,7 +11,7 @@ from halfbridge.bridge.message import Message
 from halfbridge.bridge.transaction import State
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql import Fence
-from halfbridge.sql.local_messages import under_way
+from halfbridge.sql.local_messages import sending as under_way
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.kit.waiting import until
 from tests.sql.relaying import GROUP, WAIT_S_MAX, Scene, run_dry

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.local_messages.steps import RelayStep
+from halfbridge.sql.local_messages.sending import RelayStep
 from tests.sql.relaying import running, scene, wait_until
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halfbridge.sql.local_messages.claims import BucketRow, plan_leases
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.leases import BucketRow, plan_leases
-from halfbridge.sql.local_messages.planning import Batch, plan_batches, plan_keyless
 from halfbridge.sql.local_messages.rows import LocalMessage
+from halfbridge.sql.local_messages.sending import Batch, plan_batches, plan_keyless
 from halfbridge.sql.local_messages.tables import BUCKETS
 
 pytestmark = pytest.mark.feature

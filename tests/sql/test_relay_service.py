@@ -12,8 +12,8 @@ from sqlalchemy import func, select, text, update
 from halfbridge.bridge.message import Message
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.sql.local_messages import admin
-from halfbridge.sql.local_messages.errors import RowStateError
-from halfbridge.sql.local_messages.steps import RelayStep
+from halfbridge.sql.local_messages.rows import RowStateError
+from halfbridge.sql.local_messages.sending import RelayStep
 from tests.sql.databases import killed_at_return
 from tests.sql.relaying import Scene, running, wait_until
 

@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.local_messages.claims import Claims
+from halfbridge.sql.local_messages.claims import Claims, Snapshot
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.looked_at import Snapshot
 from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.rows import ROW_BYTES_MAX, LocalMessage
 from halfbridge.sql.local_messages.settling import PreparedMessage, Settling

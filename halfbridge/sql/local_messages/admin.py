@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, delete, func, or_, select, true, update
 
 from halfbridge.sql.local_messages.marks import engine_of
-from halfbridge.sql.local_messages.states import RowEvent, RowState, state_after, states_before
+from halfbridge.sql.local_messages.rows import RowEvent, RowState, state_after, states_before
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, any_, bindparam, cast, false, select, true, t
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from halfbridge.sql.errors import SqlError
-from halfbridge.sql.local_messages.states import TO_RELAY, RowEvent, state_after, states_before
+from halfbridge.sql.local_messages.rows import TO_RELAY, RowEvent, state_after, states_before
 from halfbridge.sql.local_messages.tables import BUCKETS, CAUSE_CHARS_MAX
 from halfbridge.sql.tables import NowMs
 

@@ -20,16 +20,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.errors import FencedError, SqlError
-from halfbridge.sql.local_messages.claims import Claims
-from halfbridge.sql.local_messages.commits import Commits
-from halfbridge.sql.local_messages.leases import Leases
-from halfbridge.sql.local_messages.looks import end_look
+from halfbridge.sql.local_messages.claims import Claims, Leases, end_look
 from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
-from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless, rotated
-from halfbridge.sql.local_messages.sending import abandon, send_batches
-from halfbridge.sql.local_messages.steps import RelayStep
-from halfbridge.sql.local_messages.under_way import UnderWay
+from halfbridge.sql.local_messages.sending import (
+    Commits,
+    RelayStep,
+    UnderWay,
+    abandon,
+    plan_batches,
+    plan_keyless,
+    rotated,
+    send_batches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,11 +42,10 @@ if TYPE_CHECKING:
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.kafka.errors import BridgeError
     from halfbridge.sql.fence import Fence
+    from halfbridge.sql.local_messages.claims import Snapshot
     from halfbridge.sql.local_messages.config import RelayConfig
-    from halfbridge.sql.local_messages.looked_at import Snapshot
     from halfbridge.sql.local_messages.marks import Failure
-    from halfbridge.sql.local_messages.planning import Batch
-    from halfbridge.sql.local_messages.sending import Attempt, Sending
+    from halfbridge.sql.local_messages.sending import Attempt, Batch, Sending
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")

@@ -1,15 +1,32 @@
-"""Converts rows of the local message table to messages, and messages to rows."""
+"""Converts rows of the local message table to messages, and messages to rows.
+
+The states of a row of the local message table, as one table of transitions. No I/O, no clock.
+
+TRANSITIONS[state][event] is the state after the event. A transition that is not listed is illegal,
+and changes nothing. In the database an event is an UPDATE with the condition
+`states_before(event)`. If another process has changed the row's state meanwhile, the UPDATE changes
+no row, and its row count says so.
+
+Errors of the local message table, divided by who must act.
+
+SqlError
+├─ RowStateError        a row is in another state: the local transaction must not commit
+├─ RowNotFoundError     the row does not exist (purged, or in another table); the caller is wrong
+└─ DrainError           a relay could not stop in time; end the process
+"""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.message import Message
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.partitioner import key_hash
+from halfbridge.sql.errors import SqlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,3 +141,147 @@ def headers_of(text: str | None) -> tuple[Header, ...]:
         )
     except (RecursionError, TypeError, ValueError) as error:  # RecursionError: JSON nested too deep
         raise ValueError(f"headers are no JSON list of [name, base64 or null]: {error}") from error
+
+
+class RowState(str, Enum):
+    """The state of a local message.
+
+    UNKNOWN: written before its local transaction, which must confirm the row.
+    PREPARED: a callback settles the row later.
+    LOCAL_COMMIT: to be relayed; the local transaction has written or confirmed the row.
+    LOCAL_SUCCESS: to be relayed; a callback has settled the row.
+    LOCAL_ROLLBACK: never to be relayed.
+    GLOBAL_COMMIT: its message transaction will certainly commit.
+    MESSAGE_ERROR: given up with a cause; an operator must act.
+    """
+
+    UNKNOWN = "UNKNOWN"
+    PREPARED = "PREPARED"
+    LOCAL_COMMIT = "LOCAL_COMMIT"
+    LOCAL_SUCCESS = "LOCAL_SUCCESS"
+    LOCAL_ROLLBACK = "LOCAL_ROLLBACK"
+    GLOBAL_COMMIT = "GLOBAL_COMMIT"
+    MESSAGE_ERROR = "MESSAGE_ERROR"
+
+
+class RowEvent(str, Enum):
+    """An event that changes the state of a local message."""
+
+    CONFIRM = "CONFIRM"  # by the local transaction of a pre-sent row
+    WITHDRAW = "WITHDRAW"  # by its writer, or by the relay if it was not confirmed in time
+    SETTLE_SUCCESS = "SETTLE_SUCCESS"  # by the callback
+    SETTLE_ROLLBACK = "SETTLE_ROLLBACK"  # by the callback
+    MARK = "MARK"  # by the relay's local transaction, with the fence row
+    ACKNOWLEDGE = "ACKNOWLEDGE"  # the COMMIT of the message transaction is in the op log
+    SEND_AGAIN = "SEND_AGAIN"  # its message transaction became dead letters; sent again alone
+    GIVE_UP = "GIVE_UP"  # the row cannot be delivered, or sending has failed for too long
+    RETRY = "RETRY"  # by an operator
+
+
+class IllegalRowTransitionError(RuntimeError):
+    """An event is illegal in the row's state: a mistake in the calling code; nothing changed.
+
+    Attributes:
+        state: The row's state, before and after.
+        event: The illegal event.
+    """
+
+    def __init__(self, state: RowState, event: RowEvent) -> None:
+        super().__init__(f"{event.value} in {state.value} is not possible")
+        self.state = state
+        self.event = event
+
+
+# Only a dead letter takes a row out of GLOBAL_COMMIT. LOCAL_ROLLBACK is final: a later confirmation
+# changes no row, and the local transaction of that confirmation cannot commit.
+TRANSITIONS: dict[RowState, dict[RowEvent, RowState]] = {
+    RowState.UNKNOWN: {
+        RowEvent.CONFIRM: RowState.LOCAL_COMMIT,
+        RowEvent.WITHDRAW: RowState.LOCAL_ROLLBACK,
+    },
+    RowState.PREPARED: {
+        RowEvent.SETTLE_SUCCESS: RowState.LOCAL_SUCCESS,
+        RowEvent.SETTLE_ROLLBACK: RowState.LOCAL_ROLLBACK,
+    },
+    RowState.LOCAL_COMMIT: {
+        RowEvent.MARK: RowState.GLOBAL_COMMIT,
+        RowEvent.GIVE_UP: RowState.MESSAGE_ERROR,
+    },
+    RowState.LOCAL_SUCCESS: {
+        RowEvent.MARK: RowState.GLOBAL_COMMIT,
+        RowEvent.GIVE_UP: RowState.MESSAGE_ERROR,
+    },
+    RowState.LOCAL_ROLLBACK: {},
+    RowState.GLOBAL_COMMIT: {
+        RowEvent.ACKNOWLEDGE: RowState.GLOBAL_COMMIT,
+        RowEvent.SEND_AGAIN: RowState.LOCAL_COMMIT,
+        RowEvent.GIVE_UP: RowState.MESSAGE_ERROR,
+    },
+    RowState.MESSAGE_ERROR: {
+        RowEvent.RETRY: RowState.LOCAL_COMMIT,
+    },
+}
+# A row waits for earlier rows with the same key in the states UNSETTLED and TO_RELAY.
+UNSETTLED = (RowState.UNKNOWN, RowState.PREPARED)
+TO_RELAY = (RowState.LOCAL_COMMIT, RowState.LOCAL_SUCCESS)
+
+
+def step(state: RowState, event: RowEvent) -> RowState:
+    """Return the state after `event`.
+
+    Raises:
+        IllegalRowTransitionError: The transition is not in the table; the calling code is wrong.
+    """
+    after = TRANSITIONS[state].get(event)
+    if after is None:
+        raise IllegalRowTransitionError(state, event)
+    return after
+
+
+def states_before(event: RowEvent) -> tuple[RowState, ...]:
+    """Return the states in which `event` is legal, in the order of the table."""
+    return tuple(state for state, events in TRANSITIONS.items() if event in events)
+
+
+def state_after(event: RowEvent) -> RowState:
+    """Return the state that `event` leads to, which is the same wherever it is legal."""
+    (after,) = {events[event] for events in TRANSITIONS.values() if event in events}
+    return after
+
+
+class RowStateError(SqlError):
+    """An event is not possible in the row's state; the local transaction must not commit.
+
+    Attributes:
+        row_id: Id of the row.
+        state: State of the row.
+        event: The event that is not possible.
+    """
+
+    def __init__(self, row_id: int, state: RowState, event: RowEvent) -> None:
+        super().__init__(
+            f"local message {row_id} is {state.value}: {event.value} is not possible any more;"
+            " roll back, and begin again with a new row"
+        )
+        self.row_id = row_id
+        self.state = state
+        self.event = event
+
+
+class RowNotFoundError(SqlError):
+    """The table has no local message with this id.
+
+    Attributes:
+        row_id: Id of the row.
+    """
+
+    def __init__(self, row_id: int, table: str) -> None:
+        super().__init__(f"{table} has no local message {row_id}")
+        self.row_id = row_id
+
+
+class DrainError(SqlError):
+    """A relay was stopped, and its transactions did not end in time.
+
+    Nothing is lost. The caller must end the process, because threads of the relay may still wait.
+    """

@@ -1,26 +1,51 @@
-"""Sends the half messages of batches together, and collects their acknowledgements."""
+"""Sends the half messages of batches together, and collects their acknowledgements.
+
+Divides rows into the message transactions of a round. Pure.
+
+A round has at most one batch for each half partition, so that at most one decision of a half
+partition is under way. After a row is passed over, later rows of its key are passed over too. So
+the rows of a key are always sent in order, without a gap.
+
+Waits for brokers, so that a slow half partition does not delay the other ones.
+
+If the leader of a half partition is down or slow, its batch is left under way, and the other
+batches of the round continue. While a batch is under way in a half partition, and for some time
+after one has failed there, no other batch is begun there.
+
+Sends and repeats the COMMITs of marked rows, and records them in the rows (second mark).
+
+The steps of a relay's round.
+"""
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import count, cycle
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.kafka.errors import BridgeError, InvalidMessageError, TopicSetupError
 from halfbridge.serde.partitioner import key_hash
+from halfbridge.serde.units import MS_PER_S
+from halfbridge.sql.local_messages.claims import REPEATS_MAX
 from halfbridge.sql.local_messages.marks import Failure, MarkedTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from halfbridge.bridge.futures import SendFuture
+    from sqlalchemy import Engine
+
+    from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.bridge.producer import TransactionProducer
-    from halfbridge.sql.local_messages.planning import Batch
+    from halfbridge.sql.local_messages.claims import Unacknowledged
+    from halfbridge.sql.local_messages.marks import Marks
+    from halfbridge.sql.local_messages.metrics import RelayMetrics
     from halfbridge.sql.local_messages.rows import LocalMessage
 
 
@@ -159,3 +184,398 @@ def abandon(attempts: Iterable[Attempt]) -> None:
     for attempt in attempts:
         with suppress(BridgeError, IllegalTransitionError):  # else the check rolls it back
             attempt.tx.rollback_async()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one message transaction, with one real topic, by id.
+
+    Attributes:
+        messages: The rows, at least one.
+        half_partition: Half partition of the keys; None for rows without keys.
+    """
+
+    messages: tuple[LocalMessage, ...]
+    half_partition: int | None
+
+    @property
+    def topic(self) -> str:
+        """The real topic."""
+        return self.messages[0].topic
+
+
+class _Draft:
+    """A batch that is being filled."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.messages: list[LocalMessage] = []
+        self._messages_left = messages_max
+        self._bytes_left = bytes_max
+
+    def takes(self, message: LocalMessage) -> bool:
+        """Add the row if the batch has room for it; tell whether it was added.
+
+        The first row is always added, whatever its size, because the client refuses rows that are
+        too large.
+        """
+        if self.messages:
+            first = self.messages[0]
+            fits = self._messages_left > 0 and message.size_bytes <= self._bytes_left
+            if message.send_alone or first.send_alone or message.topic != first.topic or not fits:
+                return False
+        self.messages.append(message)
+        self._messages_left -= 1
+        self._bytes_left -= message.size_bytes
+        return True
+
+
+def plan_batches(
+    messages: Iterable[LocalMessage],
+    *,
+    half_partitions: int,
+    blocked: Collection[int],
+    messages_max: int,
+    bytes_max: int,
+) -> list[Batch]:
+    """Return the batches of one round for rows with keys.
+
+    Args:
+        messages: Ascending by id; for each key all rows that may be sent, from its first one on.
+        half_partitions: Number of half partitions.
+        blocked: Half partitions for which nothing may be sent now.
+        messages_max: Most messages of a batch.
+        bytes_max: Most bytes of a batch; its first row may exceed it.
+
+    Returns:
+        At most one batch for a half partition.
+    """
+    drafts: dict[int, _Draft] = {}
+    passed_over: set[int] = set()
+    for message in messages:
+        key_hash = message.key_hash
+        if key_hash is None or key_hash in passed_over:
+            continue
+        place = key_hash % half_partitions
+        if place in blocked:
+            continue
+        draft = drafts.get(place)
+        if draft is None:
+            draft = drafts[place] = _Draft(messages_max, bytes_max)
+        if not draft.takes(message):
+            passed_over.add(key_hash)
+    return [Batch(tuple(draft.messages), place) for place, draft in drafts.items()]
+
+
+def plan_keyless(
+    messages: Sequence[LocalMessage], *, messages_max: int, bytes_max: int
+) -> list[Batch]:
+    """Divide all rows without keys into batches, each with one topic."""
+    open_drafts: dict[str, _Draft] = {}
+    drafts: list[_Draft] = []
+    for message in messages:
+        draft = open_drafts.get(message.topic)
+        if draft is None or not draft.takes(message):
+            draft = open_drafts[message.topic] = _Draft(messages_max, bytes_max)
+            drafts.append(draft)
+            draft.takes(message)
+    return [Batch(tuple(draft.messages), None) for draft in drafts]
+
+
+def rotated(places: Collection[int], turn: int) -> list[int]:
+    """Return half partitions in rotation, so that rounds begin with different ones."""
+    start = turn % len(places)
+    found = sorted(places)
+    return found[start:] + found[:start]
+
+
+_LOG = logging.getLogger("halfbridge.sql")
+# How long a round waits for one half partition while others could continue. Acknowledgements take
+# milliseconds, the election of a leader takes seconds, and a check must not come in between.
+PATIENCE_S = 0.5
+# How long a round waits if only late batches of earlier rounds are under way.
+_LATE_SLICE_S = 0.05
+# How long a half partition rests after a failure; the time doubles.
+REST_S_MIN, REST_S_MAX = 1.0, 30.0
+
+
+class Decision(NamedTuple):
+    """A COMMIT under way.
+
+    Attributes:
+        transaction_id: Id of the message transaction.
+        half_partition: Its half partition.
+        future: Future of the COMMIT.
+        rows: Number of rows to count once it is acknowledged; 0 for a repetition.
+        began: When the COMMIT was sent, by the monotonic clock.
+    """
+
+    transaction_id: str
+    half_partition: int
+    future: DecisionFuture
+    rows: int
+    began: float
+
+    def waits_for(self) -> Sequence[DecisionFuture]:
+        """Return the future that must be done first."""
+        return (self.future,)
+
+
+class _Rest(NamedTuple):
+    until: float
+    rest_s: float
+
+
+class UnderWay:
+    """Half messages and COMMITs of one relay that brokers have not acknowledged. Not thread-safe.
+
+    Args:
+        producer: The relay's producer; its settings limit the waits.
+
+    Attributes:
+        troubles: Half partition -> the last failure there, until a success there.
+    """
+
+    def __init__(self, producer: TransactionProducer) -> None:
+        self.troubles: dict[int, BridgeError] = {}
+        self._producer = producer
+        self._sendings: list[Sending] = []
+        self._decisions: list[Decision] = []
+        self._rests: dict[int, _Rest] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._sendings or self._decisions)
+
+    @property
+    def deciding(self) -> set[str]:
+        """Transactions whose COMMIT is under way."""
+        return {each.transaction_id for each in self._decisions}
+
+    def resting(self) -> set[int]:
+        """Return the half partitions that rest after a failure."""
+        now = monotonic()
+        return {place for place, rest in self._rests.items() if now < rest.until}
+
+    def busy(self) -> set[int]:
+        """Return the half partitions in which no batch may be begun now."""
+        sending = {each.half_partition for each in self._sendings}
+        return sending | {each.half_partition for each in self._decisions} | self.resting()
+
+    def await_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
+        """Wait for half messages; return the durable batches, of earlier rounds too.
+
+        Returns:
+            Groups of attempts to mark together: those of `begun`, then each late attempt alone. A
+            check may have rolled back a late attempt, and only that attempt is then undone.
+        """
+        if not (begun or self._sendings):
+            return []
+        self._wait(begun, self._sendings)
+        late, self._sendings = self._sendings, []
+        groups = [self._durable(begun), *(self._durable([each]) for each in late)]
+        return [group for group in groups if group]
+
+    def await_now(self, begun: Sequence[Sending], *, is_patient: bool) -> list[Attempt]:
+        """Wait for half messages; return the durable batches, and give up the others.
+
+        Args:
+            begun: Batches of this round. The check rolls back batches that are given up.
+            is_patient: Whether to wait up to the limit, because no other half partition can go on.
+        """
+        timeout_s = self._producer.config.send_timeout_ms / MS_PER_S
+        _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
+        return [attempt for each in begun for attempt in self._attempted(each)]
+
+    def await_decisions(self, begun: Sequence[Decision]) -> list[Decision]:
+        """Wait for COMMITs; return the acknowledged ones, of earlier rounds too."""
+        if not (begun or self._decisions):
+            return []
+        self._wait(begun, self._decisions)
+        found: list[Decision] = []
+        left: list[Decision] = []
+        timeout_s = self._producer.config.decision_timeout_ms / MS_PER_S
+        for each in (*self._decisions, *begun):
+            if not each.future.done() and monotonic() < each.began + timeout_s:
+                left.append(each)
+                continue
+            try:
+                each.future.result(0)
+            except BridgeError as error:
+                _LOG.warning("COMMIT of %s is in doubt: %s", each.transaction_id, error)
+                self._failed(each.half_partition, error)
+            else:
+                found.append(each)
+                self._succeeded(each.half_partition)
+        self._decisions = left
+        return found
+
+    def _durable(self, sendings: Iterable[Sending]) -> list[Attempt]:
+        """Return the durable batches; unfinished ones stay under way.
+
+        A batch older than send_timeout_ms is rolled back: its first check is near or past.
+        """
+        timeout_s = self._producer.config.send_timeout_ms / MS_PER_S
+        attempts: list[Attempt] = []
+        for each in sendings:
+            is_old = monotonic() >= each.began + timeout_s
+            if each.is_done or is_old:
+                durable = self._attempted(each)
+                if is_old:
+                    abandon(durable)
+                else:
+                    attempts += durable
+            else:
+                self._sendings.append(each)
+        return attempts
+
+    def _attempted(self, sending: Sending) -> list[Attempt]:
+        """Return the attempt of a finished batch; empty if the batch has failed."""
+        try:
+            attempt = sending.attempt()
+        except BridgeError as error:
+            self._failed(sending.half_partition, error)
+            return []
+        self._succeeded(sending.half_partition)
+        return [attempt]
+
+    def _wait(self, mine: Sequence[Sending | Decision], late: Sequence[Sending | Decision]) -> None:
+        """Wait for `mine` up to PATIENCE_S; if there is only `late`, wait for a moment."""
+        on_trial = [each for each in mine if each.half_partition in self.troubles]
+        prompt = [each for each in mine if each.half_partition not in self.troubles]
+        _wait_all(prompt, PATIENCE_S)
+        if not prompt:
+            _wait_all([*late, *on_trial], _LATE_SLICE_S)
+
+    def _failed(self, place: int, error: BridgeError) -> None:
+        before = self._rests.get(place)
+        rest_s = REST_S_MIN if before is None else min(REST_S_MAX, 2 * before.rest_s)
+        self._rests[place] = _Rest(monotonic() + rest_s, rest_s)
+        self.troubles[place] = error
+
+    def _succeeded(self, place: int) -> None:
+        if place in self.troubles:
+            del self._rests[place], self.troubles[place]
+
+
+def _wait_all(begun: Iterable[Sending | Decision], seconds: float) -> None:
+    deadline = monotonic() + seconds
+    for each in begun:
+        for future in each.waits_for():
+            if not future.wait(max(0.0, deadline - monotonic())):
+                return
+
+
+class Commits:
+    """The COMMITs of one relay. Not thread-safe: for the relay's own loop.
+
+    Args:
+        producer: The relay's producer.
+        marks: Writes the second mark.
+        under_way: Waits for acknowledgements.
+        metrics: The relay's metrics.
+        on_step: Called after the wait for COMMITs, and after the second mark.
+    """
+
+    def __init__(
+        self,
+        producer: TransactionProducer,
+        marks: Marks,
+        under_way: UnderWay,
+        metrics: RelayMetrics,
+        *,
+        on_step: Callable[[RelayStep], object],
+    ) -> None:
+        self._producer = producer
+        self._marks = marks
+        self._under_way = under_way
+        self._metrics = metrics
+        self._on_step = on_step
+        self._acknowledged: set[str] = set()
+
+    @property
+    def acknowledged(self) -> set[str]:
+        """Transactions with an acknowledged COMMIT and without the second mark."""
+        return set(self._acknowledged)
+
+    def decide(self, attempts: Sequence[Attempt]) -> None:
+        """Commit message transactions; a later look repeats a COMMIT in doubt."""
+        now = monotonic()
+        begun = [
+            Decision(
+                each.tx.id, each.tx.half_partition, each.tx.commit_async(), len(each.rows), now
+            )
+            for each in attempts
+        ]
+        self.await_decisions(begun)
+        self._metrics.transactions.inc(len(begun))
+        self._on_step(RelayStep.DECIDED)
+
+    def repeat(self, found: Sequence[Unacknowledged]) -> set[int]:
+        """Repeat COMMITs of dead relays and COMMITs in doubt; return the half partitions that wait.
+
+        A COMMIT under way, or in a half partition with a recent failure, is not repeated.
+        """
+        known = self._under_way.deciding | self._acknowledged
+        resting = self._under_way.resting()
+        now = monotonic()
+        begun = [
+            Decision(
+                each.transaction_id,
+                each.half_partition,
+                self._producer.repeat_commit(
+                    each.transaction_id,
+                    half_partition=each.half_partition,
+                    half_offset=each.half_offset,
+                    message_count=each.message_count,
+                ),
+                0,
+                now,
+            )
+            for each in found
+            if each.transaction_id not in known and each.half_partition not in resting
+        ]
+        if begun:
+            self._metrics.repeats.inc(len(begun))
+            self.await_decisions(begun)
+        if len(found) >= REPEATS_MAX:  # there may be more, in any half partition
+            return set(range(self._producer.half_partitions))
+        return {
+            each.half_partition for each in found if each.transaction_id not in self._acknowledged
+        }
+
+    def await_decisions(self, begun: Sequence[Decision]) -> None:
+        """Wait for COMMITs, and note the acknowledged ones."""
+        for each in self._under_way.await_decisions(begun):
+            self._acknowledged.add(each.transaction_id)
+            self._metrics.rows.inc(each.rows)
+
+    def acknowledge(self, engine: Engine) -> None:
+        """Write the missing second marks.
+
+        Raises:
+            SQLAlchemyError: not written; they are written later, or the COMMITs are repeated, which
+                does no harm.
+        """
+        done = self.acknowledged
+        if done:
+            with engine.begin() as connection:
+                self._marks.acknowledge(connection, done)
+            self.note_written(done)
+
+    def note_written(self, written: set[str]) -> None:
+        """Note the transactions whose second mark is written."""
+        if written:
+            self._acknowledged -= written
+            self._on_step(RelayStep.ACKNOWLEDGED)
+
+
+class RelayStep(str, Enum):
+    """A step of a round, for tests and tracing; a relay may die after each of them."""
+
+    LOOKED = "LOOKED"  # rows were found
+    SENT = "SENT"  # half messages are durable
+    MARKED = "MARKED"  # fence rows and marks are written, but not committed
+    COMMITTED = "COMMITTED"  # the database has committed: the first mark stands
+    DECIDED = "DECIDED"  # COMMITs are acknowledged
+    ACKNOWLEDGED = "ACKNOWLEDGED"  # the second mark stands

@@ -1,11 +1,17 @@
-"""Runs a relay until it is stopped: its rounds, and its work in other threads."""
+"""Runs a relay until it is stopped: its rounds, and its work in other threads.
+
+Wakes an idle relay: by PostgreSQL's notifications, else by the clock.
+
+What a relay cannot do at present: logged, counted and shown in health.
+"""
 
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -13,20 +19,22 @@ from halfbridge.checker.status import Health
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.serde.units import MS_PER_S
-from halfbridge.sql.local_messages.dead_letters import DeadLetters
-from halfbridge.sql.local_messages.errors import DrainError
-from halfbridge.sql.local_messages.ills import Ills
-from halfbridge.sql.local_messages.letter_reader import LetterReader
+from halfbridge.sql.dialects import mend_pool
+from halfbridge.sql.local_messages.dead_letters import DeadLetters, LetterReader
 from halfbridge.sql.local_messages.marks import RowsLostError
+from halfbridge.sql.local_messages.rows import DrainError
 from halfbridge.sql.local_messages.settling import Settling, backlog
-from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from prometheus_client import Counter
+    from sqlalchemy import Engine
 
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.relay import Relay
     from halfbridge.sql.local_messages.settling import PreparedMessage
+    from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
 _TROUBLES = (SQLAlchemyError, BridgeError)
@@ -271,3 +279,161 @@ def _join(threads: Mapping[str, Thread], seconds: float) -> list[str]:
     for thread in threads.values():
         thread.join(max(0.0, deadline - monotonic()))
     return [name for name, thread in threads.items() if thread.is_alive()]
+
+
+_LISTEN_SLICE_S = 0.5  # how soon a listener notices that it must stop
+_RECONNECT_S = 1.0  # meanwhile the clock wakes the relay
+# After this time without a notification the connection is tested: through a dead connection no
+# notification would ever come.
+_PROBE_S = 10.0
+
+
+class Wakeups:
+    """Waits that grow while there is nothing to do. Only `wake` is thread-safe.
+
+    Args:
+        wait_ms_min: First wait.
+        wait_ms_max: Longest wait.
+        is_told: Tells whether notifications come, so that short waits are not needed.
+    """
+
+    def __init__(
+        self, wait_ms_min: int, wait_ms_max: int, is_told: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._event = Event()
+        self._wait_ms_min, self._wait_ms_max = wait_ms_min, wait_ms_max
+        self._wait_ms = wait_ms_min
+        self._is_told = is_told
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        self._event.set()
+
+    def begin(self) -> None:
+        """Note that a look begins: only later calls of `wake` count."""
+        self._event.clear()
+
+    def worked(self) -> None:
+        """Note that the look has found work."""
+        self._wait_ms = self._wait_ms_min
+
+    def wait(self) -> None:
+        """Wait until `wake` is called, or up to a time that grows with each call."""
+        wait_ms = self._wait_ms_max if self._is_told() else self._wait_ms
+        self._wait_ms = min(self._wait_ms_max, 2 * self._wait_ms)
+        if self._event.wait(wait_ms / 1_000):
+            self._wait_ms = self._wait_ms_min
+
+
+class Listener:
+    """Listens to the notifications of the table's writers, on its own connection (PostgreSQL).
+
+    A driver without notifications, or a server that is down, is no failure: meanwhile the clock
+    wakes the relay.
+    """
+
+    def __init__(self, messages: LocalMessages, wake: Callable[[], object]) -> None:
+        self._messages = messages
+        self._wake = wake
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="halfbridge-listen", daemon=True)
+        self.is_listening = False
+
+    def start(self) -> None:
+        """Begin to listen, if the database has notifications."""
+        if self._messages.engine.dialect.name == "postgresql":
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        level = logging.WARNING  # the first time only
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except Exception as error:  # noqa: BLE001  (drivers raise their own)
+                _LOG.log(level, "no notifications of local messages, polling: %s", error)
+                level = logging.DEBUG
+            self.is_listening = False
+            self._stopping.wait(_RECONNECT_S)
+
+    def _listen(self) -> None:
+        with self._messages.engine.connect() as connection:
+            connection.detach()  # closed at the end, and replaced in the pool
+            driver: Any = connection.connection.dbapi_connection
+            driver.autocommit = True
+            name = self._messages.channel.replace('"', '""')
+            driver.execute(f'LISTEN "{name}"')
+            self.is_listening = True
+            self._wake()  # for rows that were inserted before
+            probe_at = monotonic() + _PROBE_S
+            while not self._stopping.is_set():
+                for _ in driver.notifies(timeout=_LISTEN_SLICE_S):
+                    self._wake()
+                    probe_at = monotonic() + _PROBE_S
+                if monotonic() >= probe_at:
+                    self._probe(driver)
+                    probe_at = monotonic() + _PROBE_S
+                if driver.closed:
+                    raise SQLAlchemyError("the connection that listens is closed")
+
+    def _probe(self, driver: Any) -> None:
+        """Test whether the connection is alive; meanwhile the clock wakes the relay."""
+        self.is_listening = False
+        driver.execute("")
+        self.is_listening = True
+
+
+class Ills:
+    """The parts of a relay that fail, each with its last error. Thread-safe.
+
+    Args:
+        troubles: Counts failures, by part.
+        engine: The relay's engine, whose pool is replaced after an error of the driver that
+            SQLAlchemy has not wrapped; see `mend_pool`.
+    """
+
+    def __init__(self, troubles: Counter, engine: Engine) -> None:
+        self._troubles = troubles
+        self._engine = engine
+        self._ills: dict[str, str] = {}
+        self._lock = Lock()
+
+    def present(self) -> dict[str, str]:
+        """Return part -> its last error, of the parts that fail."""
+        with self._lock:
+            return dict(self._ills)
+
+    def tell(self, what: str, error: Exception) -> None:
+        """Record that `what` failed: a warning for the first failure, debug lines for the next."""
+        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):
+            mend_pool(self._engine)
+        text = " ".join(str(error).split()) or type(error).__name__
+        with self._lock:
+            is_news = what not in self._ills
+            self._ills[what] = text
+        self._troubles.labels(what).inc()
+        _LOG.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s; again soon", what, text)
+
+    def well(self, what: str) -> None:
+        """Record that `what` works again."""
+        if what in self._ills:
+            with self._lock:
+                self._ills.pop(what, None)
+
+    @contextmanager
+    def surviving(self, what: str) -> Iterator[None]:
+        """Report any failure of the block, and its end, and continue.
+
+        Other threads are joined only at the end, so an exception that ended one would stay unseen.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (told, and in health)
+            self.tell(what, error)
+        else:
+            self.well(what)

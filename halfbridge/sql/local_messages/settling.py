@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import false, func, or_, select, update
 
 from halfbridge.sql.local_messages.marks import engine_of
-from halfbridge.sql.local_messages.rows import headers_of
-from halfbridge.sql.local_messages.states import (
+from halfbridge.sql.local_messages.rows import (
     TO_RELAY,
     UNSETTLED,
     RowEvent,
     RowState,
+    headers_of,
     state_after,
     states_before,
 )

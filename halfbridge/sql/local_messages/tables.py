@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
-from halfbridge.sql.local_messages.states import RowState
+from halfbridge.sql.local_messages.rows import RowState
 from halfbridge.sql.tables import ID_CHARS, ascii_text, transactional
 
 DEFAULT_NAME = "halfbridge_local_message"

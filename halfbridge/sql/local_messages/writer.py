@@ -10,10 +10,16 @@ from sqlalchemy.orm import Session
 
 from halfbridge.sql.dialects import database_of_engine
 from halfbridge.sql.errors import FenceUsageError, TableError
-from halfbridge.sql.fence_guard import guard_of
-from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
-from halfbridge.sql.local_messages.rows import columns_of
-from halfbridge.sql.local_messages.states import RowEvent, RowState, state_after, states_before
+from halfbridge.sql.guards import guard_of
+from halfbridge.sql.local_messages.rows import (
+    RowEvent,
+    RowNotFoundError,
+    RowState,
+    RowStateError,
+    columns_of,
+    state_after,
+    states_before,
+)
 from halfbridge.sql.local_messages.tables import (
     BUCKETS,
     DEFAULT_NAME,

@@ -88,7 +88,7 @@ class _SqlDatabases:
         self._crashes.check_alive()
 
     def _on_commit(self, connection: Connection) -> None:
-        from halfbridge.sql.fence_guard import commits_fence_row  # noqa: PLC0415  (SQLAlchemy is optional)
+        from halfbridge.sql.guards import commits_fence_row  # noqa: PLC0415  (SQLAlchemy is optional)
 
         self._crashes.check_alive()
         if commits_fence_row(connection):

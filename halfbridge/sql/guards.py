@@ -1,23 +1,35 @@
-"""Guards a connection from the fence row to the end of its database transaction."""
+"""Guards a connection from the fence row to the end of its database transaction.
+
+Checks before COMMIT that the marks of a database transaction still exist.
+
+What this package does when a connection commits: all checks first, then what counts as sent.
+
+SQLAlchemy calls the listeners of "commit" in the order in which they were added. The inbox and the
+fence may be used in either order in one database transaction. The checks run statements, and a
+check may refuse the commit; so whoever records that COMMIT goes out must come last.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import TwoPhaseTransaction, event
+from sqlalchemy import TwoPhaseTransaction, event, select
 
-from halfbridge.sql.commit_checks import before_commit
 from halfbridge.sql.dialects.base import roll_back_below
-from halfbridge.sql.errors import FenceUsageError, TransactionEndedError
+from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TransactionEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Table
 
     from halfbridge.bridge import Transaction
     from halfbridge.sql.dialects import Database
+
+    Mark = tuple[str, str, int]
+
+    Listener = Callable[[Connection], None]
 
 
 class Guard:
@@ -191,3 +203,131 @@ def check_outermost(connection: Connection, database: Database) -> None:
 def release(tx: Transaction) -> None:
     """Let the transaction's COMMIT be sent: its database transaction has committed."""
     tx.commit_held = ""
+
+
+# Marks that one query selects, with three parameters each: old versions of SQLite accept 999.
+_ASKED_MAX = 100
+
+
+class MarkGuard:
+    """Refuses COMMIT if the database has rolled marks back by itself. One for each connection.
+
+    Some errors roll a whole transaction back: a deadlock on MariaDB, any error on PostgreSQL. If
+    the caller then ignores the error and commits, work and mark are lost. Without this guard the
+    caller would go on to commit the message's offset to Kafka.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._marks: list[tuple[Table, Mark]] = []
+        self._marks_at: dict[str, int] = {}  # a savepoint's name: how many marks came before it
+        check_before_commit(connection, self._on_commit)
+        event.listen(connection, "begin", self._on_begin)
+        event.listen(connection, "savepoint", self._on_savepoint)
+        event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
+
+    def add(self, table: Table, mark: Mark) -> None:
+        """Record a mark that the open transaction has inserted."""
+        self._marks.append((table, mark))
+
+    def _on_commit(self, connection: Connection) -> None:
+        marks, self._marks, self._marks_at = self._marks, [], {}
+        try:
+            left = sum(
+                _count(connection, table, [mark for each, mark in marks if each is table])
+                for table in {each: None for each, _ in marks}
+            )
+        except BaseException:
+            roll_back_below(connection)
+            raise
+        if left < len(marks):
+            roll_back_below(connection)
+            raise InboxUsageError(
+                f"the database has rolled back {len(marks) - left} of {len(marks)} marks of this"
+                " transaction, after an error that the code ignored (a deadlock, say): let the"
+                " error end the transaction, and take the messages again"
+            )
+
+    def _on_begin(self, connection: Connection) -> None:
+        # Not at the end: SQLAlchemy has no event after a listener has refused the commit.
+        del connection
+        self._marks, self._marks_at = [], {}
+
+    def _on_savepoint(self, connection: Connection, name: str) -> None:
+        del connection
+        self._marks_at[name] = len(self._marks)
+
+    def _on_rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:
+        del connection, context
+        # A savepoint that is older than this guard precedes all marks.
+        del self._marks[self._marks_at.get(name, 0) :]
+
+
+_MARK_GUARDS: WeakKeyDictionary[Connection, MarkGuard] = WeakKeyDictionary()
+
+
+def mark_guard_of(connection: Connection) -> MarkGuard:
+    """Return the guard of the connection; make it if necessary."""
+    guard = _MARK_GUARDS.get(connection)
+    if guard is None:
+        guard = _MARK_GUARDS[connection] = MarkGuard(connection)
+    return guard
+
+
+def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
+    """Return how many of the marks exist."""
+    row = table.c
+    columns = (row.group_id, row.transaction_id, row.message_index)
+    found: set[Mark] = set()
+    for at in range(0, len(marks), _ASKED_MAX):
+        # One IN for each column: not all databases use their index for a list of whole keys.
+        asked = zip(columns, zip(*marks[at : at + _ASKED_MAX], strict=True), strict=True)
+        query = select(*columns).where(*(column.in_(set(values)) for column, values in asked))
+        found.update((group, name, index) for group, name, index in connection.execute(query))
+    return len(found.intersection(marks))
+
+
+class _OnCommit:
+    """The one listener of a connection's "commit"."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.checks: list[Listener] = []
+        self.last: list[Listener] = []
+        event.listen(connection, "commit", self._on_commit)
+
+    def _on_commit(self, connection: Connection) -> None:
+        for each in (*self.checks, *self.last):
+            each(connection)
+
+
+_LISTENERS: WeakKeyDictionary[Connection, _OnCommit] = WeakKeyDictionary()
+
+
+def check_before_commit(connection: Connection, check: Listener) -> None:
+    """Call `check` before each COMMIT of the connection; it may run statements, and refuse."""
+    _of(connection).checks.append(check)
+
+
+def before_commit(connection: Connection, last: Listener) -> None:
+    """Call `last` before each COMMIT of the connection, once no check has refused it."""
+    _of(connection).last.append(last)
+
+
+def reached_driver(error: BaseException) -> bool:
+    """Tell whether the commit that failed with `error` was handed to the driver.
+
+    Another listener, of the application's, may have refused it after this package had let it pass.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        # Each dialect of SQLAlchemy commits in its method of this name.
+        if trace.tb_frame.f_code.co_name == "do_commit":
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _of(connection: Connection) -> _OnCommit:
+    found = _LISTENERS.get(connection)
+    if found is None:
+        found = _LISTENERS[connection] = _OnCommit(connection)
+    return found
