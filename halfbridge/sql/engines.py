@@ -1,13 +1,11 @@
-"""Engines for the command line.
+"""Engines for the command line, whose waits for the database are all bounded.
 
 A long-running command must survive every fault of the network and of the server. So each of its
 waits for the database is bounded, and the server ends transactions that the command has abandoned.
 
-psycopg connections with a time-out for the server's answers.
-
-libpq has no such time-out. TCP keepalives detect a machine that is gone. They do not detect a
-device between the two machines that accepts bytes and forwards none, such as a proxy whose
-connection to the server is lost.
+psycopg connections get a time-out for the server's answers. libpq has none. TCP keepalives detect a
+machine that is gone. They do not detect a device between the two machines that accepts bytes and
+forwards none, such as a proxy whose connection to the server is lost.
 
     engine = create_engine("postgresql+psycopg://...")
     event.listen(engine, "do_connect", connecting(answer_s=30))

@@ -1,6 +1,6 @@
 """Fence: a row in the database that makes the answer to a check final.
 
-The block of Fence.transaction: sends, then the database transaction, then message commit.
+The block of `Fence.transaction` sends, runs the database transaction, and then commits the message.
 """
 
 from __future__ import annotations

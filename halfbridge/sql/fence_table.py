@@ -1,12 +1,10 @@
-"""The fence table: how it is created, identified and read. This module does not use Kafka.
-
-Writes and reads fence rows, which say how local transactions ended.
+"""The fence table and its rows, which say how local transactions ended. It does not use Kafka.
 
 A row is written once: as committed by `enter`, inside the local transaction, or as rolled_back by
 `settle`, in a separate transaction. The primary key accepts only one of the two rows. The second
 insert waits while the transaction of the first insert is open.
 
-Which checks a fence may answer: those of transactions that began with the same fence table.
+A fence answers checks of those transactions only that began with the same fence table.
 """
 
 from __future__ import annotations

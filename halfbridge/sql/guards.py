@@ -1,12 +1,9 @@
-"""Guards a connection from the fence row to the end of its database transaction.
+"""Guards a connection until its database transaction ends: its fence row, and its inbox marks.
 
-Checks before COMMIT that the marks of a database transaction still exist.
-
-What this package does when a connection commits: all checks first, then what counts as sent.
-
-SQLAlchemy calls the listeners of "commit" in the order in which they were added. The inbox and the
-fence may be used in either order in one database transaction. The checks run statements, and a
-check may refuse the commit; so whoever records that COMMIT goes out must come last.
+When a connection commits, all checks run first, then what counts as sent is recorded. SQLAlchemy
+calls the listeners of "commit" in the order in which they were added. The inbox and the fence may
+be used in either order in one database transaction. The checks run statements, and a check may
+refuse the commit; so whoever records that COMMIT goes out must come last.
 """
 
 from __future__ import annotations

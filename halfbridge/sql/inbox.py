@@ -8,12 +8,6 @@
 A consumer reads a message again after a rebalance or a crash, and in one case the daemon delivers a
 message twice (README.md). The mark is a row that the caller's own database transaction inserts, so
 that work and mark commit together or not at all.
-
-The identity of a message that a consumer has read.
-
-The inbox's table.
-
-How long the records of real topics can be read, according to the brokers.
 """
 
 from __future__ import annotations

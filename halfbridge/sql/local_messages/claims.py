@@ -5,14 +5,9 @@ moment. In this view each row is to be relayed, or marked by a transaction whose
 been sent, or done. Rows are found by their state, never by a lowest id, because ids are not in the
 order of commits.
 
-Fenced leases on key buckets, which decide which relay sends the rows of which keys.
-
-Leases keep relays from doing the same work. They are not needed for sending each row once and in
-order (docs/adr/0013-the-relay-is-a-producer.md). Times are by the database's clock.
-
-The result of one look of a relay at its database.
-
-Ends the transaction of a look so that the server need not plan each look anew.
+Fenced leases on key buckets decide which relay sends the rows of which keys. Leases keep relays
+from doing the same work. They are not needed for sending each row once and in order
+(docs/adr/0013-the-relay-is-a-producer.md). Times are by the database's clock.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ to. Rows 1 and 3 are delivered at the second attempt. Row 2 becomes a dead lette
 becomes MESSAGE_ERROR. Each dead letter counts as a failed attempt of its rows, so the number of
 attempts is bounded.
 
-Reads the dead letters of a relay's producer group, in a consumer group of its relays.
+The relays of a producer group read its dead letters in a consumer group of theirs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Converts rows of the local message table to messages, and messages to rows.
-
-The states of a row of the local message table, as one table of transitions. No I/O, no clock.
+"""Rows of the local message table: as messages, their states, and the errors about them. No I/O.
 
 TRANSITIONS[state][event] is the state after the event. A transition that is not listed is illegal,
 and changes nothing. In the database an event is an UPDATE with the condition
 `states_before(event)`. If another process has changed the row's state meanwhile, the UPDATE changes
 no row, and its row count says so.
 
-Errors of the local message table, divided by who must act.
+Errors, divided by who must act:
 
 SqlError
 ├─ RowStateError        a row is in another state: the local transaction must not commit

@@ -1,20 +1,12 @@
-"""Sends the half messages of batches together, and collects their acknowledgements.
-
-Divides rows into the message transactions of a round. Pure.
+"""Sends rows: batches for half partitions, their half messages, COMMITs, and the second mark.
 
 A round has at most one batch for each half partition, so that at most one decision of a half
 partition is under way. After a row is passed over, later rows of its key are passed over too. So
 the rows of a key are always sent in order, without a gap.
 
-Waits for brokers, so that a slow half partition does not delay the other ones.
-
 If the leader of a half partition is down or slow, its batch is left under way, and the other
 batches of the round continue. While a batch is under way in a half partition, and for some time
 after one has failed there, no other batch is begun there.
-
-Sends and repeats the COMMITs of marked rows, and records them in the rows (second mark).
-
-The steps of a relay's round.
 """
 
 from __future__ import annotations

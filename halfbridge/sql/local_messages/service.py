@@ -1,8 +1,6 @@
 """Runs a relay until it is stopped: its rounds, and its work in other threads.
 
-Wakes an idle relay: by PostgreSQL's notifications, else by the clock.
-
-What a relay cannot do at present: logged, counted and shown in health.
+An idle relay is woken by PostgreSQL's notifications, else by the clock.
 """
 
 from __future__ import annotations
