@@ -9,7 +9,7 @@ from halfbridge.kafka.errors import BridgeError, InvalidMessageError, TopicSetup
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.kafka.threads import held
 from halfbridge.kafka.topics import GRACE_S, Topics, are_in, topics_with
-from halfbridge.serde.topic_shapes import CHECK_PARTITIONS, check_topic_settings
+from halfbridge.serde.topics import CHECK_PARTITIONS, check_topic_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.message import Message
     from halfbridge.kafka.ports import Admin, Ports, Writer
-    from halfbridge.serde.topic_shapes import HalfShape
+    from halfbridge.serde.topics import HalfShape
 
 _ADMIN_TIMEOUT_S = 10.0  # start() and send() wait so long at most for one answer
 

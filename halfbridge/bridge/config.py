@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.kafka.trouble import RECONNECTING, Troubles
-from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
-from halfbridge.serde.settings import check, load, nearest, setting
+from halfbridge.serde.settings import GUARANTEED, check, load, nearest, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 if TYPE_CHECKING:

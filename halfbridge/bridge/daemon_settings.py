@@ -25,7 +25,7 @@ from halfbridge.serde.limits import (
     TRANSACTION_MESSAGES_MAX,
 )
 from halfbridge.serde.records import NO_OFFSET, DaemonSettings
-from halfbridge.serde.topic_types import TopicType
+from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.kafka.ports import Ports, Writer
     from halfbridge.serde.headers import Header
-    from halfbridge.serde.topic_shapes import HalfShape
+    from halfbridge.serde.topics import HalfShape
 
 _ROOM_SLICE_S = 0.004  # below delivery_server.INLINE_GRACE_S, as there
 _PURGE_S = 1.0  # callbacks of purged records only: no broker is waited for

@@ -9,8 +9,7 @@ from pathlib import Path  # noqa: TC003 (as above)
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.logs import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.delivery import DELIVERIES, Delivery
-from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
-from halfbridge.serde.settings import check, setting
+from halfbridge.serde.settings import GUARANTEED, check, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 _KIB = 1024

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.config import read_toml
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.partitioner import Partitioner
-from halfbridge.serde.topic_types import TopicType
+from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:

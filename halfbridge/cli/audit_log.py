@@ -9,8 +9,13 @@ import click
 
 from halfbridge.checker.admin.words import shown_time
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
-from halfbridge.cli.times import moment_ms
+from halfbridge.cli.options import (
+    CONNECTION,
+    json_option,
+    load_settings,
+    moment_ms,
+    settings_options,
+)
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from halfbridge.cli.options import (
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.reinit import NewOffsets
+    from halfbridge.checker.admin.init import NewOffsets
 
 
 @click.group()
@@ -77,9 +77,8 @@ def init(**values: Any) -> int:
     out what was delivered, and commits the offsets after that. All workers must be stopped.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.init import InitRequest, init_partition
-    from halfbridge.checker.admin.judging import judging_cluster
-    from halfbridge.checker.admin.reinit import Choice
+    from halfbridge.checker.admin.cluster import judging_cluster
+    from halfbridge.checker.admin.init import Choice, InitRequest, init_partition
 
     twice, never = values["accept_duplicates"], values["skip_undelivered"]
     if twice and never:

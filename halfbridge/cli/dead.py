@@ -1,34 +1,42 @@
-"""`halfbridge dead`: look at dead letters, and bring them back."""
+"""`halfbridge dead`: look at dead letters, and bring them back.
+
+Options of `halfbridge dead`, and what they mean for its library.
+
+What `halfbridge dead` prints for people: text from records stands in one line each.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.dead_options import (
-    changing,
-    choice_of,
-    letters_of,
-    naming,
-    order_of,
-    progress,
-    selecting,
-    unverified,
-    wanted_of,
+from halfbridge.cli.options import (
+    JUDGING,
+    acting,
+    confirm,
+    json_option,
+    load_settings,
+    moment_ms,
+    settings_options,
+    who,
 )
-from halfbridge.cli.dead_text import print_life, print_purge, print_table, print_told
-from halfbridge.cli.operators import confirm
-from halfbridge.cli.options import JUDGING, json_option, settings_options
 from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
+from halfbridge.cli.table import table
+from halfbridge.logs import bytes_text, one_line
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import CARRIED
+from halfbridge.serde.records import DeadReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from halfbridge.checker.admin.dead.purging import Purged
-    from halfbridge.checker.admin.dead.redoing import Told
+    from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Given, Looked, Wanted
+    from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Purged, Told
 
 _BATCH = 100  # dead letters at a time whose records are read and shown, to bound memory
 _connection = settings_options(CheckerConfig, only=JUDGING)
@@ -37,6 +45,57 @@ _connection = settings_options(CheckerConfig, only=JUDGING)
 @click.group()
 def dead() -> None:
     """List, show, resume, redeliver, export and purge dead letters."""
+
+
+_LIMIT_MAX = 200_000  # transactions; each is kept in memory with its dead letters
+
+
+def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select transactions by what they are."""
+    return _filters("--reason")(command)
+
+
+_LIMIT = 1_000  # transactions: what a person can look through before --yes
+
+
+def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    options = [
+        click.option(
+            "--group", "groups", multiple=True, metavar="NAME", help="Of this producer group."
+        ),
+        click.option(
+            "--topic", "topics", multiple=True, metavar="NAME", help="To this real topic."
+        ),
+        click.option(
+            reason_flag,
+            "reasons",
+            multiple=True,
+            type=click.Choice([each.value for each in DeadReason]),
+            help="With such a dead letter.",
+        ),
+        click.option(
+            "--since",
+            "since_ms",
+            type=moment_ms,
+            default=None,
+            metavar="TIME",
+            help="Stored since then: 2h, 7d, or a date.",
+        ),
+        click.option(
+            "--limit",
+            type=click.IntRange(1, _LIMIT_MAX),
+            default=_LIMIT,
+            show_default=True,
+            help="Most transactions, those first that were decided first.",
+        ),
+    ]
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 @dead.command(name="list")
@@ -97,6 +156,35 @@ def show(**values: Any) -> int:
     for each, some in zip(found, bodies, strict=True):
         print_life(each, some, registry)
     return 0
+
+
+_RATE = 100.0  # a second: a consumer group that failed on them before is not flooded
+naming = click.argument("names", metavar="[ID]...", nargs=-1)
+unverified = click.option(
+    "--accept-unverified",
+    is_flag=True,
+    help="Also dead letters whose half record or op retention has deleted.",
+)
+
+
+def changing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of commands that change something; a letter's reason is --dead-reason."""
+    options: list[Any] = [
+        _filters("--dead-reason"),
+        click.option("--all", "is_all", is_flag=True, help="All that the filters select."),
+        click.option(
+            "--rate",
+            type=click.FloatRange(min=0.1),
+            default=_RATE,
+            show_default=True,
+            help="Most transactions a second.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+        acting,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @dead.command()
@@ -181,7 +269,7 @@ def purge(**values: Any) -> int:
     With ids, or with filters and --all, open dead letters are given up first: they are marked, and
     never resumed or redelivered.
     """
-    from halfbridge.checker.admin.dead.purging import purge as purge_letters
+    from halfbridge.checker.admin.dead.redoing import purge as purge_letters
 
     letters, order = letters_of(values), order_of(values)
     matching = len(letters.find(order.wanted))
@@ -252,3 +340,206 @@ def _purge_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any]:
 
 
 __all__ = ["dead", "progress"]
+# Messages of one --with file, of up to 8 MiB in all for each transaction.
+_GIVEN_MAX = 10_000
+_GIVEN_BYTES_MAX = 256 * 1024 * 1024
+
+
+def letters_of(values: dict[str, Any]) -> DeadLetters:
+    """Return the dead letters of the installation that the options name."""
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.cluster import judging_cluster
+    from halfbridge.checker.admin.dead.redoing import DeadLetters
+
+    config = load_settings(CheckerConfig, values)
+    cluster = judging_cluster(config)
+    return DeadLetters(cluster, config.names, progress)
+
+
+def wanted_of(values: dict[str, Any], *, is_open: bool = False) -> Wanted:
+    """Return which transactions the options name."""
+    from halfbridge.checker.admin.dead.letters import Wanted
+
+    return Wanted(
+        ids=frozenset(values.get("names", ())),
+        groups=frozenset(values.get("groups", ())),
+        topics=frozenset(values.get("topics", ())),
+        reasons=frozenset(DeadReason(each) for each in values.get("reasons", ())),
+        since_ms=values.get("since_ms"),
+        is_open=is_open,
+    )
+
+
+def order_of(values: dict[str, Any]) -> Order:
+    """Return what the options order."""
+    from halfbridge.checker.admin.dead.redoing import Order
+
+    return Order(
+        wanted=wanted_of(values, is_open=True),
+        limit=values["limit"],
+        rate=values["rate"],
+        who=who(values),
+        why=values["reason"],
+        dry_run=values["dry_run"],
+    )
+
+
+def choice_of(values: dict[str, Any], remedy: str) -> Choice:
+    """Return what the operator chose.
+
+    Raises:
+        UsageError: --message without exactly one id, or a file that cannot be read.
+    """
+    from halfbridge.checker.admin.dead.letters import Choice, Remedy
+
+    messages = frozenset(values.get("messages", ()))
+    if messages and (len(values["names"]) != 1 or values["is_all"]):
+        raise click.UsageError("--message needs exactly one ID", click.get_current_context())
+    return Choice(
+        remedy=Remedy(remedy),
+        messages=messages,
+        given=_given(values.get("given")),
+        accept_partial=values.get("accept_partial", False),
+        accept_duplicates=values.get("accept_duplicates", False),
+        accept_unverified=values["accept_unverified"],
+    )
+
+
+def progress(line: str) -> None:
+    """Show a line about the progress where a person looks."""
+    if sys.stderr.isatty():
+        click.echo(line, err=True)
+
+
+def _given(file: Any) -> dict[tuple[str, int], Given]:
+    from halfbridge.checker.admin.dead.describe import LINE_CHARS_MAX, given
+
+    found: dict[tuple[str, int], Given] = {}
+    size = number = 0
+    while file is not None and (line := file.readline(LINE_CHARS_MAX + 1)):
+        number += 1
+        size += len(line)
+        if not line.strip():
+            continue
+        try:
+            identity, message = given(line)
+        except DecodeError as error:
+            raise _refused(f"line {number}: {error}") from error
+        if identity in found:
+            raise _refused(f"line {number}: message {identity[1]} of {identity[0]} stands twice")
+        found[identity] = message
+        if len(found) > _GIVEN_MAX or size > _GIVEN_BYTES_MAX:
+            raise _refused(f"more than {_GIVEN_MAX} messages or {_GIVEN_BYTES_MAX} bytes")
+    return found
+
+
+def _refused(text: str) -> click.UsageError:
+    return click.UsageError(f"--with: {text}", click.get_current_context())
+
+
+_HEADINGS = ("ID", "STATE", "LIFE", "REMEDY", "MESSAGES", "STORED", "GROUP", "REASONS")
+_SHOWN_MAX = 20  # lines of a dry run: a screen; --json has all
+
+
+def print_table(found: Sequence[DeadTransaction]) -> None:
+    """Print one line for each transaction."""
+    if not found:
+        click.echo("no dead letters")
+        return
+    rows = [
+        (
+            each.name,
+            each.state,
+            each.key.resume_count if each.key.transaction_id else "-",
+            each.remedy.value,
+            len(each.letters),
+            shown_time(each.stored_ms),
+            each.key.producer_group if each.key.transaction_id else "-",
+            _reasons(each),
+        )
+        for each in found
+    ]
+    for line in table(_HEADINGS, rows):
+        click.echo(line)
+
+
+def _reasons(each: DeadTransaction) -> str:
+    reasons = ",".join(reason.value for reason in each.reasons)
+    return f"{reasons} to {','.join(each.topics) or '-'}"
+
+
+def print_life(
+    each: DeadTransaction, looked: Sequence[Looked], registry: SchemaRegistry | None = None
+) -> None:
+    """Print the letters of one life of a transaction, with the payloads that were looked at."""
+    head = (
+        f"{one_line(each.name)} life {each.key.resume_count} of {one_line(each.key.producer_group)}"
+    )
+    head = head if each.key.transaction_id else one_line(each.name)
+    click.echo(f"{head}: {each.state}; remedy: {each.remedy.value}")
+    bodies = {one.letter.place: one for one in looked}
+    for letter in each.letters:
+        partition, offset = letter.place
+        topic = one_line(letter.half.real_topic) if letter.half else "-"
+        click.echo(
+            f"  message {letter.message_index} to {topic}: {letter.reason.value}, letter"
+            f" {partition}:{offset}, stored {shown_time(letter.stored_ms)}"
+        )
+        if letter.dead.detail:
+            click.echo(f"    detail   {one_line(letter.dead.detail)}")
+        mark = each.marks.get(letter.place)
+        if mark is not None:
+            life = f" as life {mark.resume_count}" if mark.resume_count >= 0 else ""
+            click.echo(
+                f"    {mark.action.value}{life} by {one_line(mark.actor)} at"
+                f" {shown_time(mark.timestamp)}: {one_line(mark.reason)}"
+            )
+        if letter.place in bodies:
+            _print_body(bodies[letter.place], registry)
+
+
+def _print_body(looked: Looked, registry: SchemaRegistry | None) -> None:
+    click.echo(f"    standing {looked.standing.name}")
+    if looked.body is None:
+        click.echo("    payload  deleted with the half topic's retention")
+        return
+    for name, data in (("key", looked.body.key), ("value", looked.body.value)):
+        decoded = None if registry is None else registry.text_of(data)
+        click.echo(f"    {name:<8} {bytes_text(data) if decoded is None else one_line(decoded)}")
+    for name, value in looked.body.headers:
+        if name not in CARRIED:
+            click.echo(f"    header   {one_line(name)}: {bytes_text(value)}")
+
+
+def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
+    """Print what was done about transactions, or would be."""
+    able = [each for each in told if not each.refusal]
+    refused = [each for each in told if each.refusal]
+    write: Callable[[str], None] = lambda line: click.echo(line, err=err)  # noqa: E731  (of one type with the other)
+    for each in able[:_SHOWN_MAX]:
+        indices = ", ".join(map(str, each.indices[:_SHOWN_MAX]))
+        more = ", ..." if len(each.indices) > _SHOWN_MAX else ""
+        write(
+            f"{one_line(each.transaction.name)} life {each.resume_count}: messages {indices}{more}"
+        )
+    if len(able) > _SHOWN_MAX:
+        write(f"... and {len(able) - _SHOWN_MAX} more")
+    for each in refused[:_SHOWN_MAX]:
+        write(f"{one_line(each.transaction.name)} refused: {one_line(each.refusal)}")
+    write(f"{counted(len(able), 'transaction')} {verb}stored again; {len(refused)} refused")
+
+
+def print_purge(meant: Purged, *, is_done: bool, err: bool) -> None:
+    """Print what a purge did, or would do."""
+    prefix = "" if is_done else "would be "
+    for each in meant.given_up[:_SHOWN_MAX]:
+        reasons = ", ".join(reason.value for reason in each.reasons)
+        count = len(each.open_letters)
+        told = f"{one_line(each.name)}, {counted(count, 'dead letter')}, {reasons}"
+        click.echo(f"{prefix}given up: {told}", err=err)
+    if len(meant.given_up) > _SHOWN_MAX:
+        click.echo(f"{prefix}given up: {len(meant.given_up) - _SHOWN_MAX} more", err=err)
+    for partition, at in sorted(meant.upto.items()):
+        told = f"records of partition {partition} below offset {at}"
+        click.echo(f"{prefix}deleted: {told}", err=err)
+    click.echo(f"{counted(meant.letters, 'dead letter')} {prefix}deleted", err=err)

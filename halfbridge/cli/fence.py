@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from halfbridge.cli.database import database_options, opened
-from halfbridge.cli.options import json_option
+from halfbridge.cli.options import database_options, json_option, opened
 from halfbridge.serde.units import MS_PER_S
 
 _DAY_MS = 86_400_000

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
+from halfbridge.cli.options import JUDGING, json_option, load_settings, moment_ms, settings_options
 from halfbridge.cli.table import table
-from halfbridge.cli.times import moment_ms
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.transactions.group_facts import GroupFacts
-    from halfbridge.checker.admin.transactions.groups import Groups
+    from halfbridge.checker.admin.transactions.groups import GroupFacts, Groups
 
 _HEADINGS = (
     *("GROUP", "MEMBERS", "UNDECIDED", "OLDEST", "COMMIT", "ROLLBACK", "UNKNOWN", "DISCARD"),
@@ -89,7 +87,7 @@ def show(*, group: str, as_json: bool, **values: Any) -> int:
 
 def _read(values: dict[str, Any], *, only: str = "") -> Groups:
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.judging import judging_cluster
+    from halfbridge.checker.admin.cluster import judging_cluster
     from halfbridge.checker.admin.transactions.groups import read_groups
 
     config = load_settings(CheckerConfig, values)

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.database import database_options, opened
-from halfbridge.cli.options import json_option, load_settings, settings_options
+from halfbridge.cli.options import (
+    database_options,
+    json_option,
+    load_settings,
+    opened,
+    settings_options,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

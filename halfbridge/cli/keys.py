@@ -9,12 +9,19 @@ from pathlib import Path
 
 import click
 
-from halfbridge.checker.admin.doctor.keys import key_problems
+from halfbridge.checker.admin.doctor.logs import key_problems
 from halfbridge.checker.admin.words import shown_time
-from halfbridge.cli.times import span_ms
+from halfbridge.cli.options import span_ms
 from halfbridge.serde.errors import KeyFileError
-from halfbridge.serde.key_file import FRESH_MS_MIN, SECRET_BYTES_MIN, load_key_file
-from halfbridge.serde.signing_keys import MARGIN_MS, NEVER_MS, Algorithm, Role
+from halfbridge.serde.signing_keys import (
+    FRESH_MS_MIN,
+    MARGIN_MS,
+    NEVER_MS,
+    SECRET_BYTES_MIN,
+    Algorithm,
+    Role,
+    load_key_file,
+)
 
 _ROLES = [each.value for each in Role]
 _ALGORITHMS = [each.value for each in Algorithm]

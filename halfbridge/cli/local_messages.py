@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.cli.database import database_options, opened
-from halfbridge.cli.options import json_option
+from halfbridge.cli.options import database_options, json_option, opened
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:

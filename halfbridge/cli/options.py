@@ -1,8 +1,21 @@
-"""Makes command-line options from a settings dataclass, and loads the settings from them."""
+"""Makes command-line options from a settings dataclass, and loads the settings from them.
+
+What the commands that change something share: who acts, why, and what is asked before.
+
+Times on the command line: a span such as `90s`, `15m`, `2h` or `7d`, and a time.
+
+Options and error handling of commands that use a database.
+"""
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
+import socket
+import sys
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,13 +25,17 @@ import click
 from halfbridge.bridge.config import read_toml
 from halfbridge.logs import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.settings import Setting, describe, load
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from sqlalchemy import Engine
+
+    from halfbridge.sql.bounds import Bounds
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
-
 CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
 CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
 # Of commands that judge half and op records, or write some.
@@ -116,3 +133,144 @@ def _option(each: Setting) -> Callable[[F], F]:
     if each.default not in (None, "") and not each.secret:
         text += f" [default: {each.default}]"
     return click.option(each.flag, default=None, metavar=_METAVARS[each.kind], help=text)
+
+
+_NOBODY = "unknown"
+
+
+def _checked_reason(_context: click.Context, _option: click.Parameter, reason: str) -> str:
+    from halfbridge.checker.admin.operator_log import reason_problem
+
+    problem = reason_problem(reason)
+    if problem:
+        raise click.BadParameter(problem)
+    return reason
+
+
+reason_option = click.option(
+    "--reason",
+    required=True,
+    callback=_checked_reason,
+    metavar="TEXT",
+    help="Why; stands in the audit topic.",
+)
+actor_option = click.option(
+    "--actor", default=None, metavar="TEXT", help="Who acts. [default: user@host of the system]"
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def acting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--reason`, `--actor` and `--yes`."""
+    return reason_option(actor_option(yes_option(function)))
+
+
+def who(values: dict[str, Any]) -> str:
+    """Return `--actor`, else user@host of the operating system."""
+    if values["actor"]:
+        return str(values["actor"])
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = _NOBODY
+    return f"{user}@{socket.gethostname()}"
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask on standard error; return whether the operator agrees.
+
+    Raises:
+        UsageError: nobody can be asked, since standard input is no terminal.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "nobody can be asked: standard input is no terminal; give --yes",
+            click.get_current_context(),
+        )
+    return click.confirm(question, err=True)
+
+
+_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
+
+
+def span_ms(text: str) -> int:
+    """Return a span as milliseconds; a type of options."""
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no span; allowed: 90s, 15m, 2h, 7d")
+    return int(found[1]) * _MS[found[2]]
+
+
+def moment_ms(text: str) -> int:
+    """Return a span before now, or an ISO 8601 time, as ms since 1970; a type of options."""
+    if _SPAN.fullmatch(text):
+        return int(datetime.now(timezone.utc).timestamp() * MS_PER_S) - span_ms(text)
+    try:  # Python 3.10 knows no Z
+        time = datetime.fromisoformat(re.sub("Z$", "+00:00", text))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no time; allowed: 2h, 7d, 2026-11-23T21:30:00Z (UTC without a zone)"
+        ) from None
+    zoned = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    return int(zoned.timestamp() * MS_PER_S)
+
+
+URL_VARIABLE = "HALFBRIDGE_DATABASE_URL"
+
+
+def database_options(default_name: str, *, needs_url: bool = True) -> Callable[[F], F]:
+    """Return a decorator that adds `--url`, `--name` and `--schema` of a table."""
+    options = (
+        click.option(
+            "--url",
+            required=needs_url,
+            envvar=URL_VARIABLE,
+            metavar="URL",
+            help="SQLAlchemy URL of the database. Give a URL with a password in the environment"
+            f" variable, which other users cannot see. [{URL_VARIABLE}]",
+        ),
+        click.option("--name", default=default_name, show_default=True, help="Name of the table."),
+        click.option("--schema", default=None, help="Schema of the table. [default: the user's]"),
+    )
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+@contextmanager
+def opened(url: str, *, bounds: Bounds | None = None, option: str = "--url") -> Iterator[Engine]:
+    """Yield an engine; an error of the database becomes one line.
+
+    Args:
+        url: SQLAlchemy URL of the database.
+        bounds: For a long-running command; see engine_of.
+        option: The option that gave the URL, for errors.
+
+    Raises:
+        ClickException: The extra `sql` is not installed, or the database refuses; status 1.
+        ConfigError: The URL is wrong, or its driver is not installed.
+    """
+    try:  # imported here: an extra, which other commands and --help do not need
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        from halfbridge.sql.engines import engine_of
+    except ModuleNotFoundError as error:
+        from halfbridge.sql import HINT
+
+        raise click.ClickException(HINT) from error
+    engine = engine_of(url, bounds=bounds, option=option)
+    try:
+        yield engine
+    except DBAPIError as error:  # without the statement, and SQLAlchemy's link
+        raise click.ClickException(f"{engine.url!r}: {error.orig}") from error
+    except SQLAlchemyError as error:
+        raise click.ClickException(f"{engine.url!r}: {error}") from error
+    finally:
+        engine.dispose()

@@ -1,30 +1,52 @@
-"""`halfbridge relay`: send the messages of a local message table, or a database's changes."""
+"""`halfbridge relay`: send the messages of a local message table, or a database's changes.
+
+The process of a relay of either kind: its producer, its metrics and its signals.
+
+`halfbridge relay run --changes`: relay a topic of Debezium's change events.
+
+`halfbridge relay connector`: the configuration of the Debezium connector for tables.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
+import os
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.cli.database import opened
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.local_messages import opened_table, table_options
-from halfbridge.cli.options import load_settings, logging_options, settings_options
-from halfbridge.cli.relay_changes import changes_options, run_changes
-from halfbridge.cli.relay_connector import connector
-from halfbridge.cli.relay_process import run_until_signal, started_producer
-from halfbridge.kafka.errors import ConfigError
-from halfbridge.logs import log_to_stderr
+from halfbridge.cli.options import (
+    URL_VARIABLE,
+    load_settings,
+    logging_options,
+    opened,
+    settings_options,
+)
+from halfbridge.cli.schema_registry import REGISTRY_VARIABLE, SchemaRegistry
+from halfbridge.kafka.errors import ConfigError, RetriableError
+from halfbridge.logs import LevelSwitch, log_to_stderr
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from prometheus_client import CollectorRegistry
     from sqlalchemy import Engine
 
+    from halfbridge.bridge import TransactionProducer
+    from halfbridge.changes.values import Schemas
+    from halfbridge.checker.status import Health
+    from halfbridge.connect.connector import ConnectorPlan
+    from halfbridge.sql.fence import Fence
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
 
@@ -39,6 +61,117 @@ def relay() -> None:
     """Send the messages of a local message table, or a database's changes."""
 
 
+_PASSWORD_REFERENCE = "${env:HALFBRIDGE_DATABASE_PASSWORD}"  # noqa: S105  (where it is kept)
+_PARTITIONS_MAX = 10_000  # more in one topic is a mistake in the command
+
+
+@click.command("connector")
+@click.option(
+    "--database-url",
+    "url",
+    required=True,
+    envvar=URL_VARIABLE,
+    metavar="URL",
+    help="SQLAlchemy URL of the database, as Kafka Connect reaches it too. Give a URL with a"
+    f" password in the environment variable. [{URL_VARIABLE}]",
+)
+@click.option(
+    "--table",
+    "tables",
+    required=True,
+    multiple=True,
+    metavar="[SCHEMA.]TABLE",
+    help="Table whose changes are read; may be given several times.",
+)
+@click.option(
+    "--name",
+    default="changes",
+    show_default=True,
+    help="Name of the connector; topics are NAME.SCHEMA.TABLE.",
+)
+@click.option(
+    "--bootstrap-servers",
+    envvar="HALFBRIDGE_BOOTSTRAP_SERVERS",
+    default="",
+    help="Kafka, as Kafka Connect reaches it; for MySQL and MariaDB."
+    " [HALFBRIDGE_BOOTSTRAP_SERVERS]",
+)
+@click.option(
+    "--snapshot/--no-snapshot",
+    default=True,
+    show_default=True,
+    help="Begin with the rows that are in the tables now.",
+)
+@click.option(
+    "--schemas",
+    is_flag=True,
+    help="Have each record carry its schema; MySQL's and MariaDB's always do.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, _PARTITIONS_MAX),
+    default=1,
+    show_default=True,
+    help="Partitions of topics that Kafka Connect makes.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(-1),
+    default=-1,
+    show_default=True,
+    help="Replicas of these topics; -1: the broker's default.",
+)
+@click.option(
+    "--password-reference",
+    default=_PASSWORD_REFERENCE,
+    show_default=True,
+    metavar="REFERENCE",
+    help="What stands for the password; a configuration provider of Kafka Connect resolves it.",
+)
+@click.option("--show-secrets", is_flag=True, help="Write the password itself instead.")
+@click.option(
+    "--apply",
+    "connect_url",
+    metavar="URL",
+    help="Put the configuration to Kafka Connect at this address, and wait until it runs.",
+)
+def connector(**values: Any) -> int:
+    """Print a Debezium connector's configuration for tables, or put it to Kafka Connect.
+
+    The tables are looked up in the database, so that a wrong name is an error here.
+    """
+    # Imported here: --help needs no SQLAlchemy.
+    with opened(values["url"], option="--database-url") as engine:
+        from halfbridge.connect.connector import ConnectorPlan, connector_config
+        from halfbridge.connect.tables import TableError, find_tables
+
+        secret = str(engine.url.password or "")
+        shown = values["show_secrets"] or not secret
+        plan = ConnectorPlan(
+            name=values["name"],
+            tables=(),
+            password=secret if shown else values["password_reference"],
+            bootstrap_servers=values["bootstrap_servers"],
+            snapshot=values["snapshot"],
+            schemas=values["schemas"],
+            partitions=values["partitions"],
+            replication_factor=values["replication_factor"],
+        )
+        try:
+            with engine.connect() as connection:
+                found = find_tables(connection, values["tables"])
+                is_mariadb = getattr(connection.dialect, "is_mariadb", False)
+                dialect = "mariadb" if is_mariadb else connection.dialect.name
+            config = connector_config(engine.url, dialect, replace(plan, tables=found))
+        except TableError as error:
+            raise click.ClickException(str(error)) from error
+    if values["connect_url"]:
+        _apply(values["connect_url"], plan, config)
+    else:
+        click.echo(json.dumps(config, indent=2))
+    return 0
+
+
 relay.add_command(connector)
 
 
@@ -46,6 +179,52 @@ def _relay_options(command: Any) -> Any:
     from halfbridge.sql.local_messages.config import RelayConfig
 
     return settings_options(RelayConfig, has_file=False)(command)
+
+
+def changes_options(command: F) -> F:
+    """Add the options of a relay of changes; without --changes they are unused."""
+    options = (
+        click.option(
+            "--changes",
+            metavar="TOPIC",
+            help="Relay Debezium's change events of this topic, instead of a local message table.",
+        ),
+        click.option(
+            "--map",
+            "map_file",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="With --changes: the TOML file that says how a change becomes a message.",
+        ),
+        click.option(
+            "--changes-group",
+            metavar="NAME",
+            help="With --changes: the consumer group."
+            " [default: <topic prefix>halfbridge-changes-<change topic>]",
+        ),
+        click.option(
+            "--schema-registry",
+            envvar=REGISTRY_VARIABLE,
+            metavar="URL",
+            help="With --changes: the registry of Avro schemas. Give a URL with a password in the"
+            f" variable. [{REGISTRY_VARIABLE}]",
+        ),
+        click.option(
+            "--accept-lost",
+            is_flag=True,
+            help="With --changes: go on where the change topic begins, if the position is lost.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return settings_options(CheckerConfig, only=_SETTINGS, has_file=False)(command)
+
+
+# Settings of the daemon that mean the same for a relay of changes.
+_SETTINGS = (
+    *("kafka_txn_timeout_ms", "batch_records_max", "batch_bytes_max", "session_timeout_ms"),
+    *("topic_gone_ms", "slot", "state_dir"),
+)
 
 
 @relay.command()
@@ -161,3 +340,161 @@ def _no_callback(path: str, why: str) -> ConfigError:
         origin="--callback",
         allowed="MODULE:FUNCTION that can be imported",
     )
+
+
+class Service(Protocol):
+    """A running relay."""
+
+    def health(self) -> Health:
+        """Return the current health."""
+
+    def stop(self) -> None:
+        """Make `run` return."""
+
+    def run(self) -> None:
+        """Relay until `stop`."""
+
+
+def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
+    """Return a relay's started producer, with `fence` as its checker; the stack closes it."""
+    # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
+    from halfbridge.bridge.producer import TransactionProducer
+    from halfbridge.sql.local_messages.service import CLOSE_S_MAX
+
+    producer = TransactionProducer(checker=fence.check, config=config)
+    stack.callback(producer.close, CLOSE_S_MAX)
+    producer.start()
+    return producer
+
+
+def run_until_signal(
+    stack: ExitStack,
+    service: Service,
+    registry: CollectorRegistry,
+    values: dict[str, Any],
+    *,
+    says: str,
+) -> None:
+    """Run a relay until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back.
+
+    Args:
+        stack: Closes the metrics server.
+        service: The relay.
+        registry: The relay's metrics.
+        values: Values of the command: log_level, metrics_host and metrics_port; without a port no
+            metrics.
+        says: A line to print at the start.
+    """
+    from halfbridge.checker.process.http import serve
+    from halfbridge.signals import (
+        LEVEL_SIGNAL,
+        STOP_SIGNALS,
+        on_signals,
+    )
+
+    level = LevelSwitch(values["log_level"])
+
+    def react(number: int) -> None:
+        if number == LEVEL_SIGNAL:
+            level.toggle()
+        else:
+            service.stop()
+
+    host, port = values["metrics_host"], values["metrics_port"]
+    if port is not None:
+        server = serve(registry, service.health, host=host, port=port)
+        stack.callback(server.close)
+        click.echo(f"metrics on {host}:{server.port}")
+    click.echo(says)
+    stack.enter_context(on_signals(react, signals=(*STOP_SIGNALS, LEVEL_SIGNAL)))
+    service.run()
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+# Time-out of a question for the change topic's id: the relay writes nothing meanwhile.
+_ID_S = 3.0
+
+
+def run_changes(values: dict[str, Any]) -> int:
+    """Relay changes until SIGTERM or Ctrl-C; return the exit status.
+
+    Args:
+        values: Values of `changes_options`, and bootstrap_servers, topic_prefix, kafka,
+            metrics_host, metrics_port and log_level.
+
+    Raises:
+        UsageError: An option is missing.
+        BridgeError: As in ChangesRelay.run.
+    """
+    if values["map_file"] is None:
+        raise click.UsageError("--changes needs --map", click.get_current_context(silent=True))
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.changes.mapping import load_mapping
+    from halfbridge.changes.service import ChangesRelay
+    from halfbridge.changes.writing import ChangesSetup
+    from halfbridge.checker.loop.clients import client_config
+    from halfbridge.checker.process.slots import (
+        claim,
+        default_state_dir,
+        installation_key,
+        sanitise,
+    )
+    from halfbridge.kafka.adapter import system_ports
+    from halfbridge.kafka.admin import TopicIds
+
+    config = load_settings(CheckerConfig, values)
+    mapping = load_mapping(values["map_file"])
+    topic = values["changes"]
+    group = values["changes_group"] or f"{config.topic_prefix}halfbridge-changes-{topic}"
+    with ExitStack() as stack:
+        if config.slot:
+            slot = sanitise(config.slot)
+        else:
+            directory = config.state_dir or default_state_dir(os.environ)
+            slot = stack.enter_context(claim(directory, installation=installation_key(group))).name
+        ids = TopicIds(client_config(config))
+        key = hashlib.sha256(group.encode()).hexdigest()[:12]
+        setup = ChangesSetup(
+            topic=topic,
+            mapping=mapping,
+            config=config,
+            group=group,
+            slot=slot,
+            transactional_id=f"{config.topic_prefix}halfbridge-changes-{key}-{slot}",
+            schemas=_schemas(values["schema_registry"]),
+            topic_id=lambda: ids.ask(topic, _ID_S),
+            accept_lost=values["accept_lost"],
+        )
+        relay = ChangesRelay(setup, system_ports())
+        says = f"relaying changes of {topic} in group {group} as {slot}"
+        run_until_signal(stack, relay, relay.metrics.registry, values, says=says)
+    return 0
+
+
+def _schemas(url: str | None) -> Schemas:
+    if url is None:
+        return lambda _number: None
+    registry = SchemaRegistry(url)
+
+    def ask(number: int) -> dict[str, Any] | None:
+        try:
+            return registry.schema(number)
+        except click.ClickException as error:
+            raise RetriableError(error.message) from error
+
+    return ask
+
+
+def _apply(url: str, plan: ConnectorPlan, config: dict[str, str]) -> None:
+    from halfbridge.connect.rest import ConnectError, ConnectRest
+
+    try:
+        ConnectRest(url).apply(plan.name, config)
+    except ConnectError as error:
+        raise click.ClickException(str(error)) from error
+    topics = ", ".join(f"{plan.name}.{each}" for each in _topics(config))
+    click.echo(f"connector {plan.name} runs; topics: {topics}")
+
+
+def _topics(config: dict[str, str]) -> list[str]:
+    return [each.replace("\\", "") for each in config["table.include.list"].split(",")]

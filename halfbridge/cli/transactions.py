@@ -9,12 +9,19 @@ import click
 
 from halfbridge.checker.admin.words import shown_time
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.operators import acting, confirm, who
-from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.options import (
+    CONNECTION,
+    acting,
+    confirm,
+    json_option,
+    load_settings,
+    settings_options,
+    who,
+)
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
-    from halfbridge.serde.transactions_switch import TransactionsSwitch
+    from halfbridge.serde.settings_topic import TransactionsSwitch
 
 _connection_options = settings_options(CheckerConfig, only=CONNECTION)
 # Another operator's switch, set at the same time, holds.
@@ -54,7 +61,7 @@ def show(**values: Any) -> int:
     """Show whether clients refuse to begin transactions, who said so, and why."""
     # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.switch import find_switch
+    from halfbridge.checker.admin.operator_log import find_switch
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
@@ -69,8 +76,7 @@ def show(**values: Any) -> int:
 def _turn(values: dict[str, Any], *, is_rejecting: bool) -> int:
     from halfbridge.checker.admin.appending import appending
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.operator_log import OperatorLog
-    from halfbridge.checker.admin.switch import find_switch, turn_switch
+    from halfbridge.checker.admin.operator_log import OperatorLog, find_switch, turn_switch
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)

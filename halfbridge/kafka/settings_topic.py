@@ -17,18 +17,22 @@ from halfbridge.kafka.errors import (
     TopicSetupError,
     bridge_error,
 )
-from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.topic_types import decode_type, topic_of
-from halfbridge.serde.transactions_switch import SWITCH_KEY, decode_switch
+from halfbridge.serde.settings_topic import (
+    DAEMON_KEY,
+    SWITCH_KEY,
+    decode_daemon_settings,
+    decode_switch,
+    decode_type,
+    topic_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.kafka.ports import Clock, Event, Reader
     from halfbridge.serde.records import DaemonSettings
-    from halfbridge.serde.topic_types import TopicType
-    from halfbridge.serde.transactions_switch import TransactionsSwitch
+    from halfbridge.serde.settings_topic import TopicType, TransactionsSwitch
 
 # For one reading. Nobody waits for the result; this bounds how long a thread and a connection live.
 READ_S = 10.0

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.errors import KeyFileError, NoSigningKeyError
-from halfbridge.serde.key_file import load_key_file
-from halfbridge.serde.signer import Signer
-from halfbridge.serde.signing_keys import Role
-from halfbridge.serde.verifier import Verifier
+from halfbridge.serde.signatures import Signer, Verifier
+from halfbridge.serde.signing_keys import Role, load_key_file
 
 if TYPE_CHECKING:
     from halfbridge.serde.headers import Header

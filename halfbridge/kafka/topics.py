@@ -13,7 +13,7 @@ from halfbridge.kafka.errors import (
     TopicSetupError,
     bridge_error,
 )
-from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX, HalfShape
+from halfbridge.serde.topics import MESSAGE_BYTES_MAX, HalfShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

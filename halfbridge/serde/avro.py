@@ -8,6 +8,13 @@ documented fact: an Avro record is the concatenation of its fields. Half and op 
 their tail (group, topic, kind, ...) with thousands of others, so the bytes of each tail are
 encoded and decoded by fastavro once; per record only the id and one or two longs are left.
 Measured in docs/benchmarks.md.
+
+Avro's longs: zigzag, then 7 bits a byte. Pure.
+
+Marks of dead letters: what an operator did about each (docs/adr/0018).
+
+Whoever may write to the dead-letter topic may write anything there, so a reader gets a mark or a
+SerdeError.
 """
 
 from __future__ import annotations
@@ -18,12 +25,11 @@ import sys
 from enum import Enum
 from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from halfbridge.serde.avro_longs import read_long, write_long
 from halfbridge.serde.errors import DecodeError, UnknownSchemaError
 from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from halfbridge.serde.records import (
@@ -57,7 +63,6 @@ _ID_END = HEADER_BYTES + 1 + _ID_CHARS
 _STAMP_END = _ID_END + 6
 _ID_AND_STAMP = 2
 _INTS = range(-(1 << 31), 1 << 31)
-
 R = TypeVar("R", bound=tuple[Any, ...])
 K = TypeVar("K")
 V = TypeVar("V")
@@ -85,6 +90,20 @@ class Memo(dict[K, V]):
 
 # Message indexes as they are written: a transaction seldom has more messages.
 _INDEXES_MAX = 1_000
+
+
+def write_long(value: int) -> bytes:
+    """Return `value` as an Avro long: zigzag, then 7 bits a byte, low bits first."""
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest >= _CONTINUE:
+        out.append(rest & 0x7F | _CONTINUE)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+_CONTINUE = 0x80  # set in each byte but the last
 _INDEXES = tuple(write_long(index) for index in range(_INDEXES_MAX))
 
 
@@ -280,3 +299,55 @@ CHECK_REQUEST: Codec[CheckRequest] = Codec(CheckRequest, ("check_request.v1",))
 DEAD_LETTER: Codec[DeadLetter] = Codec(DeadLetter, ("dead_letter.v1", "dead_letter.v2"))
 FENCE_CONTEXT: Codec[FenceContext] = Codec(FenceContext, ("fence_context.v1",))
 SINK_CONTEXT: Codec[SinkContext] = Codec(SinkContext, ("sink_context.v1",))
+_LONG_BITS = 64  # of Avro's long
+
+
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    """Return the Avro long at `at` and the position behind it.
+
+    Raises:
+        IndexError: the data ends before the long does.
+        ValueError: more than 64 bits.
+    """
+    byte = data[at]
+    raw = byte & 0x7F
+    shift = 7
+    while byte & _CONTINUE:
+        if shift >= _LONG_BITS:
+            raise ValueError("a long of more than 64 bits")
+        at += 1
+        byte = data[at]
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+    if raw >> _LONG_BITS:
+        raise ValueError("a long of more than 64 bits")
+    return (raw >> 1) ^ -(raw & 1), at + 1
+
+
+# Bytes in UTF-8 of the texts that an operator gives, in a mark and in the op beside it.
+ACTOR_BYTES_MAX = 256
+REASON_BYTES_MAX = 512
+
+
+class MarkAction(str, Enum):
+    """What an operator did about a dead letter."""
+
+    RESUMED = "RESUMED"
+    REDELIVERED = "REDELIVERED"
+    PURGED = "PURGED"
+
+
+class DeadMark(NamedTuple):
+    """Header RMQ_DEAD_MARK of a record in the dead-letter topic that is about a dead letter."""
+
+    transaction_id: str
+    timestamp: int
+    action: MarkAction
+    letter_offset: int
+    resume_count: int
+    actor: str
+    reason: str
+
+
+# The longest one has an id of 3,000 bytes (IDENTITY_BYTES_MAX) and both texts.
+DEAD_MARK: Codec[DeadMark] = Codec(DeadMark, ("dead_mark.v1",), bytes_max=METADATA_BYTES_MAX)

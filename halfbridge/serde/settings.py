@@ -3,6 +3,10 @@
 Client, daemon, relay, sink and jobs all use this loader. A field made by `setting` carries its
 own documentation and bounds, so that the loader, the errors and the command line's options come
 from one declaration. A class names the error that its users catch, as `refusal = ConfigError`.
+
+The types that a setting may have, and how text and TOML values become values of them.
+
+Kafka client properties that users cannot set, since a guarantee rests on them.
 """
 
 from __future__ import annotations
@@ -13,13 +17,10 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from halfbridge.serde.setting_values import KINDS, PARSERS, is_kind
-
 ENVIRONMENT_PREFIX = "HALFBRIDGE_"
 # What a class says that does not know who set its fields; `load` knows.
 UNKNOWN_ORIGINS = ("argument", "the configuration")
 _HIDDEN = "***"
-
 T = TypeVar("T")
 
 
@@ -277,3 +278,116 @@ def _meant(each: Setting, raw: object) -> object:
     if each.kind is not bool or not each.words or not isinstance(raw, str):
         return raw
     return bool(each.words.index(raw.lower()))
+
+
+_TRUE = frozenset(("1", "true", "yes", "on"))
+_FALSE = frozenset(("0", "false", "no", "off"))
+
+
+def is_kind(value: object, kind: type) -> bool:
+    """Tell whether `value` is one of a setting of this type."""
+    if kind is tuple:
+        return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(
+            isinstance(name, str) and isinstance(text, str) for name, text in value.items()
+        )
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _parse_int(raw: object) -> object:
+    return int(raw.replace("_", "")) if isinstance(raw, str) else raw
+
+
+def _parse_float(raw: object) -> object:
+    return float(raw) if isinstance(raw, (str, int)) and not isinstance(raw, bool) else raw
+
+
+def _parse_bool(raw: object) -> object:
+    if not isinstance(raw, str):
+        return raw
+    word = raw.strip().lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ValueError(raw)
+
+
+def _parse_path(raw: object) -> object:
+    return Path(raw) if isinstance(raw, str) else raw
+
+
+def _parse_words(raw: object) -> object:
+    if isinstance(raw, str):
+        return tuple(word.strip() for word in raw.split(",") if word.strip())
+    return tuple(raw) if isinstance(raw, list) else raw
+
+
+def _parse_pairs(raw: object) -> object:
+    """Read "k=v,k=v", ("k=v", "k=v") or a table; a value with a comma needs one of the latter."""
+    if isinstance(raw, str):
+        raw = tuple(part for part in raw.split(",") if part.strip())
+    if isinstance(raw, (tuple, list)):
+        pairs = [str(part).partition("=") for part in raw]
+        if not all(sign for _, sign, _ in pairs):
+            raise ValueError(raw)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+    if isinstance(raw, Mapping):
+        return {str(name): _scalar(value) for name, value in raw.items()}
+    return raw
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ValueError(value)
+
+
+# Type -> what it is called in errors.
+KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Path: "a path",
+    tuple: "words, separated by commas",
+    Mapping: "name=value pairs, separated by commas",
+}
+PARSERS: dict[Any, Callable[[object], object]] = {
+    int: _parse_int,
+    float: _parse_float,
+    str: lambda raw: raw,
+    bool: _parse_bool,
+    Path: _parse_path,
+    tuple: _parse_words,
+    Mapping: _parse_pairs,
+}
+# A property -> librdkafka's second name of it.
+_SECOND_NAMES = {
+    "acks": "request.required.acks",
+    "bootstrap.servers": "metadata.broker.list",
+    "compression.type": "compression.codec",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "enable.auto.commit": "auto.commit.enable",
+    "linger.ms": "queue.buffering.max.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "retries": "message.send.max.retries",
+}
+# What no client of halfbridge's may have otherwise, and why.
+GUARANTEED: Mapping[str, str] = {
+    "acks": "a half message must be durable",
+    "enable.idempotence": "a retry must not store twice",
+    "enable.gapless.guarantee": "a lost message must not be passed over",
+    "max.in.flight": "a retry must not change the order",
+    "partitioner": "the half partition is part of the protocol",
+    "allow.auto.create.topics": "nothing relies on auto-creation",
+}
+
+
+def under_all_names(owned: Mapping[str, str]) -> dict[str, str]:
+    """Return `owned` with the second names of its properties, which it says the same of."""
+    seconds = {_SECOND_NAMES[name]: why for name, why in owned.items() if name in _SECOND_NAMES}
+    return {**owned, **seconds}

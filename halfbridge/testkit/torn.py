@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.serde.avro_longs import read_long
+from halfbridge.serde.avro import read_long
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,16 +13,16 @@ from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
-from halfbridge.checker.admin.doctor.judge_changes import judge_changes
-from halfbridge.checker.admin.doctor.questions import Questions
+from halfbridge.checker.admin.doctor.gather import Questions
+from halfbridge.checker.admin.doctor.judge import judge_changes
 from halfbridge.cli import cli
-from halfbridge.cli.doctor_changes import ask_changes, changes_of
+from halfbridge.cli.doctor import ask_changes, changes_of
 from halfbridge.kafka.adapter import system_ports
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.doctor.codes import Finding
+    from halfbridge.checker.admin.doctor.facts import Finding
     from halfbridge.testkit.connect import ConnectWorker
     from tests.sql.databases import Database
     from tests.sql.servers import Template

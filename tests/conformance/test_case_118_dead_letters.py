@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from halfbridge import Resolution
-from halfbridge.checker.admin.dead.choice import Choice
+from halfbridge.checker.admin.dead.letters import Choice, Remedy, Wanted
 from halfbridge.checker.admin.dead.redoing import redo
-from halfbridge.checker.admin.dead.transactions import Remedy, Wanted
 from halfbridge.checker.errors import AdminError
-from halfbridge.serde.dead_marks import MarkAction
+from halfbridge.serde.avro import MarkAction
 from halfbridge.serde.headers import parse_half, user_headers
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.memory import MemoryStack

@@ -7,7 +7,7 @@ from typing import Any
 
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.checker.admin.cluster import Cluster
-from halfbridge.checker.admin.doctor.codes import Finding
+from halfbridge.checker.admin.doctor.facts import Finding
 from halfbridge.checker.status import Health, Status
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.producer import MemoryProducer

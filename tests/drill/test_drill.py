@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from halfbridge import HalfNotStoredError, Message, MessageView, Resolution
-from halfbridge.checker.admin.dead.transactions import Remedy
+from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.checker.admin.init import InitRequest, init_partition
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.records import DeadReason

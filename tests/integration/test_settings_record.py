@@ -13,13 +13,13 @@ import pytest
 from halfbridge.bridge import Message, Resolution
 from halfbridge.checker.process import settings_topic as settings_record
 from halfbridge.serde.avro import MARKER, schema_fingerprint
-from halfbridge.serde.daemon_settings import (
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.settings_topic import (
     DAEMON_KEY,
     decode_daemon_settings,
     encode_daemon_settings,
 )
-from halfbridge.serde.errors import SerdeError
-from halfbridge.serde.records import DaemonSettings
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

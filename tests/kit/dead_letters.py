@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge import Message, Resolution
 from halfbridge.checker.admin.cluster import Cluster
-from halfbridge.checker.admin.dead.actions import DeadLetters, Order
-from halfbridge.checker.admin.dead.choice import Choice
-from halfbridge.checker.admin.dead.redoing import Told, redo
-from halfbridge.checker.admin.dead.transactions import DeadTransaction, Remedy, Wanted
-from halfbridge.serde.avro import HALF_METADATA, OP
-from halfbridge.serde.dead_marks import DEAD_MARK, DeadMark
+from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Remedy, Wanted
+from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Told, redo
+from halfbridge.serde.avro import DEAD_MARK, HALF_METADATA, OP, DeadMark
 from halfbridge.serde.headers import DEAD_MARK as MARK_HEADER
 from halfbridge.serde.headers import HALF, real_identity
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource, new_half, new_op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.serde.key_file import key_ring
+from halfbridge.serde.signing_keys import key_ring
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halfbridge.serde.manifest_records import BatchManifest, ManifestAttempt, ManifestKind
+from halfbridge.serde.manifest import BatchManifest, ManifestAttempt, ManifestKind
 from halfbridge.spark_jobs.sink.manifest import Entry, Fate, Found, Search, standing
 from tests.kit.records import A_MANIFEST
 

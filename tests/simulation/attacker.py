@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 from halfbridge.kafka.signatures import Signatures
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF, SIGN
-from halfbridge.serde.key_file import key_ring
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource, new_half, new_op
-from halfbridge.serde.signer import Signer
-from halfbridge.serde.signing_keys import Role
-from halfbridge.serde.verifier import Verifier
+from halfbridge.serde.signatures import Signer, Verifier
+from halfbridge.serde.signing_keys import Role, key_ring
 from tests.kit.signing import a_key, a_table, write_key_file
 from tests.simulation.settings import GROUPS, NAMES, PARTITIONS
 

@@ -13,8 +13,7 @@ from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CONTEXT, HALF, parse_half, real_identity
-from halfbridge.serde.manifest import BATCH_MANIFEST
-from halfbridge.serde.manifest_records import ManifestKind
+from halfbridge.serde.manifest import BATCH_MANIFEST, ManifestKind
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from tests.property.model import line
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from halfbridge.kafka.ports import Place
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.testkit.memory.log import Record
     from tests.ledger_log import Log
     from tests.simulation.feed import Feed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.checker.loop.publish import Publisher
 from halfbridge.serde import signatures
 from halfbridge.serde.records import NO_OFFSET
+from halfbridge.serde.signatures import Verifier
 from halfbridge.serde.signing_keys import SigningKey
-from halfbridge.serde.verifier import Verifier
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.message import Resolution
-from halfbridge.serde.manifest_records import ManifestAttempt, ManifestKind
+from halfbridge.serde.manifest import ManifestAttempt, ManifestKind
 from halfbridge.spark.checker import SinkChecker, StillOpenError
 from halfbridge.spark_jobs.sink import batch
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, _Attempt
@@ -29,7 +29,7 @@ from tests.simulation.mutation import Mutation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.serde.records import SinkContext
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 

@@ -13,7 +13,7 @@ from halfbridge.spark_jobs.sink.datasource import StreamWriter, TxnHalf
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.attempt import AttemptReport
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 

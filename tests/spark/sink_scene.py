@@ -20,8 +20,7 @@ from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.headers import parse_half
-from halfbridge.serde.manifest import BATCH_MANIFEST
-from halfbridge.serde.manifest_records import BatchManifest
+from halfbridge.serde.manifest import BATCH_MANIFEST, BatchManifest
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import TopicNames

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.admin.dead.transactions import Remedy
+from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.findings import LATE, VIOLATIONS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.serde.headers import CONTEXT, SIGN
 from halfbridge.serde.records import DeadReason, OpKind
-from halfbridge.serde.signer import Signer
+from halfbridge.serde.signatures import Signer
 from halfbridge.serde.signing_keys import Role
 from halfbridge.spark_jobs.audit.facts import (
     IS_HALF,

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, MESSAGE_INDEX, TRANSACTION_ID
-from halfbridge.serde.manifest_records import ManifestKind
+from halfbridge.serde.manifest import ManifestKind
 from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.audit import main as audit
 from tests.spark import sink_faults

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from halfbridge.serde.manifest_records import ManifestTransaction
+    from halfbridge.serde.manifest import ManifestTransaction
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -28,7 +28,7 @@ from tests.spark.sink_scene import HALF_PARTITIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

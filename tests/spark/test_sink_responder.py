@@ -11,7 +11,7 @@ import pytest
 
 from halfbridge.bridge import MessageView, Resolution
 from halfbridge.serde.avro import SINK_CONTEXT
-from halfbridge.serde.manifest_records import ManifestAttempt, ManifestKind
+from halfbridge.serde.manifest import ManifestAttempt, ManifestKind
 from halfbridge.serde.records import OpKind, SinkContext
 from halfbridge.spark import checker as checker_module
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
@@ -21,7 +21,7 @@ from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from halfbridge.serde.manifest_records import ManifestTransaction
+    from halfbridge.serde.manifest import ManifestTransaction
     from halfbridge.spark_jobs.sink.attempt import AttemptReport
     from halfbridge.spark_jobs.sink.manifest import Found
     from tests.spark.sink_parts import Sink

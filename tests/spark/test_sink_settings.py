@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.kafka import settings_topic
-from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
 from halfbridge.spark_jobs.sink.clients import check_age
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
 

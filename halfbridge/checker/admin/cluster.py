@@ -1,4 +1,7 @@
-"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions."""
+"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions.
+
+The cluster of commands that judge half and op records, or write some.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
 from halfbridge.checker.errors import AdminError, DamagedRecordError
+from halfbridge.checker.signatures import operator_signatures
 from halfbridge.kafka import last_read
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import PASSING, Code, KafkaFailure
@@ -23,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.checker.admin.read import LogRecord
+    from halfbridge.checker.config import CheckerConfig
     from halfbridge.kafka.ports import Admin, Place, Ports, Reader, TransactionalWriter, Writer
     from halfbridge.kafka.ports import SeenTopic as Metadata
 
 T = TypeVar("T")
-
 CALL_TIMEOUT_S = 20.0  # an operator waits; brokers elect a leader in less
 REACH_TIMEOUT_S = 8.0  # of a cluster that has answered before
 # Until a broker answers for the first time: an operator waits, and a typo in the address is the
@@ -344,3 +348,17 @@ class Cluster:
                 f"cannot {action} at {self.bootstrap_servers}: {text};"
                 " check that the brokers run, the address and the rights"
             ) from failure
+
+
+def judging_cluster(config: CheckerConfig, ports: Ports | None = None) -> Cluster:
+    """Return the cluster that the settings name, with the keys of the operator's key file.
+
+    Raises:
+        ConfigError: the key file cannot be used; its owner corrects it.
+    """
+    return Cluster(
+        config.bootstrap_servers,
+        kafka=config.kafka,
+        ports=ports,
+        signatures=operator_signatures(config),
+    )

@@ -1,32 +1,54 @@
-"""`checker init --partition P`: set a stopped partition anew, after looking at what was done."""
+"""`checker init --partition P`: set a stopped partition anew, after looking at what was done.
+
+Where a stopped partition may go on, from what stands in the log and what was delivered. Pure.
+
+A partition whose committed offsets cannot be trusted stops. What it had done can still be seen:
+every delivered record carries its transaction id, every dead letter its half message. The worker
+applies decisions in op order, so what was applied is a prefix of the op log, and O is its end.
+Where it is not (delivered records expired, an offset was set back by hand), no single offset is
+exact, and an operator must say what is worse: twice, or never.
+
+This judges by the table of halfbridge.serde.protocol and delivers nothing itself.
+"""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.reinit import Choice, Evidence, NewOffsets, new_offsets
 from halfbridge.checker.admin.topics import common_partitions
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import DEAD, real_identity
-from halfbridge.serde.records import DeadDecision, DeadReason
+from halfbridge.serde.progress import Progress
+from halfbridge.serde.protocol import State, state_after
+from halfbridge.serde.records import COUNT_UNKNOWN, DeadDecision, DeadReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.read import LogRecord
+    from halfbridge.serde.signatures import Verifier
     from halfbridge.serde.topics import TopicNames
-    from halfbridge.serde.verifier import Verifier
 
 # Beyond every timestamp: nothing about such a topic is proof of "not delivered".
 _ALL_MAY_BE_GONE = sys.maxsize
 _LOG_START = -1
 NAMED_MAX = 20
+
+
+class Choice(Enum):
+    """What to do when no offset is exact."""
+
+    REFUSE = "refuse"
+    ACCEPT_DUPLICATES = "accept duplicates"
+    SKIP_UNDELIVERED = "skip undelivered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,3 +236,264 @@ def _says_of_a_decision(letter: LogRecord) -> bool:
     except DecodeError:
         return True  # RMQ_HALF says whose it is, as before there was a decision in dead letters
     return not (dead.reason is DeadReason.TOO_LARGE and dead.decision is DeadDecision.NONE)
+
+
+# Transaction id, resume count and group: rule 6 keeps another group's half under a known id apart.
+Key = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What can be seen of what was applied.
+
+    Attributes:
+        delivered: Transaction id and message index of what was found in real topics,
+            read_committed. The index tells a redelivered message from those of the life before.
+        dead: (transaction id, resume count) of the dead letters found.
+        expired_before_ms: By real topic, the append time before which its records may be gone;
+            topics that lost nothing are left out.
+    """
+
+    delivered: Collection[tuple[str, int]] = frozenset()
+    dead: Collection[tuple[str, int]] = frozenset()
+    expired_before_ms: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewOffsets:
+    """Where the partition goes on.
+
+    Attributes:
+        progress: What to commit.
+        applied: Transactions that are not applied again, decided below O.
+        to_apply: Transactions decided at or above O and not applied so far.
+        twice: Transactions that were applied and will be again.
+        never: Transactions of which nothing was found and that will not be applied.
+        uncertain: Those of `to_apply` and `never` whose records may have expired.
+    """
+
+    progress: Progress
+    applied: tuple[str, ...]
+    to_apply: tuple[str, ...]
+    twice: tuple[str, ...]
+    never: tuple[str, ...]
+    uncertain: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether nothing is applied twice or never, for all that can be seen."""
+        return not (self.twice or self.never or self.uncertain)
+
+
+class _Transaction:
+    """What the log says of one transaction."""
+
+    __slots__ = (
+        "count",
+        "decided_at",
+        "decided_ms",
+        "decided_to",
+        "first_append_ms",
+        "halves",
+        "last_copy",
+        "messages",
+        "state",
+        "topics",
+    )
+
+    def __init__(self, half: HalfRead) -> None:
+        self.first_append_ms = half.first_append_ms
+        self.halves: list[int] = []
+        self.messages: dict[int, tuple[int, str]] = {}  # index -> original's offset, real topic
+        self.last_copy = -1
+        self.topics: set[str] = set()
+        self.state = State.UNDECIDED
+        self.decided_at = -1
+        self.decided_ms = -1
+        self.decided_to = -1  # half offset up to which the decision looked
+        self.count = COUNT_UNKNOWN  # of the messages that the decision covers
+
+
+def new_offsets(
+    halves: Sequence[HalfRead],
+    ops: Sequence[OpRead],
+    evidence: Evidence,
+    *,
+    half_end: int,
+    op_end: int,
+    choice: Choice = Choice.REFUSE,
+) -> NewOffsets:
+    """Return where to go on.
+
+    Args:
+        halves: The half partition's readable records, ascending, from its log start (or from
+            below everything that is still undecided).
+        ops: The op partition's, likewise.
+        evidence: What was delivered and dead-lettered.
+        half_end: End offset of the half partition when it was read.
+        op_end: End offset of the op partition when it was read.
+        choice: Between twice and never, where that is the question. With REFUSE the answer shows
+            what ACCEPT_DUPLICATES would do, and is not exact.
+    """
+    transactions = _judge(halves, ops)
+    # A ROLLBACK leaves no trace and applying it again does nothing: it is on either side of O.
+    visible = {
+        key: each
+        for key, each in transactions.items()
+        if each.state in (State.COMMITTED, State.DISCARDED)
+    }
+    found = {key for key, each in visible.items() if _is_found(key, each, evidence)}
+    missing = {key: each for key, each in visible.items() if key not in found}
+    uncertain = {key for key, each in missing.items() if _may_have_expired(each, evidence)}
+    next_op = _next_op(visible, found, missing, uncertain, op_end=op_end, choice=choice)
+    below = {key for key, each in transactions.items() if 0 <= each.decided_at < next_op}
+
+    def ids(keys: Iterable[Key]) -> tuple[str, ...]:
+        return tuple(sorted({key[0] for key in keys}))
+
+    return NewOffsets(
+        progress=_progress(transactions, below, next_op=next_op, half_end=half_end),
+        applied=ids(found & below),
+        to_apply=ids(missing.keys() - below),
+        twice=ids(found - below),
+        never=ids(missing.keys() & below),
+        uncertain=ids(uncertain),
+    )
+
+
+def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Transaction]:
+    """Return every transaction with its first decision, by the daemon's own rules."""
+    transactions: dict[Key, _Transaction] = {}
+    for half in halves:
+        metadata = half.metadata
+        key = (metadata.transaction_id, metadata.resume_count, metadata.producer_group)
+        entry = transactions.setdefault(key, _Transaction(half))
+        entry.halves.append(half.offset)
+        entry.messages.setdefault(metadata.message_index, (half.origin, metadata.real_topic))
+        if metadata.origin_offset >= 0:
+            entry.last_copy = half.offset
+        entry.topics.add(metadata.real_topic)
+    for read in ops:
+        op = read.op
+        known = transactions.get((op.transaction_id, op.resume_count, op.producer_group))
+        if known is None:  # an orphan
+            continue
+        after = state_after(
+            op, known.state, op_append_ms=read.append_ms, first_append_ms=known.first_append_ms
+        )
+        if after is not None:
+            known.state = after
+            known.decided_at = read.offset
+            known.decided_ms = read.append_ms
+            known.decided_to = op.half_offset
+            known.count = op.message_count
+    return transactions
+
+
+def _is_found(key: Key, transaction: _Transaction, evidence: Evidence) -> bool:
+    """Tell whether a transaction was applied, all of it.
+
+    One of which only a part was delivered counts as not applied: where the daemon delivers at least
+    once, it may have died while it wrote the messages. A message whose topic has lost records since
+    says nothing.
+    """
+    if key[:2] in evidence.dead:
+        return True
+    if transaction.state is not State.COMMITTED:
+        return False
+    lacking = [index for index in transaction.messages if (key[0], index) not in evidence.delivered]
+    is_any_there = len(lacking) < len(transaction.messages)
+    return is_any_there and not any(_is_lost(transaction, index, evidence) for index in lacking)
+
+
+def _is_lost(transaction: _Transaction, index: int, evidence: Evidence) -> bool:
+    """Tell whether message `index` would be in its real topic, had its decision been applied."""
+    offset, topic = transaction.messages[index]
+    is_covered = offset <= transaction.decided_to and (
+        transaction.count == COUNT_UNKNOWN or index < transaction.count
+    )
+    return is_covered and transaction.decided_ms >= evidence.expired_before_ms.get(topic, -1)
+
+
+def _may_have_expired(transaction: _Transaction, evidence: Evidence) -> bool:
+    # A real record is appended after its decision; one decided later than the oldest record
+    # that is left would still be there.
+    if transaction.state is not State.COMMITTED:
+        return False
+    return all(
+        transaction.decided_ms < evidence.expired_before_ms.get(topic, -1)
+        for topic in transaction.topics
+    )
+
+
+def _next_op(
+    visible: dict[Key, _Transaction],
+    found: set[Key],
+    missing: dict[Key, _Transaction],
+    uncertain: set[Key],
+    *,
+    op_end: int,
+    choice: Choice,
+) -> int:
+    first_missing = min((each.decided_at for each in missing.values()), default=op_end)
+    if choice is not Choice.SKIP_UNDELIVERED:
+        return first_missing
+    # Behind the last one that was applied, or may have been; what is missing above it is new.
+    last_done = max((visible[key].decided_at for key in found | uncertain), default=-1)
+    above = (each.decided_at for each in missing.values() if each.decided_at > last_done)
+    return min(above, default=op_end)
+
+
+def _progress(
+    transactions: dict[Key, _Transaction], below: set[Key], *, next_op: int, half_end: int
+) -> Progress:
+    """Return H, R, T and P for O; a low H is safe because T is computed for the same H."""
+    half = min(
+        (
+            offset
+            for key, each in transactions.items()
+            if key not in below
+            for offset in each.halves
+        ),
+        default=half_end,
+    )
+    half = _whole(half, [transactions[key] for key in below])
+    ops_from = min(
+        (
+            transactions[key].decided_at
+            for key in below
+            if any(offset >= half for offset in transactions[key].halves)
+        ),
+        default=next_op,
+    )
+    # P behind what the decisions below O saw: what stands beyond it and is unreadable or late is
+    # dead-lettered, perhaps a second time, rather than dropped. R at the end: no op applies
+    # before all that was read here is known again.
+    position = max(
+        (
+            offset + 1
+            for key in below
+            for offset in transactions[key].halves
+            if offset <= transactions[key].decided_to
+        ),
+        default=half,
+    )
+    return Progress(half, next_op, half_end, ops_from, max(half, position))
+
+
+def _whole(half: int, decided: Iterable[_Transaction]) -> int:
+    """Return H = `half`, lowered where it would part the messages of a discarded transaction.
+
+    As the ledger does (halfbridge.checker.core.entries): a discard for age proves itself by the
+    first message,
+    or by any copy, and a rebuild that met neither would take the transaction for undecided.
+    """
+    spans = [
+        (max(each.halves[0], each.last_copy), each.halves[-1])
+        for each in decided
+        if each.state is State.DISCARDED
+    ]
+    for first, last in sorted(spans, key=itemgetter(1), reverse=True):
+        if first < half <= last:
+            half = first
+    return half

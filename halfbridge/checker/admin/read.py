@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Clock, Place, Reader
     from halfbridge.serde.records import HalfMetadata, Op
-    from halfbridge.serde.verifier import Verifier
+    from halfbridge.serde.signatures import Verifier
 
 # Records at a time; the reader returns what is there, so fewer would cost calls.
 READ_BATCH = 10_000

@@ -1,26 +1,40 @@
-"""Finds real topics that are missing, have too few partitions, or have a wrong setting."""
+"""Finds real topics that are missing, have too few partitions, or have a wrong setting.
+
+What is wrong with the settings of topics while a worker runs. Pure.
+
+Two settings of half and op topic make what is read untrue: a pair stops for them. The others make a
+loss possible later on, or deliveries fail: they are told, and stop nothing.
+
+Where partitions are, which of them take no records now, and the commands that mend it.
+"""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.admin.cluster import REACH_TIMEOUT_S
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S
 from halfbridge.checker.admin.shape import (
+    Layout,
     Problem,
     Rule,
     SeenTopic,
     TopicShape,
     Wanted,
+    find_problems,
     setting_problems,
+    wanted_topics,
 )
 from halfbridge.checker.admin.words import counted
+from halfbridge.checker.core.deferred import AWAY_MS_MIN, MISSING, PARTITION_NEW_MS
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code
-from halfbridge.serde.topic_shapes import MESSAGE_RESERVE_BYTES
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.topics import MESSAGE_BYTES_MAX, MESSAGE_RESERVE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.serde.records import HalfMetadata
@@ -107,3 +121,249 @@ def real_topic_problems(
             TopicShape(topic, 1, wanted), seen[topic], bootstrap_servers=bootstrap_servers
         )
     ]
+
+
+MAX_BYTES = "max.message.bytes"
+MIN_IN_SYNC = "min.insync.replicas"
+TIMESTAMP_TYPE = "message.timestamp.type"
+CLEANUP_POLICY = "cleanup.policy"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+LOOKED_AT = frozenset(
+    (MAX_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE, CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES)
+)
+# Half messages must outlive what may still be decided about them (docs/operations.md).
+RETENTION_AGES = 2
+# Of many problems the texts name so many; `topics check` shows all.
+SHOWN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Flaws:
+    """What was found.
+
+    Attributes:
+        stopping: Settings that no pair may be served with.
+        alarms: Settings by which something may be lost or fail later on.
+        advice: What may be meant as it is.
+    """
+
+    stopping: tuple[Problem, ...] = ()
+    alarms: tuple[Problem, ...] = ()
+    advice: tuple[Problem, ...] = ()
+
+
+def find_flaws(
+    names: TopicNames,
+    known: Mapping[str, Mapping[str, str]],
+    *,
+    transaction_age_ms_max: int,
+    bootstrap_servers: str,
+) -> Flaws:
+    """Return what is wrong with `known`.
+
+    Args:
+        names: Of this installation.
+        known: Topic -> its settings; a setting that could not be read is empty.
+        transaction_age_ms_max: The daemon's setting: what half and op topic must keep.
+        bootstrap_servers: For the commands that mend.
+    """
+    seen = {topic: SeenTopic(1, 1, settings) for topic, settings in known.items()}
+    half_bytes = number(known.get(names.half, {}).get(MAX_BYTES, ""))
+    layout = Layout(
+        partitions=1,
+        replication_factor=1,
+        producer_groups=tuple(names.groups_of(known)),
+        max_message_bytes=max(MESSAGE_BYTES_MAX, half_bytes or 0),
+        retention_ms=RETENTION_AGES * transaction_age_ms_max,
+    )
+    shapes = []
+    for shape in wanted_topics(names, layout):
+        told = known.get(shape.name)
+        if told is not None:
+            asked = tuple(wanted for wanted in shape.settings if told.get(wanted.key))
+            shapes.append(replace(shape, settings=asked))
+    found = find_problems(shapes, seen, names=names, bootstrap_servers=bootstrap_servers)
+    real = [topic for topic in seen if not names.is_internal(topic)]
+    small = real_topic_problems(seen, real, names=names, bootstrap_servers=bootstrap_servers)
+    stopping = [each for each in found if _stops(each, names, known)]
+    alarms = [each for each in found if each.blocking and each not in stopping]
+    return Flaws(tuple(stopping), tuple(alarms), tuple(small))
+
+
+def told(problems: tuple[Problem, ...]) -> str:
+    """Return problems in words, each with the command that mends it; empty without any."""
+    texts = [f"{each.subject}: {each.what}; mend it: {each.fix}" for each in problems[:SHOWN_MAX]]
+    if len(problems) > SHOWN_MAX:
+        texts.append(f"and {len(problems) - SHOWN_MAX} more: see `halfbridge topics check`")
+    return "; ".join(texts)
+
+
+def number(value: str) -> int | None:
+    """Return the number that a setting is; None when it is none."""
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _stops(problem: Problem, names: TopicNames, known: Mapping[str, Mapping[str, str]]) -> bool:
+    if problem.subject not in (names.half, names.op):
+        return False
+    if problem.setting == CLEANUP_POLICY:
+        return "compact" in known[problem.subject][CLEANUP_POLICY]
+    return problem.setting == TIMESTAMP_TYPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPartition:
+    """One partition, by the brokers' metadata.
+
+    Attributes:
+        leader: Id of the broker that takes its records; None: there is none for now.
+        replicas: Ids of the brokers that keep its log.
+        in_sync: Those of them that have caught up.
+        why: Why it takes no records, as in "has no leader"; empty: it does.
+    """
+
+    topic: str
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    why: str
+
+    @property
+    def cause(self) -> str:
+        """Why it takes no records, with the brokers that could mend it; empty: it does."""
+        if not self.why:
+            return ""
+        behind = [broker for broker in self.replicas if broker not in self.in_sync]
+        waited_for = behind if self.leader is not None else self.replicas
+        return f"{self.why}: it needs broker {' or '.join(map(str, waited_for))}"
+
+
+def placed(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[PlacedPartition, ...]]:
+    """Return where the partitions of topics are; a topic that does not exist is left out.
+
+    Raises:
+        AdminError: brokers do not answer; the operator acts.
+    """
+    wanted = list(topics)
+    settings = cluster.describe(wanted)
+    known = cluster.seen_topics()
+    there = [topic for topic in wanted if topic in settings and topic in known]
+    with cluster.errors("reach Kafka"):
+        places = cluster.admin.partitions(there, CALL_TIMEOUT_S)
+    found = {}
+    for topic, partitions in places.items():
+        least = settings[topic].settings.get("min.insync.replicas", "")
+        away = known[topic].unavailable(int(least) if least.isdecimal() else None)
+        found[topic] = tuple(
+            PlacedPartition(
+                topic=topic,
+                partition=number,
+                leader=one.leader,
+                replicas=one.replicas,
+                in_sync=one.in_sync,
+                why=away.get(number, ""),
+            )
+            for number, one in enumerate(partitions)
+        )
+    return found
+
+
+class Needed(NamedTuple):
+    """Where a message goes.
+
+    Attributes:
+        partition: The partition; None: not known, for the key is not known here.
+        goes_anywhere: To any partition that takes records, since the message has no key.
+    """
+
+    topic: str
+    partition: int | None
+    goes_anywhere: bool = False
+
+
+class Lacking(NamedTuple):
+    """A real topic or a partition that cannot be written to now.
+
+    Attributes:
+        partition: None: the topic is missing.
+        why: As in "does not exist", with the brokers that could mend it.
+        mend: A command that mends it, or that shows what to mend, without the options for brokers.
+    """
+
+    topic: str
+    partition: int | None
+    why: str
+    mend: str
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it exists, and comes back with its brokers."""
+        return self.why != MISSING
+
+    def wait_ms(self, topic_gone_ms: int) -> int:
+        """Return how long a delivery waits for it, from the append time of the COMMIT.
+
+        Args:
+            topic_gone_ms: The daemon's setting.
+        """
+        if self.is_away:
+            return max(topic_gone_ms, AWAY_MS_MIN)
+        return topic_gone_ms if self.partition is None else PARTITION_NEW_MS
+
+    def __str__(self) -> str:
+        """Return what is wrong."""
+        where = "" if self.partition is None else f"partition {self.partition} of "
+        return f"{where}topic {self.topic} {self.why}"
+
+
+def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> Needed:
+    """Return where a message goes.
+
+    Args:
+        topic: The real topic.
+        partition: Of the half message; negative: by the key.
+        count: Partitions of the topic; 0: the topic does not exist, or the key is not known.
+        key: Key of the message.
+    """
+    if partition >= 0:
+        return Needed(topic, partition)
+    if key is None:
+        return Needed(topic, None, goes_anywhere=True)
+    return Needed(topic, partition_of(key, count) if count else None)
+
+
+def lacks_of(cluster: Cluster, messages: Iterable[Needed]) -> tuple[Lacking, ...]:
+    """Return what some messages need and cannot have now, by the brokers' metadata.
+
+    Brokers that answer no writes, and say nothing else, are known to the workers only.
+
+    Raises:
+        AdminError: brokers do not answer; the operator acts.
+    """
+    wanted = dict.fromkeys(messages)
+    found = placed(cluster, dict.fromkeys(each.topic for each in wanted))
+    lacks = (lack for each in wanted for lack in _lacks(each, found.get(each.topic)))
+    return tuple(dict.fromkeys(lacks))
+
+
+def _lacks(one: Needed, partitions: tuple[PlacedPartition, ...] | None) -> Iterator[Lacking]:
+    topic, number = one.topic, one.partition
+    if partitions is None:
+        yield Lacking(topic, None, MISSING, create_command(topic))
+    elif number is not None and number >= len(partitions):
+        mend = f"{create_command(topic)} --grow --partitions {number + 1}"
+        yield Lacking(topic, number, MISSING, mend)
+    elif not one.goes_anywhere or all(each.why for each in partitions):
+        for each in partitions:
+            if each.why and number in (None, each.partition):
+                yield Lacking(topic, each.partition, each.cause, describe_command(topic))
+
+
+def describe_command(*topics: str) -> str:
+    """Return the command that shows where partitions are, without the options for the brokers."""
+    return f"halfbridge topics describe {shlex.join(topics)}"

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.daemon_settings import SETTINGS_BYTES_MAX
-from halfbridge.serde.topic_shapes import (
+from halfbridge.serde.settings_topic import SETTINGS_BYTES_MAX
+from halfbridge.serde.topics import (
     AUDIT_PARTITIONS,
     CHECK_PARTITIONS,
     CHECK_RETENTION_MS,
+    MANIFEST_PARTITIONS,
     MESSAGE_BYTES_MAX,
     SAFE_REPLICAS,
     UNLIMITED,
@@ -22,7 +23,6 @@ from halfbridge.serde.topic_shapes import (
     manifest_settings,
     safety,
 )
-from halfbridge.serde.topics import MANIFEST_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

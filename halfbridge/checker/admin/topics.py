@@ -1,30 +1,52 @@
-"""`topics create` and `topics check`: make what is missing, report what differs, alter nothing."""
+"""`topics create` and `topics check`: make what is missing, report what differs, alter nothing.
+
+How long retention leaves what is still needed of each partition pair.
+
+An installation's topics as an operator reads them: internal ones, real ones with a type.
+
+`topics create NAME --type`: a real topic with a type, told to clients in the settings topic.
+"""
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.real_topics import real_topic_problems
-from halfbridge.checker.admin.retention import retention_left_s, retention_problems
 from halfbridge.checker.admin.shape import (
     Layout,
     Problem,
     TopicShape,
+    alter_command,
     find_problems,
     wanted_topics,
 )
 from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.errors import AdminError
+from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.progress import START, ProgressError, parse_progress
-from halfbridge.serde.topic_shapes import SAFE_REPLICAS
+from halfbridge.serde.records import ActionOutcome
+from halfbridge.serde.settings_topic import (
+    TopicType,
+    TopicTypeRecord,
+    decode_type,
+    encode_type,
+    topic_of,
+    type_key,
+)
+from halfbridge.serde.topics import SAFE_REPLICAS
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from halfbridge.checker.admin.appending import Appender
     from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.operator_log import OperatorLog
     from halfbridge.checker.admin.read import CommittedOffset
+    from halfbridge.checker.admin.shape import SeenTopic
     from halfbridge.serde.topics import TopicNames
 
 PARTITIONS = 4  # pairs: as many workers as may share the load without a change
@@ -253,3 +275,220 @@ def _offset_problems(cluster: Cluster, names: TopicNames) -> list[Problem]:
         except ProgressError as error:
             problems.append(Problem(f"partition {number}", str(error), fix, code="offsets"))
     return problems
+
+
+# Less than this is a problem: somebody has to notice, and to act.
+LEFT_S_MIN = 24 * 3600.0
+
+
+def retention_left_s(
+    cluster: Cluster,
+    seen: Mapping[str, SeenTopic],
+    needed: Iterable[tuple[str, int, int]],
+    *,
+    now_ms: int,
+) -> dict[tuple[str, int], float]:
+    """Return (topic, partition) -> seconds until the first record that is needed is deleted.
+
+    Kafka deletes whole segments: it may come later, and never sooner. Left out are partitions of
+    which nothing is needed, whose topic keeps everything, or whose record cannot be read.
+
+    Args:
+        cluster: Where.
+        seen: Topics with their settings.
+        needed: (topic, partition, committed offset): records from that offset on are needed.
+        now_ms: The time, by which brokers delete.
+    """
+    left_s = {}
+    for topic, partition, offset in needed:
+        kept_ms = seen[topic].settings.get("retention.ms", "") if topic in seen else ""
+        if offset < 0 or not kept_ms.isdecimal():  # -1: for ever
+            continue
+        append_ms = _append_ms_at(cluster, topic, partition, offset)
+        if append_ms >= 0:
+            left_s[topic, partition] = (append_ms + int(kept_ms) - now_ms) / MS_PER_S
+    return left_s
+
+
+def retention_problems(
+    left_s: Mapping[tuple[str, int], float],
+    seen: Mapping[str, SeenTopic],
+    *,
+    bootstrap_servers: str,
+) -> list[Problem]:
+    """Return where less than a day is left; to keep everything for now gains the time to act."""
+    problems = []
+    for (topic, partition), seconds in left_s.items():
+        if seconds < LEFT_S_MIN:
+            kept_ms = seen[topic].settings["retention.ms"]
+            what = (
+                f"the oldest record that is needed is deleted in {seconds / 3600:.1f} hours"
+                f" (retention.ms is {kept_ms}): find out who does not decide, and keep all for now"
+            )
+            fix = alter_command(topic, "retention.ms", "-1", bootstrap_servers=bootstrap_servers)
+            where = f"{topic} {partition}"
+            problems.append(
+                Problem(where, what, fix, setting="retention.ms", code="retention-ends")
+            )
+    return problems
+
+
+def _append_ms_at(cluster: Cluster, topic: str, partition: int, offset: int) -> int:
+    """Return the append time of the first record at or above `offset`; -1 without one."""
+    try:
+        _, end = cluster.watermarks(topic, partition)
+        reading: Any = cluster.read(topic, partition, start=offset, end=end)
+        with closing(reading):
+            return next((record.append_ms for record in reading), -1)
+    except AdminError:  # no right to read, say: there is no line about it then
+        return -1
+
+
+REAL_TOPICS_MAX = 500  # a page is read by a person
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """One topic.
+
+    Attributes:
+        name: Of the topic.
+        use: What is written there: "half", "op", "dead letters", "check", "settings", "audit" or
+            "manifests"; for a real topic its type, "transaction" or "plain".
+        partitions: Number of partitions.
+        retention_ms: How long records are kept, as Kafka says it, with -1 for ever; None: not told.
+        is_compacted: The newest record of each key is kept for ever.
+        problems: How many problems are about this topic or a partition of it.
+    """
+
+    name: str
+    use: str
+    partitions: int
+    retention_ms: int | None
+    is_compacted: bool
+    problems: int
+
+
+def list_topics(
+    cluster: Cluster, names: TopicNames, problems: Sequence[Problem]
+) -> tuple[ListedTopic, ...]:
+    """Return the installation's topics that exist: internal ones, then real ones by name.
+
+    At most `REAL_TOPICS_MAX` real topics are listed. A real topic without a type is not among them:
+    nothing says which installation writes there.
+
+    Raises:
+        AdminError: brokers do not answer, or refuse; the operator acts.
+    """
+    uses = _uses(cluster, names)
+    seen = cluster.describe(uses)
+    about = [problem.subject.split()[0] for problem in problems]
+    return tuple(
+        ListedTopic(
+            name,
+            use,
+            seen[name].partitions,
+            _retention_ms(seen[name].settings.get("retention.ms", "")),
+            "compact" in seen[name].settings.get("cleanup.policy", ""),
+            about.count(name),
+        )
+        for name, use in uses.items()
+        if name in seen
+    )
+
+
+def _uses(cluster: Cluster, names: TopicNames) -> dict[str, str]:
+    known = cluster.topics()
+    internal = {
+        names.half: "half",
+        names.op: "op",
+        names.dead: "dead letters",
+        names.settings: "settings",
+        names.audit: "audit",
+        names.manifest: "manifests",
+        **{names.check(group): "check" for group in names.groups_of(known)},
+    }
+    types = types_of(cluster, names) if names.settings in known else {}
+    real = sorted(types)[:REAL_TOPICS_MAX]
+    return internal | {topic: types[topic].value.lower() for topic in real}
+
+
+def _retention_ms(text: str) -> int | None:
+    return int(text) if text.removeprefix("-").isdecimal() else None
+
+
+_PARTITION = 0  # the only one of the settings topic
+
+
+class RealTopic(NamedTuple):
+    """A real topic that is wanted; one that exists keeps its partitions and replicas."""
+
+    name: str
+    type: TopicType
+    partitions: int
+    replicas: int
+
+
+class Typed(NamedTuple):
+    """What became of a real topic.
+
+    Attributes:
+        is_new: It was made; False: it was there.
+        before: Its type until now; None: it had none.
+    """
+
+    is_new: bool
+    before: TopicType | None
+
+
+def create_real_topic(
+    cluster: Cluster, names: TopicNames, log: OperatorLog, appender: Appender, wanted: RealTopic
+) -> Typed:
+    """Make the topic unless it exists, and tell clients its type.
+
+    Repeating it is harmless: the last record of a topic holds.
+
+    Raises:
+        AdminError: an internal name, no settings topic, or the brokers refuse; the text says what
+            to do.
+    """
+    if names.is_internal(wanted.name):
+        raise AdminError(f"{wanted.name} is an internal name, which no real topic may have")
+    if not cluster.partition_count(names.settings):
+        raise AdminError(
+            f"topic {names.settings} is missing, by which clients learn of types; run halfbridge"
+            " topics create without NAME first"
+        )
+    type_before = types_of(cluster, names).get(wanted.name)
+    there = "there" if cluster.partition_count(wanted.name) else "not there"
+    before = f"{there}, {'no type' if type_before is None else type_before.value}"
+    intended = log.record(
+        "topics create", wanted.name, why="", before=before, after=wanted.type.value
+    )
+    with log.telling_failure(intended):
+        shape = TopicShape(wanted.name, wanted.partitions, ())
+        is_new = cluster.create(shape, replication_factor=wanted.replicas)
+        record = TopicTypeRecord(wanted.type, intended.at_ms, log.who)
+        place = (names.settings, _PARTITION)
+        appender.append(place, encode_type(record), type_key(wanted.name))
+    log.conclude(intended, ActionOutcome.DONE, after=wanted.type.value)
+    return Typed(is_new, type_before)
+
+
+def types_of(cluster: Cluster, names: TopicNames) -> dict[str, TopicType]:
+    """Return the types that clients go by; a record that cannot be read says no type.
+
+    Raises:
+        AdminError: brokers do not answer, or there is no settings topic; the operator acts.
+    """
+    found: dict[str, TopicType] = {}
+    start, end = cluster.watermarks(names.settings, _PARTITION)
+    for record in cluster.read(names.settings, _PARTITION, start=start, end=end):
+        topic = topic_of(record.key)
+        if topic is None:
+            continue
+        found.pop(topic, None)
+        if record.value is not None:
+            with suppress(SerdeError):
+                found[topic] = decode_type(record.value).type
+    return found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
     from halfbridge.kafka.ports import Clock, Committed
-    from halfbridge.serde.verifier import Verifier
+    from halfbridge.serde.signatures import Verifier
 
 _log = logging.getLogger("halfbridge.checker")
 

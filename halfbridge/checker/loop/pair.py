@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
-    from halfbridge.serde.verifier import Verifier
+    from halfbridge.serde.signatures import Verifier
 
 # Memory of a record beyond its size in a log: about 290 bytes for the objects of key and value, and
 # 146 for those of each header (`sys.getsizeof`).

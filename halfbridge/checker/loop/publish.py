@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.serde.headers import Header
-    from halfbridge.serde.signer import Signer
+    from halfbridge.serde.signatures import Signer
     from halfbridge.serde.topics import TopicNames
 
 ANY_PARTITION = -1

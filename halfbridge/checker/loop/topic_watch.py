@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.topic_flaws import (
+from halfbridge.checker.admin.real_topics import (
     LOOKED_AT,
     MAX_BYTES,
     MIN_IN_SYNC,

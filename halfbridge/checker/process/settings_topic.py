@@ -21,9 +21,9 @@ from halfbridge.kafka.errors import (
 )
 from halfbridge.kafka.settings_topic import READING, Said, read_settings
 from halfbridge.kafka.trouble import Troubles
-from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

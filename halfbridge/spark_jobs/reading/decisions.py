@@ -19,10 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError, NotBelievedError
 from halfbridge.serde.headers import parse_half
-from halfbridge.serde.key_file import load_key_file
 from halfbridge.serde.protocol import DISCARDERS, EFFECTS, STATE_AFTER, YIELDING, State
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
-from halfbridge.serde.verifier import Verifier
+from halfbridge.serde.signatures import Verifier
+from halfbridge.serde.signing_keys import load_key_file
 
 if TYPE_CHECKING:
     from pathlib import Path

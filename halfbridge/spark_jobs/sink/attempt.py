@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
 from halfbridge.serde.headers import CONTEXT, HALF
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
-from halfbridge.serde.manifest_records import ManifestAttempt, ManifestTransaction
+from halfbridge.serde.manifest import ManifestAttempt, ManifestTransaction
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, OpKind, SinkContext, new_half
 from halfbridge.spark_jobs.sink.clients import LOG, MS_PER_S, partition_ends

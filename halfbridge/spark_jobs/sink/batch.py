@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.manifest_records import BatchManifest, ManifestKind
+from halfbridge.serde.manifest import BatchManifest, ManifestKind
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.sink.attempt import merge_timestamps
 from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
@@ -40,7 +40,7 @@ from halfbridge.spark_jobs.sink.rows import ContentHash
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from halfbridge.serde.manifest_records import ManifestAttempt
+    from halfbridge.serde.manifest import ManifestAttempt
     from halfbridge.spark_jobs.sink.attempt import AttemptReport
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
     from halfbridge.spark_jobs.sink.errors import SinkError

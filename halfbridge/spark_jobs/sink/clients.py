@@ -17,13 +17,14 @@ from halfbridge.kafka.settings_topic import READING, read_settings
 from halfbridge.kafka.topics import Topics
 from halfbridge.kafka.trouble import RECONNECTING, Troubles
 from halfbridge.serde.records import DaemonSettings
-from halfbridge.serde.topic_shapes import (
+from halfbridge.serde.topics import (
     CHECK_PARTITIONS,
+    MANIFEST_BYTES_MAX,
+    MANIFEST_PARTITIONS,
     MESSAGE_BYTES_MAX,
     check_topic_settings,
     manifest_topic_settings,
 )
-from halfbridge.serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink.errors import SinkOptionError, SinkSetupError, failing_as
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Ports
     from halfbridge.serde.headers import Headers
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 # Limits of one look, so that dead letters of other apps delay a batch by no more. The next batch

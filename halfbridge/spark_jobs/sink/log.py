@@ -31,7 +31,7 @@ from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
 
 if TYPE_CHECKING:
     from halfbridge.kafka.ports import Place, Ports, Writer
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 # Records taken from the client at a time; the client's queue of 64 MiB bounds their bytes.

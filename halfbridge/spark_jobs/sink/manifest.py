@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence  # noqa: TC003 (small enough not 
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from halfbridge.serde.manifest_records import (
+from halfbridge.serde.manifest import (
     BatchManifest,
     ManifestAttempt,
     ManifestKind,

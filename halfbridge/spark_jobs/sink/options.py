@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping  # noqa: TC003 (a field's type)
 from dataclasses import dataclass, replace
 
-from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
-from halfbridge.serde.settings import describe, load, nearest, setting
+from halfbridge.serde.settings import GUARANTEED, describe, load, nearest, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from halfbridge.kafka.ports import Ports
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 

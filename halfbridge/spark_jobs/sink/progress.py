@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from halfbridge.serde.manifest_records import BatchManifest
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.dead_letters import Look
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Ports, Writer
     from halfbridge.kafka.signatures import ClientSigner
     from halfbridge.serde.headers import Headers
-    from halfbridge.serde.manifest_records import ManifestTransaction
+    from halfbridge.serde.manifest import ManifestTransaction
     from halfbridge.serde.records import OpKind
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.rows import Row

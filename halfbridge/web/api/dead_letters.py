@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.dead.actions import DeadLetters, Order
-from halfbridge.checker.admin.dead.choice import Choice
 from halfbridge.checker.admin.dead.describe import as_json, told_json
-from halfbridge.checker.admin.dead.redoing import Told, redo
-from halfbridge.checker.admin.dead.transactions import DeadTransaction, Remedy, Wanted
+from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Remedy, Wanted
+from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Told, redo
 from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.routes import PAGING, REASON, Argument, Call, Route, page_of
 from halfbridge.web.refusals import Refusal

@@ -9,8 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.appending import appending
-from halfbridge.checker.admin.decisions.decider import Decided, Decider, op_ends
-from halfbridge.checker.admin.decisions.wish import Wish, first_text, refusal_of, standing_text
+from halfbridge.checker.admin.decisions import (
+    Decided,
+    Decider,
+    Wish,
+    first_text,
+    op_ends,
+    refusal_of,
+    standing_text,
+)
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.undecided import wanted_partitions
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.doctor.bundle import finding_body
+from halfbridge.checker.admin.doctor.facts import finding_body, host_facts
 from halfbridge.checker.admin.doctor.gather import Request, gather
-from halfbridge.checker.admin.doctor.host import host_facts
 from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
@@ -19,7 +18,7 @@ from halfbridge.web.api.routes import Call, Route
 from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.doctor.codes import Finding
+    from halfbridge.checker.admin.doctor.facts import Finding
     from halfbridge.web.services import Services
 
 # A dozen questions to each broker: not with each look at the page.

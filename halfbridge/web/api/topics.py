@@ -6,8 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
-from halfbridge.checker.admin.topic_list import ListedTopic, list_topics
-from halfbridge.checker.admin.topics import Report, check_topics, plan_layout
+from halfbridge.checker.admin.topics import (
+    ListedTopic,
+    Report,
+    check_topics,
+    list_topics,
+    plan_layout,
+)
 from halfbridge.web.api.routes import Call, Route
 from halfbridge.web.work import Keeps
 

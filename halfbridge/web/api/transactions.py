@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.transactions import plain, search
+from halfbridge.checker.admin.transactions import logs as search
+from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.checker.admin.transactions.find import Found, Sought, find
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Life
-from halfbridge.checker.admin.transactions.listing import Filter, Listing, list_undecided
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
+from halfbridge.checker.admin.transactions.undecided import Filter, Listing, list_undecided
 from halfbridge.web.api.routes import PAGING, Argument, Call, Route
 from halfbridge.web.refusals import Refusal
 from halfbridge.web.work import Keeps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from halfbridge.checker.admin.dead.transactions import Remedy
+from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.dead_letters import (
     BULK_MAX,

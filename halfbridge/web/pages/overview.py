@@ -11,7 +11,7 @@ from halfbridge.web.pages.page import Page
 from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.doctor.codes import Finding
+    from halfbridge.checker.admin.doctor.facts import Finding
     from halfbridge.web.pages.page import Visit
 
 # The overview of a browser that stays open asks doctor so often.

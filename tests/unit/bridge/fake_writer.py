@@ -11,7 +11,7 @@ from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.ports import SeenTopic
-from halfbridge.serde.topic_shapes import HalfShape
+from halfbridge.serde.topics import HalfShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable

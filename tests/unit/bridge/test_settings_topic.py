@@ -11,8 +11,8 @@ import pytest
 from halfbridge.kafka import settings_topic
 from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError, TopicSetupError
 from halfbridge.kafka.settings_topic import Said, read_settings
-from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
 
 TOPIC = "settings"
 LIMITS = DaemonSettings(transaction_timeout_ms=1_000)

@@ -11,8 +11,7 @@ import pytest
 from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError, TopicSetupError
 from halfbridge.kafka.ports import NewTopic, SeenTopic
 from halfbridge.kafka.topics import GRACE_S, Topics
-from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX
-from halfbridge.serde.topics import TopicNames
+from halfbridge.serde.topics import MESSAGE_BYTES_MAX, TopicNames
 from tests.fake_ports import Clock, fake_ports
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from halfbridge.checker.policy import Policy, load_policy
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.partitioner import Partitioner
-from halfbridge.serde.topic_types import TopicType
+from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:

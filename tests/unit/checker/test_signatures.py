@@ -8,9 +8,7 @@ import pytest
 
 from halfbridge import MessageView, Resolution
 from halfbridge.checker.admin.appending import appending
-from halfbridge.checker.admin.decisions.consider import consider_one
-from halfbridge.checker.admin.decisions.decider import Decider
-from halfbridge.checker.admin.decisions.wish import Wish
+from halfbridge.checker.admin.decisions import Decider, Wish, consider_one
 from halfbridge.checker.admin.init import InitRequest, find_offsets
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.look_up import Wanted
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from halfbridge.checker.admin.decisions.decider import Decided
+    from halfbridge.checker.admin.decisions import Decided
     from halfbridge.testkit.history import ReadRecord
 
 

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from halfbridge.checker.admin.reinit import NewOffsets
+from halfbridge.checker.admin.init import NewOffsets
 from halfbridge.cli.checker import show_offsets
 from halfbridge.serde.progress import Progress
 

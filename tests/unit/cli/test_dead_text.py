@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.dead.purging import Purged
-from halfbridge.cli.dead_text import print_purge
+from halfbridge.checker.admin.dead.redoing import Purged
+from halfbridge.cli.dead import print_purge
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from halfbridge.checker.admin.doctor.codes import Severity, finding
+from halfbridge.checker.admin.doctor.facts import Severity, finding
 from halfbridge.cli import cli
 from halfbridge.cli.doctor import _show, _status
 

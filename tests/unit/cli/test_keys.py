@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from halfbridge.checker.admin.doctor.keys import END_MS, key_problems
+from halfbridge.checker.admin.doctor.logs import END_MS, key_problems
 from halfbridge.cli.keys import keys
-from halfbridge.serde.key_file import load_key_file
-from halfbridge.serde.signing_keys import Role
+from halfbridge.serde.signing_keys import Role, load_key_file
 from tests.kit.records import BORN_MS
 from tests.kit.signing import a_key, a_ring, a_table, write_key_file
 

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from halfbridge.cli.operators import acting, confirm, who
+from halfbridge.cli.options import acting, confirm, who
 
 
 @click.command()

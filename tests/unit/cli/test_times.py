@@ -8,7 +8,7 @@ import click
 import pytest
 
 from halfbridge.checker.admin.words import shown_time
-from halfbridge.cli.times import moment_ms, span_ms
+from halfbridge.cli.options import moment_ms, span_ms
 
 
 @pytest.mark.parametrize(

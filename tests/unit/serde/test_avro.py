@@ -11,6 +11,7 @@ import pytest
 from halfbridge.serde.avro import (
     CHECK_REQUEST,
     DEAD_LETTER,
+    DEAD_MARK,
     FENCE_CONTEXT,
     HALF_METADATA,
     HEADER_BYTES,
@@ -21,13 +22,14 @@ from halfbridge.serde.avro import (
     TAILS_BYTES_MAX,
     TAILS_MAX,
     Codec,
+    DeadMark,
+    MarkAction,
     half_metadata_series,
     read_long,
     schema_fingerprint,
     schema_text,
     write_long,
 )
-from halfbridge.serde.dead_marks import DEAD_MARK, DeadMark, MarkAction
 from halfbridge.serde.errors import DecodeError, UnknownSchemaError
 from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from halfbridge.serde.records import (

@@ -9,13 +9,13 @@ import fastavro
 import pytest
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
-from halfbridge.serde.daemon_settings import (
+from halfbridge.serde.errors import DecodeError, UnknownSchemaError
+from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.settings_topic import (
     SETTINGS_BYTES_MAX,
     decode_daemon_settings,
     encode_daemon_settings,
 )
-from halfbridge.serde.errors import DecodeError, UnknownSchemaError
-from halfbridge.serde.records import DaemonSettings
 
 SETTINGS_V1 = DaemonSettings(
     worker="host-0",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.serde.errors import KeyFileError
-from halfbridge.serde.key_file import key_ring, load_key_file
-from halfbridge.serde.signing_keys import NEVER_MS, Algorithm, Role
+from halfbridge.serde.signing_keys import NEVER_MS, Algorithm, Role, key_ring, load_key_file
 from tests.kit.signing import INSTALLATION, a_key, a_table, secret, write_key_file
 
 if TYPE_CHECKING:

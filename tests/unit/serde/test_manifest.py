@@ -9,8 +9,8 @@ import pytest
 
 from halfbridge.serde.avro import HEADER_BYTES
 from halfbridge.serde.errors import DecodeError, SerdeError
-from halfbridge.serde.manifest import BATCH_MANIFEST
-from halfbridge.serde.manifest_records import (
+from halfbridge.serde.manifest import (
+    BATCH_MANIFEST,
     BatchManifest,
     ManifestAttempt,
     ManifestKind,

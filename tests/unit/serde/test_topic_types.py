@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.topic_types import (
+from halfbridge.serde.settings_topic import (
     TYPE_BYTES_MAX,
     TopicType,
     TopicTypeRecord,

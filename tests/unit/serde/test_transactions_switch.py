@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.serde.errors import DecodeError, UnknownSchemaError
-from halfbridge.serde.transactions_switch import (
+from halfbridge.serde.settings_topic import (
     REASON_BYTES_MAX,
     SWITCH_BYTES_MAX,
     TransactionsSwitch,

@@ -10,11 +10,9 @@ from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.errors import DecodeError, NoSigningKeyError, NotBelievedError
 from halfbridge.serde.headers import HALF, SIGN, parse_half
 from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
-from halfbridge.serde.signatures import SIGNATURE, Signature
-from halfbridge.serde.signer import Signer
+from halfbridge.serde.signatures import SIGNATURE, Doubt, Signature, Signer, Verifier, role_of_half
 from halfbridge.serde.signing_keys import KeyRing, Role
 from halfbridge.serde.topics import TopicNames
-from halfbridge.serde.verifier import Doubt, Verifier, role_of_half
 from tests.kit.records import A_HALF, AN_OP, BORN_MS, GROUP
 from tests.kit.signing import a_key, a_ring, secret
 

@@ -6,9 +6,8 @@ import json
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.dead.choice import Given
-from halfbridge.checker.admin.dead.letters import Body
-from halfbridge.serde.dead_marks import DeadMark
+from halfbridge.checker.admin.dead.letters import Body, Given
+from halfbridge.serde.avro import DeadMark
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import RESERVED, user_headers
 from halfbridge.serde.limits import (
@@ -19,11 +18,9 @@ from halfbridge.serde.limits import (
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.dead.evidence import Looked
-    from halfbridge.checker.admin.dead.letters import Letter
+    from halfbridge.checker.admin.dead.letters import DeadTransaction, Letter, Looked
     from halfbridge.checker.admin.dead.redoing import Told
-    from halfbridge.checker.admin.dead.transactions import DeadTransaction
-    from halfbridge.serde.dead_marks import DeadMark
+    from halfbridge.serde.avro import DeadMark
 
 # A line of a file: a message of the largest size in base64, and as much again for its headers.
 LINE_CHARS_MAX = 4 * TRANSACTION_BYTES_MAX

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.dead.evidence import Looked, Source, look_at
-from halfbridge.checker.admin.dead.letters import Body, Letter, LetterPlace, body_of, parse_record
-from halfbridge.checker.admin.dead.transactions import Found
+from halfbridge.checker.admin.dead.letters import (
+    Body,
+    Found,
+    Letter,
+    LetterPlace,
+    Looked,
+    Source,
+    body_of,
+    look_at,
+    parse_record,
+)
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import NO_OFFSET
 

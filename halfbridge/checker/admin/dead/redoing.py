@@ -1,23 +1,38 @@
-"""Resumes and redelivers transactions, whole and in the order of their decisions."""
+"""Resumes and redelivers transactions, whole and in the order of their decisions.
+
+Gives dead letters up, and deletes what is dealt with from the start of each partition.
+
+What the commands for dead letters share: what an operator orders, and who writes.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.admin.dead.actions import Acting, DeadLetters, Order, standing_before
+from halfbridge.checker.admin.appending import appending
+from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
-from halfbridge.checker.admin.dead.transactions import Remedy
-from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from halfbridge.checker.admin.dead.reading import DeadTopic, look
+from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, DeadWriter
+from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.real_topics import RealTopics
 from halfbridge.serde.records import ActionOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from halfbridge.checker.admin.dead.choice import Choice
-    from halfbridge.checker.admin.dead.transactions import DeadTransaction
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.dead.letters import (
+        Choice,
+        DeadTransaction,
+        Letter,
+        Looked,
+        Wanted,
+    )
     from halfbridge.serde.records import OperatorAction
+    from halfbridge.serde.topics import TopicNames
 
 # Transactions of one kafka_txn, each with two records in the audit topic.
 BATCH_TRANSACTIONS_MAX = 100
@@ -186,3 +201,189 @@ def _told(transaction: DeadTransaction, life: NewLife | Refusal) -> Told:
         return Told(transaction, -1, (), life.why)
     indices = tuple(each.metadata.message_index for each in life.halves)
     return Told(transaction, life.resume_count, indices)
+
+
+# Letters that are marked by one kafka_txn.
+BATCH_MAX = 1_000
+
+
+class Purged(NamedTuple):
+    """What a purge does.
+
+    Attributes:
+        given_up: Transactions with open letters, which are marked as given up.
+        upto: Partition -> offset below which records are deleted.
+        letters: How many dead letters are deleted.
+    """
+
+    given_up: tuple[DeadTransaction, ...]
+    upto: dict[int, int]
+    letters: int
+
+
+def purge(
+    letters: DeadLetters,
+    order: Order,
+    agrees: Callable[[Purged], bool],
+    *,
+    gives_up: bool,
+) -> Purged | None:
+    """Give up letters, and delete what is dealt with from the start of each partition.
+
+    Args:
+        letters: Of the installation.
+        order: Which transactions, who and why.
+        agrees: Is shown what would be done before anything is done.
+        gives_up: Mark the open letters of the transactions that the order names.
+
+    Returns:
+        What was done, or would be; None: the operator did not agree.
+
+    Raises:
+        AdminError: the same order may be given again.
+    """
+    found = letters.find(order.wanted)[: order.limit]
+    given_up = tuple(each for each in found if each.open_letters) if gives_up else ()
+    meant = _purged(letters, given_up)
+    if order.dry_run:
+        return meant
+    if not agrees(meant):
+        return None
+    named = {each.key for each in given_up}
+    with letters.acting(order) as acting:
+        # Another command may have done something about them meanwhile.
+        every = letters.topic.found.transactions(order.wanted)
+        given_up = tuple(each for each in every if each.key in named and each.open_letters)
+        _give_up(given_up, acting)
+        letters.topic.read_on()
+        done = _purged(letters, ())._replace(given_up=given_up)
+        _delete(letters, done, acting)
+    return done
+
+
+def _give_up(transactions: Sequence[DeadTransaction], acting: Acting) -> None:
+    for each in transactions:
+        places = [(letter.place, each.key.transaction_id) for letter in each.open_letters]
+        intended = acting.log.record(
+            "dead purge",
+            each.name,
+            why=acting.order.why,
+            before=standing_before(each),
+            after="given up; may be deleted",
+        )
+        with acting.log.telling_failure(intended):
+            for at in range(0, len(places), BATCH_MAX):
+                acting.writer.purge(places[at : at + BATCH_MAX])
+        acting.log.conclude(intended, ActionOutcome.DONE, after="marked as given up")
+
+
+def _delete(letters: DeadLetters, done: Purged, acting: Acting) -> None:
+    if not done.upto:
+        return
+    topic = letters.names.dead
+    offsets = ", ".join(f"{partition}:{at}" for partition, at in sorted(done.upto.items()))
+    intended = acting.log.record(
+        "dead purge",
+        topic,
+        why=acting.order.why,
+        before=f"{done.letters} dead letters that are dealt with",
+        after=f"records deleted below {offsets}",
+    )
+    with acting.log.telling_failure(intended):
+        letters.cluster.delete_before({(topic, number): at for number, at in done.upto.items()})
+    acting.log.conclude(intended, ActionOutcome.DONE, after=intended.after)
+
+
+def _purged(letters: DeadLetters, given_up: tuple[DeadTransaction, ...]) -> Purged:
+    topic = letters.topic
+    also = frozenset(letter.place for each in given_up for letter in each.open_letters)
+    upto = {
+        partition: at
+        for partition, at in topic.found.deletable(topic.ends, also).items()
+        if at > topic.starts[partition]
+    }
+    return Purged(given_up, upto, topic.found.count_below(upto))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the operator orders.
+
+    Attributes:
+        wanted: Which transactions.
+        limit: The most transactions, the first ones decided.
+        rate: The most transactions a second.
+        who: Who acts.
+        why: The operator's reason.
+        dry_run: Only tell what would be done.
+    """
+
+    wanted: Wanted
+    limit: int
+    rate: float
+    who: str
+    why: str
+    dry_run: bool = False
+
+
+class Acting(NamedTuple):
+    """What a command that changes something needs.
+
+    Attributes:
+        writer: Writes kafka_txns.
+        log: The audit topic.
+        order: What the operator orders.
+    """
+
+    writer: DeadWriter
+    log: OperatorLog
+    order: Order
+
+
+class DeadLetters:
+    """The dead letters of one installation, for one command.
+
+    Args:
+        cluster: Where they are.
+        names: Of the installation.
+        told: Is called with lines about the progress.
+
+    Attributes:
+        cluster: Where they are.
+        names: Of the installation.
+        told: Is called with lines about the progress.
+        topic: The dead-letter topic.
+    """
+
+    def __init__(
+        self, cluster: Cluster, names: TopicNames, told: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.cluster, self.names, self.told = cluster, names, told
+        self.topic = DeadTopic(cluster, names, told)
+
+    def find(self, wanted: Wanted) -> list[DeadTransaction]:
+        """Read the topic to its end, and return what is wanted, in the order of the decisions."""
+        self.topic.read_on()
+        return self.topic.found.transactions(wanted)
+
+    def look(self, letters: Sequence[Letter]) -> list[Looked]:
+        """Return letters with their bodies; stubs are followed into the half topic."""
+        return look(self.cluster, self.names, letters)
+
+    @contextmanager
+    def acting(self, order: Order) -> Iterator[Acting]:
+        """Keep other commands from writing, and read all marks that they wrote."""
+        writer = DeadWriter(self.cluster, self.names, actor=order.who, reason=order.why)
+        try:
+            with appending(self.cluster) as appender:
+                log = OperatorLog(self.cluster, self.names, appender, who=order.who)
+                self.topic.read_on(writer.fence(self.topic.partitions))
+                yield Acting(writer, log, order)
+        finally:
+            writer.close()
+
+
+def standing_before(transaction: DeadTransaction) -> str:
+    """Return what the audit topic says of a transaction before something is done about it."""
+    reasons = ", ".join(each.value for each in transaction.reasons)
+    return f"{len(transaction.letters)} dead letters, {reasons}, {transaction.state}"

@@ -10,10 +10,10 @@ from halfbridge.checker.signatures import signed_half, signed_op
 from halfbridge.kafka.acknowledgements import Acknowledgements
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import INFERRED, PRODUCER_FENCED, Code, KafkaFailure
-from halfbridge.serde.avro import OP
-from halfbridge.serde.dead_marks import (
+from halfbridge.serde.avro import (
     ACTOR_BYTES_MAX,
     DEAD_MARK,
+    OP,
     REASON_BYTES_MAX,
     DeadMark,
     MarkAction,

@@ -1,17 +1,36 @@
-"""What is known of an installation and of this machine, before anything is judged."""
+"""What is known of an installation and of this machine, before anything is judged.
+
+The findings that there are, as docs/operations.md shows them: how bad each is, what it means.
+
+Asks this machine and this Python.
+
+A file for a report: everything that a maintainer needs, without payloads and secrets.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import json
+import platform
+import resource
+import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.topics import Report
+from halfbridge.kafka.adapter import client_versions
+from halfbridge.serde.settings import to_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from halfbridge.checker.admin.acls import Acl
-    from halfbridge.checker.admin.placed import Lacking, PlacedPartition
+    from halfbridge.checker.admin.real_topics import Lacking, PlacedPartition
+    from halfbridge.checker.config import CheckerConfig
     from halfbridge.kafka.ports import SeenTopic
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import Role
@@ -219,3 +238,199 @@ class Facts:
     named_topics: tuple[str, ...] = ()
     changes: Changes = field(default_factory=Changes)
     host: Host = field(default_factory=Host)
+
+
+class Severity(Enum):
+    """How bad a finding is; the exit status of the command goes by the worst."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        severity: How bad it is.
+        code: Key of MEANINGS.
+        what: What is wrong, in one line.
+        mend: A command that mends it, or that shows what to mend.
+    """
+
+    severity: Severity
+    code: str
+    what: str
+    mend: str
+
+
+# Code -> severity and what it means. A finding made of a problem of `topics check` that is advice
+# only is a NOTE, whatever stands here.
+MEANINGS: dict[str, tuple[Severity, str]] = {
+    "unreachable": (Severity.ERROR, "no broker answers; nothing else was asked"),
+    "not-told": (Severity.WARNING, "a question was not answered: its findings are not known"),
+    "topic-missing": (Severity.ERROR, "a topic of the installation does not exist"),
+    "topic-setting": (Severity.ERROR, "a setting of a topic loses records or refuses them"),
+    "topic-replicas": (Severity.WARNING, "a topic has fewer replicas than the brokers allow"),
+    "topic-in-sync": (Severity.WARNING, "a replica has not caught up: its broker is down, or slow"),
+    "topic-offline": (Severity.ERROR, "a partition of the installation takes no records"),
+    "partitions": (Severity.ERROR, "half and op topic have different numbers of partitions"),
+    "offsets": (Severity.ERROR, "a partition has no offsets that can be trusted: it is stopped"),
+    "damaged": (Severity.ERROR, "a damaged record ends the worker that reads it: its pair waits"),
+    "retention-ends": (Severity.ERROR, "retention deletes a needed record within a day"),
+    "offsets-retention": (
+        Severity.WARNING,
+        "brokers forget the offsets of a stopped daemon too soon",
+    ),
+    "kafka-txn-timeout": (Severity.ERROR, "brokers refuse the daemon's transactional producers"),
+    "session-timeout": (Severity.ERROR, "brokers refuse the daemon's session_timeout_ms"),
+    "broker-versions": (Severity.WARNING, "brokers of different releases run"),
+    "daemon-right": (Severity.ERROR, "the daemon's principal lacks a right"),
+    "client-right": (Severity.ERROR, "a client's principal lacks a right"),
+    "frozen-lso": (Severity.ERROR, "an open kafka_txn holds back the readers of a partition"),
+    "no-worker": (Severity.ERROR, "no worker runs: nothing is delivered"),
+    "idle-workers": (Severity.NOTE, "more workers than partitions: some have no work"),
+    "no-responder": (Severity.WARNING, "nobody answers checks of a producer group"),
+    "settings-differ": (Severity.WARNING, "the daemon runs with other limits than these"),
+    "clock-broker": (Severity.WARNING, "a broker's clock and this machine's differ"),
+    "clock-client": (Severity.WARNING, "a client's clock and the brokers' differ"),
+    "real-topic": (
+        Severity.WARNING,
+        "a real topic that is named here, or that deliveries wait for, does not exist",
+    ),
+    "partition-away": (
+        Severity.ERROR,
+        "a partition of a real topic takes no records: deliveries to it wait",
+    ),
+    "delivery-waits": (
+        Severity.WARNING,
+        "deliveries wait, and the brokers' metadata do not show for what",
+    ),
+    "plain-writer": (
+        Severity.WARNING,
+        "somebody beside the daemon writes to a transaction topic of the policy",
+    ),
+    "not-signed": (
+        Severity.ERROR,
+        "records are not signed as the key file demands, or will demand within a day",
+    ),
+    "key-file": (Severity.ERROR, "the key file cannot be used"),
+    "keys": (Severity.WARNING, "a signing key ends soon, or one is missing"),
+    "connect-silent": (Severity.ERROR, "Kafka Connect does not answer, or refuses the call"),
+    "connector-stopped": (
+        Severity.ERROR,
+        "a connector or a task of it does not run: its changes wait",
+    ),
+    "slot-lost": (Severity.ERROR, "PostgreSQL has removed log that a slot needs: changes are lost"),
+    "slot-log": (Severity.ERROR, "PostgreSQL keeps more than 1 GiB of log for a slot"),
+    "slot-inactive": (Severity.WARNING, "nobody reads a slot: PostgreSQL keeps all log from it on"),
+    "package": (Severity.ERROR, "another package or directory stands in for halfbridge"),
+    "client-library": (Severity.ERROR, "the Kafka client library skips records"),
+    "memory": (Severity.WARNING, "the memory budgets do not fit into this machine's memory"),
+    "open-files": (Severity.WARNING, "this process may open too few files"),
+}
+
+
+def finding(code: str, what: str, mend: str) -> Finding:
+    """Return a finding with the severity of its code."""
+    return Finding(MEANINGS[code][0], code, what, mend)
+
+
+# Rooms of the package, each of which another package or a directory may stand in for.
+_ROOMS = ("serde", "bridge", "checker")
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
+_KIB = 1024
+_PACKAGE = Path(__file__).parents[3]
+
+
+def host_facts() -> Host:
+    """Return what is known of this machine; what it does not tell is left out."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files_max = 0 if soft == resource.RLIM_INFINITY else soft
+    return Host(memory_bytes(), files_max, foreign_modules(), client_versions())
+
+
+def memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Return how much memory a process may use; 0: not known."""
+    limits = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = meminfo.read_text("utf-8").splitlines()
+        (total,) = (line for line in lines if line.startswith("MemTotal:"))
+        limits.append(int(total.split()[1]) * _KIB)
+    with suppress(OSError, ValueError):  # `max` is no number, and no limit
+        limits.append(int(cgroup.read_text("utf-8")))
+    return min(limits, default=0)
+
+
+def foreign_modules(package: Path | None = None) -> dict[str, str]:
+    """Return rooms of the package that are imported from elsewhere, and from where.
+
+    A module `serde` of another project beside this one is no trouble: ours is `halfbridge.serde`
+    (ADR 14). Trouble is a directory or package `halfbridge` that has no or other rooms.
+
+    Args:
+        package: Where the package is; by default the one that this module is of.
+    """
+    base = package or _PACKAGE
+    found = {}
+    for room in _ROOMS:
+        spec = importlib.util.find_spec(f"halfbridge.{room}")
+        place = "nowhere" if spec is None or spec.origin is None else spec.origin
+        if Path(place).parent.resolve() != (base / room).resolve():
+            found[f"halfbridge.{room}"] = place
+    return found
+
+
+# Of a Kafka property the name is told, and never the value: many hold a secret in some set-up.
+HIDDEN = "(hidden)"
+# Brokers' settings that are told: those that findings look at.
+_BROKER_SETTINGS = ("timeout.ms", "retention.minutes", "version", "min.isr", "replication.factor")
+
+
+def finding_body(found: Sequence[Finding]) -> dict[str, Any]:
+    """Return findings as the JSON object that the command prints."""
+    return {
+        "ok": all(each.severity.value == "note" for each in found),
+        "findings": [
+            {**dataclasses.asdict(each), "severity": each.severity.value} for each in found
+        ],
+    }
+
+
+def write_bundle(
+    path: Path, facts: Facts, found: Sequence[Finding], config: CheckerConfig, *, version: str
+) -> None:
+    """Write a ZIP file of JSON files; it holds no record, no password and no Kafka property.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    settings = {**to_plain(config), "kafka": dict.fromkeys(config.kafka, HIDDEN)}
+    system = {
+        "halfbridge": version,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "confluent_kafka": facts.host.kafka_client[0],
+        "librdkafka": facts.host.kafka_client[1],
+    }
+    files = {
+        "findings.json": finding_body(found),
+        "facts.json": _plain(facts),
+        "settings.json": settings,
+        "versions.json": system,
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, content in files.items():
+            bundle.writestr(name, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def _plain(facts: Facts) -> dict[str, Any]:
+    plain = dataclasses.asdict(facts)
+    plain["topics"] = {name: seen._asdict() for name, seen in facts.topics.items()}
+    plain["broker_settings"] = {
+        broker: {key: value for key, value in told.items() if key.endswith(_BROKER_SETTINGS)}
+        for broker, told in facts.broker_settings.items()
+    }
+    return plain

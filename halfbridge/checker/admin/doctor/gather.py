@@ -2,6 +2,8 @@
 
 Rights are tried: brokers are asked what this principal may do, and a transactional id of the
 daemon's is taken, one that no worker has (`<prefix>halfbridge-doctor`).
+
+Questions that are asked all at once, each answered or given up by one deadline.
 """
 
 from __future__ import annotations
@@ -11,41 +13,42 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.acls import daemon_acls, producer_acls
+from halfbridge.checker.admin.acls import daemon_acls, lacking, producer_acls
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, FIRST_ANSWER_S, Cluster
 from halfbridge.checker.admin.doctor.facts import Delayed, Facts
-from halfbridge.checker.admin.doctor.halves import NewestHalves, newest_halves
-from halfbridge.checker.admin.doctor.keys import key_problems
-from halfbridge.checker.admin.doctor.logs import open_txns, plain_records
-from halfbridge.checker.admin.doctor.questions import Questions
-from halfbridge.checker.admin.doctor.rights import lacking
-from halfbridge.checker.admin.placed import lacks_of, needed, placed
+from halfbridge.checker.admin.doctor.logs import (
+    NewestHalves,
+    key_problems,
+    newest_halves,
+    open_txns,
+    plain_records,
+)
+from halfbridge.checker.admin.real_topics import RETENTION_AGES, lacks_of, needed, placed
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
-from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
 from halfbridge.checker.admin.topics import check_topics, plan_layout
 from halfbridge.checker.admin.transactions.asked import daemon_limits
 from halfbridge.checker.admin.transactions.undecided import read_pairs
 from halfbridge.checker.policy import may_deliver
-from halfbridge.kafka.errors import NO_RIGHT, Code, ConfigError, KafkaFailure
+from halfbridge.kafka.errors import NO_RIGHT, BridgeError, Code, ConfigError, KafkaFailure
 from halfbridge.kafka.settings_topic import READING, read_settings
 from halfbridge.kafka.signatures import load_signatures
 from halfbridge.kafka.trouble import Reasons
 from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.signing_keys import Role
-from halfbridge.serde.topic_types import TopicType
 from halfbridge.serde.topics import DEADLY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from halfbridge.checker.admin.acls import Acl
     from halfbridge.checker.admin.doctor.facts import Host
-    from halfbridge.checker.admin.placed import PlacedPartition
+    from halfbridge.checker.admin.real_topics import PlacedPartition
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import OpRead
     from halfbridge.checker.policy import Policy
-    from halfbridge.kafka.ports import Admin, Answer, Place, Ports
+    from halfbridge.kafka.ports import Admin, Answer, Place, Ports, Running
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import KeyRing
 
@@ -351,3 +354,45 @@ def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         "log_level": 0,  # errors come back from the calls
     }
+
+
+class Questions:
+    """Asks beside each other; nobody waits longer than `timeout_s` for all of them together.
+
+    Args:
+        ports: Of which clock and concurrency are used.
+        timeout_s: From now on, for all questions.
+
+    Attributes:
+        silent: Question -> why it was not answered.
+    """
+
+    def __init__(self, ports: Ports, timeout_s: float) -> None:
+        self._ports = ports
+        self._timeout_s = timeout_s
+        self._deadline = ports.clock.monotonic() + timeout_s
+        self._running: dict[str, Running] = {}
+        self._answers: dict[str, Any] = {}
+        self.silent: dict[str, str] = {}
+
+    def ask(self, question: str, call: Callable[[], Any]) -> None:
+        """Begin to ask; `question` says in words what is asked."""
+        run = partial(self._ask, question, call)
+        self._running[question] = self._ports.run.start(run, "halfbridge-doctor")
+
+    def wait(self) -> None:
+        """Return when all are answered, or when time is up."""
+        for question, running in self._running.items():
+            running.join(max(0.0, self._deadline - self._ports.clock.monotonic()))
+            if question not in self._answers and question not in self.silent:
+                self.silent[question] = f"no answer within {self._timeout_s:g} s"
+
+    def answer(self, question: str, default: Any) -> Any:
+        """Return what was answered; `default` where nothing was."""
+        return self._answers.get(question, default)
+
+    def _ask(self, question: str, call: Callable[[], Any]) -> None:
+        try:
+            self._answers[question] = call()
+        except (BridgeError, KafkaFailure) as error:
+            self.silent[question] = str(error)

@@ -1,27 +1,35 @@
-"""Findings of facts. Pure: each function looks at one subject."""
+"""Findings of facts. Pure: each function looks at one subject.
+
+Findings about the settings of brokers, which must go with the daemon's. Pure.
+
+Findings about connectors and replication slots, which bring a database's changes. Pure.
+
+Findings about this machine and this Python. Pure.
+
+Findings about the key file, and about who does not sign. Pure.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from halfbridge.checker.admin.doctor.codes import Finding, Severity, finding
-from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
-from halfbridge.checker.admin.doctor.judge_changes import judge_changes
-from halfbridge.checker.admin.doctor.judge_host import judge_host
-from halfbridge.checker.admin.doctor.judge_keys import judge_keys
-from halfbridge.checker.admin.placed import PlacedPartition, describe_command
-from halfbridge.checker.admin.real_topics import create_command
-from halfbridge.checker.admin.words import counted
+from halfbridge.checker.admin.doctor.facts import Finding, Severity, finding
+from halfbridge.checker.admin.real_topics import PlacedPartition, create_command, describe_command
+from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.logs import one_line
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
-from halfbridge.serde.topic_shapes import SAFE_REPLICAS
+from halfbridge.serde.signing_keys import Role
+from halfbridge.serde.topics import SAFE_REPLICAS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from halfbridge.checker.admin.acls import Acl
-    from halfbridge.checker.admin.doctor.facts import Facts
+    from halfbridge.checker.admin.doctor.facts import Changes, Connector, Facts, Host, Slot
     from halfbridge.checker.config import CheckerConfig
 
 # Beyond that, clocks are not merely imprecise: a check comes a tenth of its interval late by 3 s.
@@ -293,3 +301,216 @@ def _plain_writers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             f" --topic {shlex.quote(topic)}"
         )
         yield finding("plain-writer", what, mend)
+
+
+# Kafka's own default; with less, a daemon that is stopped over a holiday has no offsets any more.
+OFFSETS_RETENTION_MIN = 7 * 24 * 60
+
+
+def judge_brokers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    """Yield what does not go with the daemon's settings, and brokers of other releases."""
+    for broker, settings in sorted(facts.broker_settings.items()):
+        yield from _limits(broker, settings, config)
+    kinds = Counter(frozenset(settings) for settings in facts.broker_settings.values())
+    if len(kinds) > 1:
+        usual = kinds.most_common(1)[0][0]
+        others = sorted(
+            broker for broker, told in facts.broker_settings.items() if frozenset(told) != usual
+        )
+        what = (
+            f"brokers {', '.join(map(str, others))} know other settings than the rest, so they are"
+            " of another release; finish the upgrade (4.2.0 beside older ones: KAFKA-20322)"
+        )
+        mend = f"kafka-broker-api-versions.sh --bootstrap-server {config.bootstrap_servers}"
+        yield finding("broker-versions", what, mend)
+
+
+def _limits(broker: int, settings: Mapping[str, str], config: CheckerConfig) -> Iterator[Finding]:
+    txn_ms = _number(settings, "transaction.max.timeout.ms")
+    if txn_ms is not None and config.kafka_txn_timeout_ms > txn_ms:
+        what = (
+            f"broker {broker}: transaction.max.timeout.ms is {txn_ms}, less than"
+            f" kafka_txn_timeout_ms, which is {config.kafka_txn_timeout_ms}"
+        )
+        yield finding("kafka-txn-timeout", what, f"export HALFBRIDGE_KAFKA_TXN_TIMEOUT_MS={txn_ms}")
+    least_ms = _number(settings, "group.min.session.timeout.ms")
+    most_ms = _number(settings, "group.max.session.timeout.ms")
+    for bound, word, is_wrong in (
+        (least_ms, "min", least_ms is not None and config.session_timeout_ms < least_ms),
+        (most_ms, "max", most_ms is not None and config.session_timeout_ms > most_ms),
+    ):
+        if is_wrong:
+            what = (
+                f"broker {broker}: group.{word}.session.timeout.ms is {bound}, and"
+                f" session_timeout_ms is {config.session_timeout_ms}"
+            )
+            yield finding("session-timeout", what, f"export HALFBRIDGE_SESSION_TIMEOUT_MS={bound}")
+    minutes = _number(settings, "offsets.retention.minutes")
+    if minutes is not None and minutes < OFFSETS_RETENTION_MIN:
+        what = (
+            f"broker {broker}: offsets.retention.minutes is {minutes}: the partitions of a daemon"
+            " that is stopped for longer need `checker init`; change it on each broker, and restart"
+        )
+        line = f"offsets.retention.minutes={OFFSETS_RETENTION_MIN}"
+        yield finding("offsets-retention", what, f"echo {line} >> config/server.properties")
+
+
+def _number(settings: Mapping[str, str], name: str) -> int | None:
+    text = settings.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+# PostgreSQL's default of max_wal_size: a server keeps so much log between checkpoints anyway.
+KEPT_BYTES_MAX = 1 << 30
+_BY_COMMAND = frozenset({"PAUSED", "STOPPED"})
+
+
+def judge_changes(changes: Changes) -> Iterator[Finding]:
+    """Yield what holds changes back, and what fills the database's disk meanwhile."""
+    if changes.connect_silent:
+        what = f"Kafka Connect at {changes.connect_url}: {one_line(changes.connect_silent)}"
+        mend = f"curl -fsS {shlex.quote(changes.connect_url + '/')}"
+        yield finding("connect-silent", what, mend)
+    for connector in changes.connectors:
+        yield _connector(connector, changes.connect_url)
+    for slot in changes.slots:
+        yield from _slot(slot, changes.database)
+
+
+def _connector(connector: Connector, url: str) -> Finding:
+    """Failed: restart it. Stopped by a command, or between workers: a warning."""
+    tasks = ", ".join(connector.tasks) or "none"
+    what = f"connector {one_line(connector.name)}: state {connector.state}, tasks {tasks}"
+    place = f"{url}/connectors/{quote(connector.name, safe='')}"
+    if "FAILED" in (connector.state, *connector.tasks):
+        trace = one_line(connector.trace) or "the log of Kafka Connect has the cause"
+        restart = f"{place}/restart?includeTasks=true&onlyFailed=true"
+        return finding(
+            "connector-stopped",
+            f"{what}: {trace}. Correct the cause; then the command restarts what failed",
+            f"curl -fsS -X POST {shlex.quote(restart)}",
+        )
+    if _BY_COMMAND.intersection((connector.state, *connector.tasks)):
+        why = "an operator stopped it; the command resumes it"
+        mend = f"curl -fsS -X PUT {shlex.quote(place + '/resume')}"
+    else:
+        why = "it starts, or no worker has it; if it stays so, see the log of Kafka Connect"
+        mend = f"curl -fsS {shlex.quote(place + '/status')}"
+    return Finding(Severity.WARNING, "connector-stopped", f"{what}: {why}", mend)
+
+
+def _slot(slot: Slot, database: str) -> Iterator[Finding]:
+    """Yield the worst that is wrong with a slot.
+
+    Its command only shows the slot, because nobody but the operator knows whether its reader comes
+    back.
+    """
+    columns = "slot_name, active, active_pid, wal_status, restart_lsn, confirmed_flush_lsn"
+    where = f"WHERE slot_name = '{slot.name}'"  # PostgreSQL allows a-z, 0-9 and _ only
+    psql = f"psql {shlex.quote(database)} -c"
+    show = f'{psql} "SELECT {columns} FROM pg_replication_slots {where}"'  # noqa: S608  (shown)
+    drop = f"SELECT pg_drop_replication_slot('{slot.name}')"
+    gone = f"start its reader. If the reader is gone for good, {drop} frees the log"
+    if slot.is_lost:
+        what = (
+            f"slot {slot.name}: log that it needs was removed (max_slot_wal_keep_size), so changes"
+            " are lost. Drop it with the command, and begin its connector with a new snapshot"
+        )
+        yield finding("slot-lost", what, f'{psql} "{drop}"')
+    elif slot.kept_bytes > KEPT_BYTES_MAX:
+        slow = "its reader is too slow, or a transaction is open for long"
+        what = (
+            f"slot {slot.name}: PostgreSQL keeps {slot.kept_bytes >> 20} MiB of log for it, until"
+            f" the disk is full; {slow if slot.is_active else f'nobody reads it: {gone}'}"
+        )
+        yield finding("slot-log", what, show)
+    elif not slot.is_active:
+        what = (
+            f"slot {slot.name}: nobody reads it; PostgreSQL keeps {max(0, slot.kept_bytes) >> 20}"
+            f" MiB of log for it, and all that follows: {gone}"
+        )
+        yield finding("slot-inactive", what, show)
+
+
+# What a worker takes beside its two budgets (docs/operations.md).
+PROCESS_BYTES = 300 * 1024 * 1024
+# A worker has half a dozen Kafka clients with a few connections to each broker; a cluster of 100
+# brokers takes some 2,000 files.
+FILES_MIN = 4096
+# Older ones skip records after error events (librdkafka #4844).
+CLIENT_MIN = (2, 15)
+
+
+def judge_host(host: Host, config: CheckerConfig) -> Iterator[Finding]:
+    """Yield what is wrong with the machine that this runs on."""
+    yield from _packages(host)
+    yield from _memory(host, config)
+    if 0 < host.files_max < FILES_MIN:
+        what = f"a process of this shell may open {host.files_max} files; {FILES_MIN} are wanted"
+        yield finding("open-files", what, f"ulimit -n {FILES_MIN}")
+
+
+def _packages(host: Host) -> Iterator[Finding]:
+    for name, place in sorted(host.foreign.items()):
+        what = f"{name} is imported from {place}, which is not of this installation"
+        yield finding("package", what, "python -m pip install --force-reinstall halfbridge")
+    version = tuple(int(part) for part in re.findall(r"\d+", host.kafka_client[0])[:2])
+    if version and version < CLIENT_MIN:
+        wanted = ".".join(map(str, CLIENT_MIN))
+        what = f"confluent-kafka {host.kafka_client[0]} is older than {wanted}"
+        mend = f"python -m pip install 'confluent-kafka>={wanted}'"
+        yield finding("client-library", what, mend)
+
+
+def _memory(host: Host, config: CheckerConfig) -> Iterator[Finding]:
+    budgets = config.entries_bytes_max + config.ledger_bytes_max
+    needed = config.workers * (budgets + PROCESS_BYTES)
+    if 0 < host.memory_bytes < needed:
+        left = host.memory_bytes // config.workers - PROCESS_BYTES - config.ledger_bytes_max
+        fitting = max(64 * 1024, left * 9 // 10)
+        what = (
+            f"{config.workers} workers may take {needed >> 20} MiB (entries_bytes_max,"
+            f" ledger_bytes_max and {PROCESS_BYTES >> 20} MiB each); this machine or container has"
+            f" {host.memory_bytes >> 20} MiB"
+        )
+        yield finding("memory", what, f"export HALFBRIDGE_ENTRIES_BYTES_MAX={fitting}")
+
+
+_WRITERS = {
+    Role.CLIENT: "clients",
+    Role.DAEMON: "workers, which wrote copies",
+    Role.OPERATOR: "operators, who resumed or redelivered",
+}
+_REFUSED = (
+    "producer group {group}: {records} of its {writers} are not believed since {since}, the newest"
+    " of {newest}: {why}. Such records are dead letters INVALID. Give the writers a key file with a"
+    " key of role {role}, and restart them; if they have one, a stranger writes"
+)
+_TO_BE_REFUSED = (
+    "producer group {group}: {records} of its {writers} would not be believed, the newest of"
+    " {newest}: {why}. Signatures are demanded from {since} on. Give the writers a key file with a"
+    " key of role {role} before that time, and restart them"
+)
+
+
+def judge_keys(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    """Yield what has to be done before records are not believed, and who writes such records."""
+    path = shlex.quote(str(config.key_file))
+    if facts.key_file_flaw:
+        yield finding("key-file", one_line(facts.key_file_flaw), f"halfbridge keys check {path}")
+    for problem in facts.key_problems:
+        yield finding("keys", one_line(problem), f"halfbridge keys check {path}")
+    for each in facts.not_believed:
+        holds = each.newest_ms >= each.demanded_from_ms
+        text = _REFUSED if holds else _TO_BE_REFUSED
+        what = text.format(
+            group=one_line(each.producer_group),
+            records=counted(each.records, "half record"),
+            writers=_WRITERS[each.role],
+            newest=shown_time(each.newest_ms),
+            why=one_line(each.why),
+            since=shown_time(each.demanded_from_ms),
+            role=each.role.value,
+        )
+        made = finding("not-signed", what, f"export HALFBRIDGE_KEY_FILE={path}")
+        yield made if holds else Finding(Severity.WARNING, made.code, made.what, made.mend)

@@ -1,26 +1,36 @@
-"""Looks into logs: where an open kafka_txn begins, and who else writes to transaction topics."""
+"""Looks into logs: where an open kafka_txn begins, and who else writes to transaction topics.
+
+What the newest half records show: clients' clocks, and who does not sign as is demanded.
+
+Reads a little of a log: a bounded number of records, for a bounded time.
+
+What has to be done about a key file. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.admin.doctor.facts import PlainRecords, Stall
-from halfbridge.checker.admin.doctor.reading import (
-    ends_of,
-    half_of,
-    newest_starts,
-    reading,
-    records_of,
-)
+from halfbridge.checker.admin.doctor.facts import BornClock, NotBelieved, PlainRecords, Stall
+from halfbridge.checker.admin.words import shown_time
+from halfbridge.checker.core.events import append_ms_of
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import OP
-from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import TRANSACTION_ID, headers_of
+from halfbridge.serde.errors import DecodeError, NotBelievedError
+from halfbridge.serde.headers import TRANSACTION_ID, headers_of, parse_half
+from halfbridge.serde.signatures import Verifier, role_of_half
+from halfbridge.serde.signing_keys import ANY_GROUP, MARGIN_MS, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from halfbridge.kafka.ports import Admin, Place, Ports, Reader
+    from halfbridge.serde.signing_keys import KeyRing, SigningKey
+    from halfbridge.serde.topics import TopicNames
 
 # Between two looks at the last stable offsets: kafka_txns of a worker under load take far less.
 STILL_S = 2.0
@@ -108,3 +118,270 @@ def _transaction_id(record: Any) -> str:
         return OP.decode(record.value() or b"").transaction_id
     except DecodeError:
         return ""
+
+
+HALF_PLACES_MAX = 16  # of the partitions: with 200 records each, READ_S suffices
+GROUPS_MAX = 1_000  # bounds memory: who may write the half topic chooses the groups' names
+
+
+class NewestHalves(NamedTuple):
+    """What the newest half records of an installation show.
+
+    Attributes:
+        clocks: Clients' clocks, by producer group.
+        newest_ms: Newest append time; -1: none.
+        not_believed: Who writes records that are not signed as is demanded.
+    """
+
+    clocks: tuple[BornClock, ...] = ()
+    newest_ms: int = -1
+    not_believed: tuple[NotBelieved, ...] = ()
+
+
+def newest_halves(
+    places: Sequence[Place],
+    ports: Ports,
+    common: Mapping[str, Any],
+    *,
+    names: TopicNames,
+    ring: KeyRing | None,
+) -> NewestHalves:
+    """Return what the newest half records show.
+
+    The time from `born_timestamp` to append is the error of a client's clock and the delay of the
+    send. The half record with the least such time has the least delay, so that record tells the
+    clock of its producer group. Copies tell no clock: the daemon wrote the copies later.
+
+    Args:
+        places: Partitions of the half topic; the first PLACES_MAX are read.
+        ports: To read with.
+        common: Properties of Kafka clients.
+        names: The installation's topics.
+        ring: What the key file says; None: there is none, and nothing is judged.
+
+    Raises:
+        KafkaFailure: the half topic cannot be read.
+    """
+    asked = places[:HALF_PLACES_MAX]
+    now_ms = ports.clock.time_ms()
+    demanded = None if ring is None else as_if_demanded(ring, now_ms)
+    verifier = None if demanded is None else Verifier(demanded, names)
+    lags: dict[str, list[int]] = {}
+    seen: dict[tuple[str, Role], _Seen] = {}
+    newest_ms = -1
+    starts = newest_starts(ports.kafka.admin(common), asked)
+    with reading(ports, common) as reader:
+        for record in records_of(reader, starts, ports):
+            append_ms = append_ms_of(*record.timestamp())
+            newest_ms = max(newest_ms, append_ms)
+            half = half_of(record)
+            if half is None or append_ms < 0:
+                continue
+            group = half.producer_group
+            if half.origin_offset < 0 and (group in lags or len(lags) < GROUPS_MAX):
+                lags.setdefault(group, []).append(append_ms - half.born_timestamp)
+            writer = (group, role_of_half(half))
+            if verifier is not None and (writer in seen or len(seen) < GROUPS_MAX):
+                doubt = _doubt(verifier, record, append_ms, half)
+                seen.setdefault(writer, _Seen()).add(append_ms, doubt)
+    return NewestHalves(
+        tuple(BornClock(group, min(all_ms), len(all_ms)) for group, all_ms in lags.items()),
+        newest_ms,
+        tuple(_not_believed(seen, ring, now_ms)) if ring is not None else (),
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Records of one writer: a producer group's clients, daemon or operators."""
+
+    believed_ms: int = -1
+    doubts: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, append_ms: int, doubt: str) -> None:
+        if doubt:
+            self.doubts.append((append_ms, doubt))
+        else:
+            self.believed_ms = max(self.believed_ms, append_ms)
+
+    def late_doubts(self) -> list[tuple[int, str]]:
+        """Return append time and reason of the doubted records that are a finding.
+
+        Records from more than MARGIN_MS before the writer's newest signed record are left out: the
+        writer had no key file then. Where one of two clients has no key file, its records lie
+        between the signed records of the other client.
+        """
+        return [each for each in self.doubts if each[0] > self.believed_ms - MARGIN_MS]
+
+
+def _not_believed(
+    seen: Mapping[tuple[str, Role], _Seen], ring: KeyRing, now_ms: int
+) -> Iterator[NotBelieved]:
+    for (group, role), each in seen.items():
+        if doubts := each.late_doubts():
+            newest_ms, why = max(doubts)
+            since_ms = demanded_from_ms(ring, group, now_ms)
+            yield NotBelieved(group, role, len(doubts), newest_ms, why, since_ms)
+
+
+def _doubt(verifier: Verifier, record: Any, append_ms: int, half: Any) -> str:
+    """Return why a record is not believed; empty: it is."""
+    try:
+        verifier.check_half(
+            record.partition(),
+            append_ms,
+            half,
+            headers=headers_of(record) or (),
+            key=record.key(),
+            value=record.value(),
+        )
+    except NotBelievedError as error:
+        return error.reason
+    return ""
+
+
+ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
+READ_S = 5.0  # doctor goes on; a partition that was not read to its end by then is judged in part
+_POLL_S = 0.1  # at most so much longer than READ_S a read takes
+# Newest records of each partition that are looked at.
+RECORDS_MAX = 200
+
+
+def newest_starts(admin: Admin, places: Sequence[Place]) -> dict[Place, int]:
+    """Return where the newest RECORDS_MAX records of each partition begin, empty ones left out.
+
+    Raises:
+        KafkaFailure: ends are not told.
+    """
+    firsts = ends_of(admin, places, Edge.START)
+    ends = {place: end for place, end in ends_of(admin, places, Edge.END).items() if end > 0}
+    return {place: max(firsts[place], end - RECORDS_MAX) for place, end in ends.items()}
+
+
+def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, int]:
+    """Return one end of each partition.
+
+    Raises:
+        KafkaFailure: an end is not told.
+    """
+    if not places:
+        return {}
+    answers = admin.ask_ends(places, edge, ENDS_S)
+    return {place: answer.result() for place, answer in answers.items()}
+
+
+def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Iterator[Any]:
+    """Yield records from offsets to the ends of their partitions, for at most `READ_S`.
+
+    Raises:
+        KafkaFailure: a partition cannot be read.
+    """
+    left = set(starts)
+    if not left:
+        return
+    reader.read_from(starts)
+    deadline = ports.clock.monotonic() + READ_S
+    while left and ports.clock.monotonic() < deadline:
+        record = reader.poll(_POLL_S)
+        if record is None:
+            continue
+        error = record.error()
+        if error is None:
+            yield record
+            continue
+        failure = failure_of(error)
+        if failure.code != Code.PARTITION_EOF:
+            raise KafkaFailure(failure.code, failure.text)
+        left.discard((record.topic(), record.partition()))
+
+
+def half_of(record: Any) -> Any:
+    """Return the half metadata of a record; None: the record has none that can be read."""
+    try:
+        metadata, _ = parse_half(headers_of(record))
+    except DecodeError:
+        return None
+    return metadata
+
+
+@contextmanager
+def reading(ports: Ports, common: Mapping[str, Any]) -> Iterator[Reader]:
+    """Give a reader without a group, which sees open and aborted kafka_txns too."""
+    reader = ports.kafka.reader(
+        {
+            **common,
+            "group.id": "halfbridge-admin",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        yield reader
+    finally:
+        ports.run.let_go(reader)
+
+
+# A key without a successor is told so long before its end: time to give all a new file.
+END_MS = 14 * 24 * 3_600_000
+# A demand that begins within this time is taken as if it held: so long an operator has to give the
+# key file to clients that have none.
+SOON_MS = 24 * 3_600_000
+
+
+def key_problems(ring: KeyRing, now_ms: int) -> list[str]:
+    """Return what has to be done about a key file, in words.
+
+    Args:
+        ring: What the file says.
+        now_ms: The time, ms since 1970.
+    """
+    ends = [
+        f"key {key.id} ends at {shown_time(key.valid_until_ms)}, and no other key of role"
+        f" {key.role.value} goes on: add one with `halfbridge keys new`"
+        for key in ring.keys.values()
+        if now_ms < key.valid_until_ms <= now_ms + END_MS and not _is_followed(ring, key)
+    ]
+    if not any(each.until_ms > now_ms for each in ring.demands):
+        return ends
+    there = {key.role for key in ring.keys.values()}
+    lacks = [
+        f"signatures are demanded, and there is no key of role {role.value}"
+        for role in Role
+        if role not in there
+    ]
+    return ends + lacks
+
+
+def as_if_demanded(ring: KeyRing, now_ms: int) -> KeyRing | None:
+    """Return the key ring as it will be within SOON_MS; None: nothing is demanded then.
+
+    Its demands hold at all append times, so that records from before a demand are judged as if the
+    demand had held.
+    """
+    demands = tuple(
+        replace(each, from_ms=0)
+        for each in ring.demands
+        if each.from_ms <= now_ms + SOON_MS and now_ms < each.until_ms
+    )
+    return replace(ring, demands=demands) if demands else None
+
+
+def demanded_from_ms(ring: KeyRing, group: str, now_ms: int) -> int:
+    """Return since when, or from when on, signatures of a producer group are demanded.
+
+    A demand that is over does not count; at least one other demand must name the group.
+    """
+    return min(
+        each.from_ms
+        for each in ring.demands
+        if now_ms < each.until_ms and (group in each.groups or ANY_GROUP in each.groups)
+    )
+
+
+def _is_followed(ring: KeyRing, key: SigningKey) -> bool:
+    return all(
+        ring.end_of(key.role, group, key.valid_until_ms - 1) > key.valid_until_ms
+        for group in key.groups
+    )

@@ -1,17 +1,27 @@
-"""What is known of checks beside half and op topic: limits, workers, responders, requests."""
+"""What is known of checks beside half and op topic: limits, workers, responders, requests.
+
+What is known of the checks of one transaction: the requests, the answers, and who is there.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, offsets_at
-from halfbridge.checker.admin.transactions.records import headers_or_none
+from halfbridge.checker.admin.transactions.logs import (
+    Scan,
+    Span,
+    edges,
+    headers_or_none,
+    offsets_at,
+)
+from halfbridge.checker.admin.transactions.trail import after
 from halfbridge.checker.admin.transactions.waits import (
     CHECK_BACKOFF_MS_MAX,
     TOPIC_GONE_MS,
     Asked,
     Limits,
+    World,
 )
 from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.errors import BridgeError
@@ -24,15 +34,14 @@ from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.kafka.ports import Place
-    from halfbridge.serde.records import CheckRequest
+    from halfbridge.serde.records import CheckRequest, Op
     from halfbridge.serde.topics import TopicNames
 
 Key = tuple[str, int, str]
-
 # Groups whose members are asked for and whose check topics are read, by one command: the group
 # names of half records are any text, and each group costs a question to a broker.
 GROUPS_MAX = 100
@@ -161,3 +170,78 @@ def _request_in(record: Any, is_wanted: Callable[[bytes], bool]) -> CheckRequest
                 return CHECK_REQUEST.decode(value)
             return None
     return None
+
+
+# Check requests of a group that are read for one transaction, the newest ones.
+SEARCHED_REQUESTS_MAX = 500_000
+
+
+class OneAsked:
+    """Looks for what a transaction's group was asked, and answered.
+
+    Args:
+        cluster: Where the installation is.
+        names: Of its topics.
+        key: Transaction id, resume count and producer group.
+        limits: The daemon's.
+        counts: Topic -> number of partitions.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        names: TopicNames,
+        key: Key,
+        limits: Limits,
+        counts: Mapping[str, int],
+    ) -> None:
+        self._cluster = cluster
+        self._names = names
+        self._key = key
+        self._id, _, self._group = key
+        self._limits = limits
+        self._counts = counts
+
+    def requests(self, begun_ms: int, decided_ms: int | None) -> list[Request]:
+        """Return the check requests about the transaction that can still be read.
+
+        Args:
+            begun_ms: When its first half message was appended.
+            decided_ms: When its decision was appended; None: it is undecided.
+        """
+        places = check_places(self._names, self._group, self._counts)
+        due_ms = begun_ms + self._limits.transaction_timeout_ms
+        if not places or (decided_ms is not None and decided_ms < after(due_ms)):
+            return []  # it was decided before its first check was due
+        needle = self._id.encode("utf-8", "surrogatepass")
+        found = requests(
+            self._cluster,
+            places,
+            since_ms=after(begun_ms),
+            records_max=SEARCHED_REQUESTS_MAX,
+            is_wanted=lambda value: needle in value,
+        )
+        return [each for each in found if each.request.transaction_id == self._id]
+
+    def world(self, requests: Sequence[Request], ops: Sequence[Op]) -> World:
+        """Return what the transaction waits for is judged by.
+
+        Args:
+            requests: As `requests` returned them.
+            ops: The readable ops about the transaction id, in op order.
+        """
+        names, group = self._names, self._group
+        members = members_of(self._cluster, [names.daemon_group, names.check_group(group)])
+        answers = [
+            op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == self._key
+        ]
+        group_members = members.get(names.check_group(group))
+        return World(
+            now_ms=self._cluster.ports.clock.time_ms(),
+            limits=self._limits,
+            workers=members.get(names.daemon_group),
+            check_topics=frozenset([group] if names.check(group) in self._counts else []),
+            members={} if group_members is None else {group: group_members},
+            asked=asked_by_transaction(requests),
+            answers={self._key: answers[-1]} if answers else {},
+        )

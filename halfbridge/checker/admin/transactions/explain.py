@@ -12,7 +12,7 @@ from halfbridge.checker.admin.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.checker.admin.placed import Lacking
+    from halfbridge.checker.admin.real_topics import Lacking
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.waits import Undecided
 

@@ -14,21 +14,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.transactions.asked import daemon_limits
-from halfbridge.checker.admin.transactions.events import (
+from halfbridge.checker.admin.transactions.life import (
+    STATES,
+    Kind,
     dead_letter_event,
     delivery_event,
     half_event,
+    judge,
 )
-from halfbridge.checker.admin.transactions.life import STATES, Kind, judge
 from halfbridge.checker.admin.transactions.logs import (
+    BROKERS_SKEW_MS,
     Progress,
     Scan,
+    Slice,
     Span,
+    half_read,
+    headers_or_none,
+    op_read,
     partition_counts,
     spans_between,
 )
-from halfbridge.checker.admin.transactions.records import half_read, headers_or_none, op_read
-from halfbridge.checker.admin.transactions.search import BROKERS_SKEW_MS, Slice
 from halfbridge.checker.admin.transactions.trail import RECORDS_KEPT_MAX
 from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
 from halfbridge.checker.core.events import HalfRead, OpRead

@@ -1,34 +1,41 @@
-"""Reads what is known of producer groups."""
+"""Reads what is known of producer groups.
+
+What is known of producer groups, from their undecided transactions and their ops. Pure.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.transactions.asked import GROUPS_MAX
-from halfbridge.checker.admin.transactions.group_facts import OpCounts, group_facts
-from halfbridge.checker.admin.transactions.listing import Filter, list_undecided
 from halfbridge.checker.admin.transactions.logs import (
     Scan,
     Span,
     edges,
     leaderless,
     offsets_at,
+    op_read,
     partition_counts,
 )
-from halfbridge.checker.admin.transactions.records import op_read
-from halfbridge.checker.admin.transactions.undecided import wanted_partitions
+from halfbridge.checker.admin.transactions.undecided import (
+    Filter,
+    list_undecided,
+    wanted_partitions,
+)
 from halfbridge.checker.core.events import OpRead
 from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.ports import Edge
+from halfbridge.serde.records import OpKind, OpSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.transactions.group_facts import GroupFacts
     from halfbridge.checker.admin.transactions.undecided import Stopped
+    from halfbridge.checker.admin.transactions.waits import Undecided
     from halfbridge.serde.topics import TopicNames
 
 # Ops that are counted, the newest ones: about two seconds' reading.
@@ -120,3 +127,128 @@ def _members(
         with suppress(AdminError):
             found[group] = tuple(cluster.live_members(names.check_group(group)))
     return found
+
+
+class Answer(NamedTuple):
+    """An answer to a check.
+
+    Attributes:
+        at_ms: When the answer was appended; None: its append time is not known.
+        op: COMMIT, ROLLBACK or UNKNOWN.
+        actor: Which instance of the group.
+        reason: Why a checker gave no resolution; empty with a resolution.
+    """
+
+    at_ms: int | None
+    op: str
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """One producer group. Names are as clients wrote them.
+
+    Attributes:
+        group: Its name.
+        has_check_topic: Whether the group can be asked.
+        members: Live members of its check responders; None: not asked for, or not to be seen.
+        undecided, undecided_bytes: Its undecided transactions, and their bytes.
+        oldest_undecided_age_ms, oldest_undecided_id: The oldest of them whose age is known.
+        waits: Reason of a wait -> undecided transactions.
+        real_topics: Of the undecided transactions, sorted.
+        ops: COMMIT, ROLLBACK, UNKNOWN, DISCARD -> ops of the group in the range of time.
+        last_answer: The last answer to a check in the range of time; None: there was none.
+    """
+
+    group: str
+    has_check_topic: bool
+    members: tuple[str, ...] | None
+    undecided: int
+    undecided_bytes: int
+    oldest_undecided_age_ms: int | None
+    oldest_undecided_id: str | None
+    waits: dict[str, int]
+    real_topics: tuple[str, ...]
+    ops: dict[str, int]
+    last_answer: Answer | None
+
+
+class OpCounts:
+    """Counts ops by producer group and kind, and keeps the last answer of each group.
+
+    Args:
+        groups_max: Most groups that are counted: whoever may write ops may name any number.
+    """
+
+    def __init__(self, groups_max: int) -> None:
+        self._groups_max = groups_max
+        self.by_group: dict[str, Counter[str]] = {}
+        self.last_answers: dict[str, Answer] = {}
+        self.left_out = 0
+
+    def add(self, read: OpRead) -> None:
+        """Count one op."""
+        op = read.op
+        counter = self.by_group.get(op.producer_group)
+        if counter is None:
+            if len(self.by_group) >= self._groups_max:
+                self.left_out += 1
+                return
+            counter = self.by_group[op.producer_group] = Counter()
+        counter[op.kind.value] += 1
+        if op.source is OpSource.CHECK:
+            at_ms = None if read.append_ms < 0 else read.append_ms
+            before = self.last_answers.get(op.producer_group)
+            if before is None or (before.at_ms or 0) <= (at_ms or 0):
+                answer = Answer(at_ms, op.kind.value, op.actor, op.reason)
+                self.last_answers[op.producer_group] = answer
+
+
+def group_facts(
+    undecided: Iterable[Undecided],
+    counts: OpCounts,
+    check_topics: Collection[str],
+    members: Mapping[str, tuple[str, ...]],
+) -> tuple[GroupFacts, ...]:
+    """Return what is known of every group that was seen: most undecided first, then by name.
+
+    Args:
+        undecided: Undecided transactions, the oldest first.
+        counts: Ops in a range of time.
+        check_topics: Groups that have a check topic.
+        members: Group -> live members of its check responders.
+    """
+    by_group: dict[str, list[Undecided]] = {}
+    for each in undecided:
+        by_group.setdefault(each.producer_group, []).append(each)
+    names = {*by_group, *counts.by_group, *check_topics}
+    found = [
+        _facts(name, by_group.get(name, []), counts, check_topics, members.get(name))
+        for name in names
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.undecided, each.group)))
+
+
+def _facts(
+    group: str,
+    undecided: list[Undecided],
+    counts: OpCounts,
+    check_topics: Collection[str],
+    members: tuple[str, ...] | None,
+) -> GroupFacts:
+    oldest = next((each for each in undecided if each.age_ms is not None), None)
+    ops = counts.by_group.get(group, Counter())
+    return GroupFacts(
+        group=group,
+        has_check_topic=group in check_topics,
+        members=members,
+        undecided=len(undecided),
+        undecided_bytes=sum(each.bytes for each in undecided),
+        oldest_undecided_age_ms=None if oldest is None else oldest.age_ms,
+        oldest_undecided_id=None if oldest is None else oldest.id,
+        waits=dict(sorted(Counter(each.wait.value for each in undecided).items())),
+        real_topics=tuple(sorted({each.real_topic for each in undecided})),
+        ops={kind.value: ops[kind.value] for kind in OpKind},
+        last_answer=counts.last_answers.get(group),
+    )

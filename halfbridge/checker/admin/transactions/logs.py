@@ -1,22 +1,34 @@
-"""Reads many partitions at once, each up to an end that the partition has had."""
+"""Reads many partitions at once, each up to an end that the partition has had.
+
+Where one transaction is looked for, by the time in its id. Pure.
+
+Consumed records as what the ledger reads, without their bodies.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S
 from halfbridge.checker.admin.read import READ_BATCH, named
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of, message_bytes
 from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code
 from halfbridge.kafka.ports import Edge
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, parse_half, user_bytes
+from halfbridge.serde.limits import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.transactions.search import Slice
     from halfbridge.kafka.ports import Clock, Place, Reader, Record
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.signatures import Verifier
 
 # What the client fetches ahead, in records of each partition. With its default of 100,000 a search
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
@@ -247,3 +259,148 @@ def _fetched(reader: Reader) -> list[Any]:
 def _named(places: Iterable[Place]) -> str:
     topic, partition = min(places)
     return f"{topic} {partition}"
+
+
+_ID_DIGITS = 32  # a UUID in hexadecimal (RFC 9562)
+_ID_VERSION = "7"
+_VERSION_AT = 12  # its version follows its 48 bits of Unix milliseconds
+_TIME_DIGITS = 12  # these 48 bits
+_MS = 1  # the unit of that time
+_S = 1000 * _MS
+# A transaction settles within this, or the search takes longer and says how far it is.
+USUAL_MS = 600 * _S
+# By how much a client's clock may be off before the search takes a further step. The time in an id
+# is a client's, append times are the brokers'.
+_AT_MS = 1 * _S
+_NEAR_MS = 10 * _S
+FAR_MS = 60 * _S
+# How long after its begin the first half message is usually stored, and seldom.
+_SOON_MS = 2 * _S
+_LATE_MS = 30 * _S
+# By how much the clocks of two brokers may differ.
+BROKERS_SKEW_MS = 5 * _S
+
+
+class Slice(NamedTuple):
+    """A range of time that is read, milliseconds since 1970; `until_ms` None: the log's end."""
+
+    from_ms: int
+    until_ms: int | None
+
+
+def birth_ms(transaction_id: str) -> int | None:
+    """Return the time in a transaction id; None where the id is no UUIDv7 in hexadecimal digits."""
+    text = transaction_id.lower()
+    is_hex = len(text) == _ID_DIGITS and not set(text) - set("0123456789abcdef")
+    if not is_hex or text[_VERSION_AT] != _ID_VERSION:
+        return None
+    return int(text[:_TIME_DIGITS], 16)
+
+
+def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice]:
+    """Return what is read for the first half message, the likeliest range of time first.
+
+    Example: an id was made at 12:00:00. The first range is 11:59:59 to 12:00:02, the second one
+    11:59:50 to 11:59:59, and the last ones are 12:00:30 to 12:10:00, and 12:10:00 to the end.
+
+    Args:
+        begin_ms: The time in the id, or the time that the operator gave.
+        until_ms: Where the search ends; None: at the ends of the logs.
+        is_exact: The operator gave the time: nothing before it is read.
+    """
+    usual_end_ms = begin_ms + USUAL_MS
+    if is_exact:
+        ranges = [Slice(begin_ms, usual_end_ms), Slice(usual_end_ms, None)]
+    else:
+        at, near, far = begin_ms - _AT_MS, begin_ms - _NEAR_MS, begin_ms - FAR_MS
+        soon, late = begin_ms + _SOON_MS, begin_ms + _LATE_MS
+        ranges = [
+            Slice(at, soon),
+            Slice(near, at),
+            Slice(soon, late),
+            Slice(far, near),
+            Slice(late, usual_end_ms),
+            Slice(usual_end_ms, None),
+        ]
+    if until_ms is None:
+        return ranges
+    cut = [
+        Slice(each.from_ms, until_ms if each.until_ms is None else min(each.until_ms, until_ms))
+        for each in ranges
+        if each.from_ms < until_ms
+    ]
+    return cut or [Slice(min(begin_ms, until_ms), until_ms)]
+
+
+def append_ms(record: Any) -> int:
+    """Return the broker's append time of a record, or NO_APPEND_MS."""
+    return append_ms_of(*record.timestamp())
+
+
+def headers_or_none(record: Any) -> Headers:
+    """Return the headers of a record; an empty list where the client cannot read the headers."""
+    try:
+        return headers_of(record) or []
+    except DecodeError:
+        return []
+
+
+def half_read(
+    record: Any, verifier: Verifier | None, *, with_key: bool = False
+) -> HalfRead | JunkRead:
+    """Return a half record without its body. `size_bytes` are the user's bytes.
+
+    Args:
+        record: As consumed.
+        verifier: Judges signatures, as the daemon's does; None: every record is believed.
+        with_key: The key stands in place of the body. It counts as metadata, so that a ledger never
+            releases it.
+    """
+    appended_ms = append_ms(record)
+    try:
+        headers = headers_of(record)
+        metadata, flaw = parse_half(headers)
+        if verifier is not None:
+            verifier.check_half(
+                record.partition(),
+                appended_ms,
+                metadata,
+                headers=headers or (),
+                key=record.key(),
+                value=record.value(),
+            )
+    except DecodeError as error:
+        return JunkRead(record.offset(), appended_ms, shortened(error.reason), 0, None)
+    key = record.key() if with_key else None
+    # Not `value()`, which copies what nobody looks at here: it may be a megabyte.
+    size_bytes = len(record) + user_bytes(record.key(), None, headers or (), has_flaw=bool(flaw))
+    return HalfRead(
+        record.offset(),
+        appended_ms,
+        metadata,
+        flaw,
+        size_bytes,
+        key,
+        size_bytes,
+        message_bytes(metadata) + len(key or b""),
+    )
+
+
+def op_read(record: Record, verifier: Verifier | None) -> OpRead | JunkRead:
+    """Return an op record; `verifier` as in `half_read`."""
+    offset, appended_ms = record.offset() or 0, append_ms(record)
+    value = record.value() or b""
+    try:
+        op = OP.decode(value)
+        if verifier is not None:
+            verifier.check_op(
+                record.partition() or 0,
+                appended_ms,
+                op,
+                headers=partial(headers_of, record),
+                key=record.key(),
+                value=value,
+            )
+    except DecodeError as error:
+        return JunkRead(offset, appended_ms, shortened(error.reason), 0, None)
+    return OpRead(offset, appended_ms, op, len(record))

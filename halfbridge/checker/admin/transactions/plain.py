@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.find import Found
-    from halfbridge.checker.admin.transactions.group_facts import GroupFacts
-    from halfbridge.checker.admin.transactions.groups import Groups
+    from halfbridge.checker.admin.transactions.groups import GroupFacts, Groups
     from halfbridge.checker.admin.transactions.life import Event, Life, Payload
-    from halfbridge.checker.admin.transactions.listing import Listing
+    from halfbridge.checker.admin.transactions.undecided import Listing
     from halfbridge.checker.admin.transactions.waits import Undecided
 
 

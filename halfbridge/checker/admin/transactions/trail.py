@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.admin.transactions.logs import Progress, Scan, Span, spans_between
-from halfbridge.checker.admin.transactions.records import (
+from halfbridge.checker.admin.transactions.logs import (
+    BROKERS_SKEW_MS,
+    Progress,
+    Scan,
+    Span,
     append_ms,
     half_read,
     headers_or_none,
     op_read,
+    spans_between,
 )
-from halfbridge.checker.admin.transactions.search import BROKERS_SKEW_MS
 from halfbridge.checker.core.events import HalfRead, OpRead
-from halfbridge.serde.dead_marks import DEAD_MARK as DEAD_MARK_CODEC
+from halfbridge.serde.avro import DEAD_MARK as DEAD_MARK_CODEC
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import DEAD, DEAD_MARK, HALF, TRANSACTION_ID
 
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.transactions.search import Slice
+    from halfbridge.checker.admin.transactions.logs import Slice
     from halfbridge.kafka.ports import Place, Record
-    from halfbridge.serde.dead_marks import DeadMark
+    from halfbridge.serde.avro import DeadMark
 
 # Of one id, half records and ops each: a transaction has at most 1,000 messages, and whoever knows
 # the id may write any number of ops. The first ones decide.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.admin.reinit import Choice, Evidence, NewOffsets, new_offsets
+from halfbridge.checker.admin.init import Choice, Evidence, NewOffsets, new_offsets
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.serde.progress import Progress

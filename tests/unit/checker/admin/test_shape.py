@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from halfbridge.checker.admin.shape import Layout, Problem, SeenTopic, find_problems, wanted_topics
-from halfbridge.serde.topic_shapes import (
+from halfbridge.serde.topics import (
     COPY_BYTES,
     MESSAGE_BYTES_MAX,
     HalfShape,
+    TopicNames,
     check_topic_settings,
     manifest_topic_settings,
 )
-from halfbridge.serde.topics import TopicNames
 
 NAMES = TopicNames("eu.")
 LAYOUT = Layout(partitions=4, replication_factor=3, producer_groups=("g",))

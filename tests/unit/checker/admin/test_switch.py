@@ -10,11 +10,17 @@ from halfbridge.bridge import Message, Resolution, RetriableError, TransactionsR
 from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
-from halfbridge.checker.admin.operator_log import ActionFilter, OperatorLog, read
-from halfbridge.checker.admin.switch import Turned, find_switch, turn_switch
+from halfbridge.checker.admin.operator_log import (
+    ActionFilter,
+    OperatorLog,
+    Turned,
+    find_switch,
+    read,
+    turn_switch,
+)
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import ActionOutcome
-from halfbridge.serde.transactions_switch import SWITCH_KEY
+from halfbridge.serde.settings_topic import SWITCH_KEY
 from halfbridge.testkit.memory import MemoryStack
 
 if TYPE_CHECKING:

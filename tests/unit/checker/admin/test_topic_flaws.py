@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.admin.topic_flaws import SHOWN_MAX, Flaws, find_flaws, number, told
+from halfbridge.checker.admin.real_topics import SHOWN_MAX, Flaws, find_flaws, number, told
 from halfbridge.serde.topics import TopicNames
 
 NAMES = TopicNames("eu.")

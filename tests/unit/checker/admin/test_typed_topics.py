@@ -11,10 +11,10 @@ from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.operator_log import OperatorLog
-from halfbridge.checker.admin.typed_topics import RealTopic, Typed, create_real_topic
+from halfbridge.checker.admin.topics import RealTopic, Typed, create_real_topic
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import DeadReason
-from halfbridge.serde.topic_types import TopicType, type_key
+from halfbridge.serde.settings_topic import TopicType, type_key
 from halfbridge.testkit.memory import MemoryStack
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.admin.topic_flaws import SHOWN_MAX
+from halfbridge.checker.admin.real_topics import SHOWN_MAX
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.topic_watch import (
     FLAWED_S,

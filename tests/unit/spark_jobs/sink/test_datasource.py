@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from halfbridge.serde.manifest_records import ManifestAttempt
+from halfbridge.serde.manifest import ManifestAttempt
 from halfbridge.spark_jobs.sink.attempt import AttemptReport
 from halfbridge.spark_jobs.sink.datasource import BatchWriter, StreamWriter, TxnHalf
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError

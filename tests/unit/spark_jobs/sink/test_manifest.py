@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.serde.manifest_records import (
+from halfbridge.serde.manifest import (
     BatchManifest,
     ManifestAttempt,
     ManifestKind,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from halfbridge.kafka.ports import Edge, NewTopic
-from halfbridge.serde.manifest_records import ManifestKind
+from halfbridge.serde.manifest import ManifestKind
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.clients import ensure_topics

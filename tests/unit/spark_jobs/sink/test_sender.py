@@ -11,7 +11,7 @@ import pytest
 from halfbridge.kafka.errors import INFERRED, Code, KafkaFailure
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.avro import OP
-from halfbridge.serde.manifest_records import ManifestTransaction
+from halfbridge.serde.manifest import ManifestTransaction
 from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkError
 from halfbridge.spark_jobs.sink.options import parse_options

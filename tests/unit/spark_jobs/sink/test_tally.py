@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
-from halfbridge.serde.manifest_records import BatchManifest, ManifestAttempt, ManifestTransaction
+from halfbridge.serde.manifest import BatchManifest, ManifestAttempt, ManifestTransaction
 from halfbridge.serde.records import DeadLetter, DeadReason, SinkContext, new_half
 from halfbridge.spark_jobs.sink.dead_letters import (
     CLAIMED_AGE_BATCHES_MAX,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.manifest_records import BatchManifest
+from halfbridge.serde.manifest import BatchManifest
 from halfbridge.spark_jobs.sink.dead_letters import NO_BATCH, Letter, Look, Tally
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.options import parse_options

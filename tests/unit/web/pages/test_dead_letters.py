@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halfbridge.checker.admin.dead.describe import as_json
-from halfbridge.checker.admin.dead.transactions import Remedy, Wanted
+from halfbridge.checker.admin.dead.letters import Remedy, Wanted
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.web.api.dead_letters import BULK_MAX, bring_back
 from halfbridge.web.refusals import Refusal

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.doctor.codes import finding
+from halfbridge.checker.admin.doctor.facts import finding
 from halfbridge.web.overview import overview_of
 from halfbridge.web.pages.overview import FINDINGS_MAX, PAGES
 from halfbridge.web.pages.page import TEMPLATES
 from halfbridge.web.readings import Reading
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.doctor.codes import Finding
+    from halfbridge.checker.admin.doctor.facts import Finding
 
 
 def _live(*found: Finding, **more: object) -> str:

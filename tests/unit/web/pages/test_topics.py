@@ -11,8 +11,8 @@ from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.shape import DEAD_RETENTION_MS
-from halfbridge.checker.admin.typed_topics import RealTopic, create_real_topic
-from halfbridge.serde.topic_types import TopicType
+from halfbridge.checker.admin.topics import RealTopic, create_real_topic
+from halfbridge.serde.settings_topic import TopicType
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.web import MemoryWeb
 

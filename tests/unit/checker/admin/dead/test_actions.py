@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 
 from halfbridge import Resolution
-from halfbridge.checker.admin.dead.choice import Choice
 from halfbridge.checker.admin.dead.describe import exported, given
-from halfbridge.checker.admin.dead.purging import purge
-from halfbridge.checker.admin.dead.redoing import redo
-from halfbridge.checker.admin.dead.transactions import Remedy, Wanted
+from halfbridge.checker.admin.dead.letters import Choice, Remedy, Wanted
+from halfbridge.checker.admin.dead.redoing import purge, redo
 from halfbridge.checker.errors import AdminError
-from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
-from halfbridge.serde.dead_marks import MarkAction
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, MarkAction
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.memory import MemoryStack

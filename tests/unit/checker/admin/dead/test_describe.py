@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from halfbridge.checker.admin.dead.describe import exported, given
-from halfbridge.checker.admin.dead.evidence import Looked, Standing
-from halfbridge.checker.admin.dead.letters import Body, Letter, LetterPlace
-from halfbridge.checker.admin.dead.transactions import DeadTransaction, Key
+from halfbridge.checker.admin.dead.letters import (
+    Body,
+    DeadTransaction,
+    Key,
+    Letter,
+    LetterPlace,
+    Looked,
+    Standing,
+)
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import HALF
 from tests.kit.records import A_HALF, A_LETTER

@@ -6,18 +6,21 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.admin.dead.choice import Choice, Given
-from halfbridge.checker.admin.dead.evidence import Looked, Standing
-from halfbridge.checker.admin.dead.letters import Body, Letter, LetterPlace
-from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
-from halfbridge.checker.admin.dead.transactions import (
+from halfbridge.checker.admin.dead.letters import (
     RESUME_COUNT_MAX,
+    Body,
+    Choice,
     DeadTransaction,
+    Given,
     Key,
+    Letter,
+    LetterPlace,
+    Looked,
     Remedy,
+    Standing,
 )
-from halfbridge.serde.avro import HALF_METADATA
-from halfbridge.serde.dead_marks import DeadMark, MarkAction
+from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
+from halfbridge.serde.avro import HALF_METADATA, DeadMark, MarkAction
 from halfbridge.serde.headers import CONTEXT, HALF, parse_half
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.admin.dead.purging import purge
+from halfbridge.checker.admin.dead.redoing import purge
 from halfbridge.checker.admin.operator_log import ActionFilter, read
 from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.errors import Code, KafkaFailure

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.admin.dead import transactions
-from halfbridge.checker.admin.dead.letters import Letter, LetterPlace, Mark
-from halfbridge.checker.admin.dead.transactions import Found, Wanted
-from halfbridge.serde.dead_marks import DeadMark, MarkAction
+from halfbridge.checker.admin.dead import letters as transactions
+from halfbridge.checker.admin.dead.letters import Found, Letter, LetterPlace, Mark, Wanted
+from halfbridge.serde.avro import DeadMark, MarkAction
 from halfbridge.serde.records import DeadReason
 from tests.kit.records import A_HALF, A_LETTER
 

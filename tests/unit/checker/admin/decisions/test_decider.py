@@ -9,16 +9,18 @@ import pytest
 from halfbridge.bridge import Message, Resolution
 from halfbridge.checker.admin.appending import Appender, appending
 from halfbridge.checker.admin.cluster import Cluster
-from halfbridge.checker.admin.decisions.consider import (
+from halfbridge.checker.admin.decisions import (
     Considered,
+    Decided,
+    Decider,
+    Wish,
     consider_many,
     consider_one,
+    refusal_of,
 )
-from halfbridge.checker.admin.decisions.decider import Decided, Decider
-from halfbridge.checker.admin.decisions.wish import Wish, refusal_of
 from halfbridge.checker.admin.operator_log import ActionFilter, OperatorLog, read
-from halfbridge.checker.admin.transactions.listing import Filter
 from halfbridge.checker.admin.transactions.look_up import Wanted
+from halfbridge.checker.admin.transactions.undecided import Filter
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.avro import OP
 from halfbridge.serde.records import ActionOutcome, DeadReason, OpKind, OpSource
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.bridge import MessageView, Transaction
-    from halfbridge.checker.admin.decisions.decider import FencePort
+    from halfbridge.checker.admin.decisions import FencePort
     from halfbridge.testkit.memory.producer import MemoryProducer
 
 COMMIT = Wish(kind=OpKind.COMMIT, reason="the row is there")

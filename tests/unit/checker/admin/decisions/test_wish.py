@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.admin.decisions.first import First
-from halfbridge.checker.admin.decisions.wish import (
+from halfbridge.checker.admin.decisions import (
+    First,
     Wish,
     before_text,
     effect_text,

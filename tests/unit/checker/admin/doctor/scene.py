@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.doctor.codes import Finding
-from halfbridge.checker.admin.doctor.facts import Facts, Host
+from halfbridge.checker.admin.doctor.facts import Facts, Finding, Host
 from halfbridge.checker.admin.doctor.gather import Request, gather
 from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.checker.policy import load_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from halfbridge.checker.admin.doctor.codes import MEANINGS
+from halfbridge.checker.admin.doctor.facts import MEANINGS
 
 DOCUMENT = Path(__file__).parents[5] / "docs" / "operations.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| (error|warning|note) \| (.+?) \| (.+) \|$", re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.checker.admin.doctor.codes import Severity
+from halfbridge.checker.admin.doctor.facts import Severity
 from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.rights import Rights

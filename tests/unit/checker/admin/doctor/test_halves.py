@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.checker.admin.doctor.bundle import write_bundle
-from halfbridge.checker.admin.doctor.codes import Severity
-from halfbridge.checker.admin.doctor.keys import END_MS
+from halfbridge.checker.admin.doctor.facts import Severity, write_bundle
+from halfbridge.checker.admin.doctor.logs import END_MS
 from halfbridge.serde.signing_keys import MARGIN_MS, Role
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.signing import ROLES, a_key, a_table, write_key_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from halfbridge.checker.admin.doctor.host import foreign_modules, host_facts, memory_bytes
+from halfbridge.checker.admin.doctor.facts import foreign_modules, host_facts, memory_bytes
 
 
 def test_this_machine_answers() -> None:

@@ -9,22 +9,28 @@ import click
 import pytest
 
 from halfbridge.checker.admin.acls import Acl
-from halfbridge.checker.admin.doctor.codes import MEANINGS, Finding, Severity
 from halfbridge.checker.admin.doctor.facts import (
+    MEANINGS,
     BornClock,
     Changes,
     Connector,
     Delayed,
     Facts,
+    Finding,
     Host,
     NotBelieved,
     PlainRecords,
+    Severity,
     Slot,
     Stall,
 )
-from halfbridge.checker.admin.doctor.judge import CLOCK_MS_MAX, KAFKA_TXN_MS_MAX, judge
-from halfbridge.checker.admin.doctor.judge_changes import KEPT_BYTES_MAX
-from halfbridge.checker.admin.placed import Lacking, PlacedPartition
+from halfbridge.checker.admin.doctor.judge import (
+    CLOCK_MS_MAX,
+    KAFKA_TXN_MS_MAX,
+    KEPT_BYTES_MAX,
+    judge,
+)
+from halfbridge.checker.admin.real_topics import Lacking, PlacedPartition
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig

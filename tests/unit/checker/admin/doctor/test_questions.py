@@ -6,7 +6,7 @@ from threading import Event
 from time import monotonic
 from typing import NoReturn
 
-from halfbridge.checker.admin.doctor.questions import Questions
+from halfbridge.checker.admin.doctor.gather import Questions
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import Code, KafkaFailure
 

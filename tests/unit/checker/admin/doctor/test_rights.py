@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.admin.acls import daemon_acls
-from halfbridge.checker.admin.doctor.rights import missing_of
+from halfbridge.checker.admin.acls import daemon_acls, missing_of
 from halfbridge.serde.topics import TopicNames
 
 NAMES = TopicNames("p.")

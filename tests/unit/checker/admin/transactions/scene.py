@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.checker.admin.judging import judging_cluster
-from halfbridge.checker.admin.transactions.listing import Filter, list_undecided
+from halfbridge.checker.admin.cluster import judging_cluster
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
+from halfbridge.checker.admin.transactions.undecided import Filter, list_undecided
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF
 from halfbridge.testkit.memory import MemoryStack
@@ -17,7 +17,7 @@ from tests.kit.records import A_HALF, AN_OP
 if TYPE_CHECKING:
     from halfbridge.bridge.message_transaction import MessageTransaction
     from halfbridge.checker.admin.transactions.life import Life
-    from halfbridge.checker.admin.transactions.listing import Listing
+    from halfbridge.checker.admin.transactions.undecided import Listing
     from halfbridge.serde.records import OpKind
     from halfbridge.testkit.memory.producer import MemoryProducer
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from halfbridge import Message
-from halfbridge.checker.admin.dead.actions import DeadLetters, Order
-from halfbridge.checker.admin.dead.choice import Choice
-from halfbridge.checker.admin.dead.redoing import redo
-from halfbridge.checker.admin.dead.transactions import Remedy, Wanted
+from halfbridge.checker.admin.dead.letters import Choice, Remedy, Wanted
+from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, redo
 from halfbridge.checker.admin.transactions import find as finding
 from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.find import Found, Sought, find, meant_by

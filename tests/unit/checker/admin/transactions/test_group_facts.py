@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.admin.transactions.group_facts import Answer, OpCounts, group_facts
+from halfbridge.checker.admin.transactions.groups import Answer, OpCounts, group_facts
 from halfbridge.checker.admin.transactions.waits import Wait
 from halfbridge.checker.core.events import OpRead
 from halfbridge.serde.records import OpKind, OpSource

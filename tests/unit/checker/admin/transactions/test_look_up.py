@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from halfbridge import MessageView, Resolution
-from halfbridge.checker.admin.dead.transactions import Remedy
+from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.checker.admin.transactions import trail
 from halfbridge.checker.admin.transactions.life import Kind, Life, Verdict
 from halfbridge.checker.admin.transactions.logs import Span

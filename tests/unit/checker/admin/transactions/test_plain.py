@@ -6,8 +6,7 @@ import json
 
 from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.life import Event, Kind, Life, Payload, Verdict
-from halfbridge.checker.admin.transactions.listing import Listing
-from halfbridge.checker.admin.transactions.undecided import Stopped
+from halfbridge.checker.admin.transactions.undecided import Listing, Stopped
 from tests.kit.undecided import AN_UNDECIDED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.admin.transactions.search import birth_ms, slices
+from halfbridge.checker.admin.transactions.logs import birth_ms, slices
 from halfbridge.serde.identity import TransactionIds
 
 NOON = 1_700_000_000_000

@@ -3,21 +3,34 @@
 For each decision: the audit topic has the intention, then the fence has its row, then the op is
 stored, then the op topic is read to see which decision is the first. A command that dies between
 two of these steps leaves a transaction that is undecided, or decided: the command may be repeated.
+
+Finds what an operator wants to decide, and how far the op topic was read for it.
+
+What an operator asks for, why that may be refused, and what it would do. Pure.
+
+Which decision of a transaction is the first in op order, by the rules of the daemon.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from halfbridge.checker.admin.decisions.first import First, Key, first_decisions
-from halfbridge.checker.admin.decisions.wish import Wish, before_text, first_text
+from halfbridge.checker.admin.transactions.explain import span_text
+from halfbridge.checker.admin.transactions.life import NOT_FOUND
 from halfbridge.checker.admin.transactions.logs import edges
+from halfbridge.checker.admin.transactions.look_up import look_up
+from halfbridge.checker.admin.transactions.undecided import list_undecided, wanted_partitions
+from halfbridge.checker.admin.transactions.waits import Wait
+from halfbridge.checker.admin.words import counted
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.checker.signatures import check_signer, signed_op
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CONTEXT
 from halfbridge.serde.limits import shortened
+from halfbridge.serde.protocol import NO_APPEND_MS, State, state_after
 from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     ActionOutcome,
@@ -29,12 +42,17 @@ from halfbridge.serde.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from halfbridge.checker.admin.appending import Appender
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.operator_log import OperatorLog
+    from halfbridge.checker.admin.read import LogRecord
+    from halfbridge.checker.admin.transactions.life import Life
+    from halfbridge.checker.admin.transactions.look_up import Wanted
+    from halfbridge.checker.admin.transactions.undecided import Filter, Stopped
     from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.serde.signatures import Verifier
     from halfbridge.serde.topics import TopicNames
 
 # Bytes in UTF-8 of an op's texts, so that an op with the longest id and group is no longer than
@@ -279,3 +297,221 @@ def _unknown(written: _Written) -> Decided:
 
 def _key(undecided: Undecided) -> Key:
     return undecided.id, undecided.resume_count, undecided.producer_group
+
+
+class Considered(NamedTuple):
+    """Undecided transactions that may be decided.
+
+    Attributes:
+        transactions: As they were found.
+        ends: Pair -> op offset; no decision of theirs stands below it.
+        matching: How many there are, with those beyond a limit.
+        stopped: Pairs of which nobody knows what is undecided.
+    """
+
+    transactions: Sequence[Undecided]
+    ends: dict[int, int]
+    matching: int
+    stopped: Sequence[Stopped] = ()
+
+
+def consider_one(
+    cluster: Cluster,
+    names: TopicNames,
+    wanted: Wanted,
+    *,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> Considered:
+    """Return one transaction, which is undecided.
+
+    Raises:
+        AdminError: it is not known, or decided, and by whom; or as `look_up`.
+    """
+    ends = _ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
+    life = look_up(cluster, names, wanted, tell=tell)
+    if life.state == NOT_FOUND:
+        raise AdminError(
+            f"no transaction {wanted.id} was found: check the id and --topic-prefix, or give"
+            " --from TIME"
+        )
+    if life.undecided is None:
+        raise AdminError(standing_text(life))
+    return Considered((life.undecided,), ends, 1)
+
+
+def consider_many(
+    cluster: Cluster,
+    names: TopicNames,
+    wanted: Filter,
+    *,
+    on_progress: Callable[[int], None] = lambda _records: None,
+) -> Considered:
+    """Return the undecided transactions that are wanted, the oldest first.
+
+    Raises:
+        AdminError: as `list_undecided`.
+    """
+    ends = _ends(cluster, names, wanted.partitions)
+    found = list_undecided(cluster, names, wanted, on_progress=on_progress)
+    return Considered(found.transactions, ends, found.undecided, found.stopped)
+
+
+def _ends(
+    cluster: Cluster, names: TopicNames, partitions: tuple[int, ...] | None
+) -> dict[int, int]:
+    return op_ends(cluster, names, wanted_partitions(cluster, names, partitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the operator asks for.
+
+    Attributes:
+        kind: COMMIT or ROLLBACK.
+        reason: The operator's.
+        message_count: How many messages a COMMIT covers; COUNT_UNKNOWN: all that are there.
+    """
+
+    kind: OpKind
+    reason: str
+    message_count: int = COUNT_UNKNOWN
+
+    @property
+    def action(self) -> str:
+        """The action, as the audit topic names it."""
+        return f"tx {self.kind.value.lower()}"
+
+
+def refusal_of(undecided: Undecided, wish: Wish, *, force: bool) -> str:
+    """Return why a transaction may not be decided by `wish` now; empty where it may.
+
+    Args:
+        undecided: As it was found.
+        wish: What the operator asks for.
+        force: The operator knows that the producer is not at work, and what a COMMIT makes of a
+            transaction without all of its messages.
+    """
+    if undecided.wait is Wait.DECISION_WAITS:
+        return f"{undecided.why}: it will be decided without you"
+    if force:
+        return ""
+    if undecided.wait is Wait.NOT_DUE:
+        return f"{undecided.why}; give --force if its producer is dead"
+    if wish.kind is OpKind.COMMIT and wish.message_count > undecided.messages:
+        return (
+            f"of {wish.message_count} messages {undecided.messages} are there, so that COMMIT would"
+            " make dead letters of them (INCOMPLETE); give --messages all, or --force"
+        )
+    return ""
+
+
+def effect_text(undecided: Undecided, wish: Wish) -> str:
+    """Return what a decision would do, as a sentence."""
+    there, count = undecided.messages, wish.message_count
+    if wish.kind is OpKind.ROLLBACK:
+        return f"ROLLBACK delivers nothing of its {counted(there, 'message')}"
+    if count > there:
+        wanted = counted(count, "message")
+        return f"COMMIT of {wanted}: what is there, {there}, becomes dead letters (INCOMPLETE)"
+    if COUNT_UNKNOWN < count < there:
+        extra = counted(there - count, "dead letter")
+        return f"COMMIT delivers {counted(count, 'message')}; the rest makes {extra} (EXTRA)"
+    whole = "" if count == there else ", whether these are all or not"
+    return f"COMMIT delivers what is there, {counted(there, 'message')}{whole}"
+
+
+def standing_text(life: Life) -> str:
+    """Return how a transaction was decided, and by whom."""
+    winner = life.decided_by
+    if winner is None:
+        return f"{life.id} is {life.state} already"
+    told = f"{winner.op} by {winner.source} {winner.actor} at op offset {winner.offset}"
+    reason = f" ({winner.reason})" if winner.reason else ""
+    return f"{life.id} is {life.state} already: {told}{reason}"
+
+
+def before_text(undecided: Undecided) -> str:
+    """Return how a transaction was found, for the audit topic."""
+    age = "of unknown age" if undecided.age_ms is None else f"{span_text(undecided.age_ms)} old"
+    return (
+        f"{undecided.state}, {age}, {counted(undecided.messages, 'message')} of group"
+        f" {undecided.producer_group}, pair {undecided.partition}, {undecided.wait.value}"
+    )
+
+
+def first_text(first: First) -> str:
+    """Return which decision is the first, and who wrote it."""
+    op = first.op
+    told = f"{op.kind.value} by {op.source.value} {op.actor} at op offset {first.offset}"
+    return f"{told}: {op.reason}" if op.reason else told
+
+
+# Transaction id, resume count, producer group.
+Key = tuple[str, int, str]
+
+
+class First(NamedTuple):
+    """The first decision of a transaction.
+
+    Attributes:
+        offset: Of the op.
+        state: What the transaction is by it.
+        op: The op.
+    """
+
+    offset: int
+    state: State
+    op: Op
+
+
+def first_decisions(
+    cluster: Cluster,
+    names: TopicNames,
+    partition: int,
+    *,
+    start: int,
+    end: int,
+    wanted: Mapping[Key, int | None],
+) -> dict[Key, First]:
+    """Return the first decision of each transaction that has one in [start, end).
+
+    An op that the table of `serde.protocol` does not allow has no effect, and neither has one that
+    is not believed (`serde.verifier`). One that names a half offset beyond the end of the half
+    partition has its effect (rule 1, `Ledger.half_end`).
+
+    Args:
+        cluster: Where.
+        names: Of the installation.
+        partition: The pair.
+        start: Op offset below which there is no decision of these transactions.
+        end: An op offset that the log has had as its end.
+        wanted: Transaction -> when its first half message was appended; None: not known.
+
+    Raises:
+        AdminError: the op partition cannot be read to `end`, as behind an open kafka_txn.
+    """
+    found: dict[Key, First] = {}
+    for record in cluster.read(names.op, partition, start=start, end=end):
+        op = _op(record, cluster.signatures.verifier)
+        if op is None:
+            continue
+        key = op.transaction_id, op.resume_count, op.producer_group
+        if key not in wanted or key in found:
+            continue
+        first_ms = wanted[key]
+        state = state_after(
+            op,
+            State.UNDECIDED,
+            op_append_ms=record.append_ms,
+            first_append_ms=NO_APPEND_MS if first_ms is None else first_ms,
+        )
+        if state is not None:
+            found[key] = First(record.offset, state, op)
+    return found
+
+
+def _op(record: LogRecord, verifier: Verifier | None) -> Op | None:
+    try:
+        return record.op(verifier)
+    except DecodeError:
+        return None

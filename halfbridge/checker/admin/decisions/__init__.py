@@ -1,1 +1,0 @@
-"""An operator's decisions: what is asked for, what would happen, which decision is first."""
