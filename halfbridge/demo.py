@@ -31,12 +31,10 @@ from halfbridge.serde.settings import variable
 from halfbridge.sql import Fence, FencedError
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import ChildFailedError, Children, Interrupts
-from halfbridge.testkit.client_log import ClientLog, read_client_logs
-from halfbridge.testkit.history import Anomaly
+from halfbridge.testkit.history import Anomaly, ClientLog, read_client_logs
 from halfbridge.testkit.judge import judge
-from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import read_all, read_ops
-from halfbridge.testkit.stack import HalfbridgeStack
+from halfbridge.testkit.stack import DaemonProgress, HalfbridgeStack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

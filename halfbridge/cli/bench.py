@@ -76,11 +76,11 @@ def bench(**values: Any) -> int:
     from halfbridge.bench.run import run_bench
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
     from halfbridge.spark_jobs.session.locked_jars import JarsError
+    from halfbridge.testkit.broker import BrokerStartError
     from halfbridge.testkit.children import (
         ChildFailedError,
         InterruptedRunError,
     )
-    from halfbridge.testkit.node import BrokerStartError
 
     config = BenchConfig(
         messages=values["messages"],

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.connect.rest import ConnectError, ConnectRest
 from halfbridge.spark_jobs.session.jvm import find_java
+from halfbridge.testkit.broker import FRUGAL_FLAGS, STOP_S_MAX
 from halfbridge.testkit.jars import connect_jars, connector_jars
-from halfbridge.testkit.node import FRUGAL_FLAGS, STOP_S_MAX
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 from halfbridge.testkit.ready import READY_S_MAX
 from halfbridge.testkit.watchdog import Watchdog

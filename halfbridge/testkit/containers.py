@@ -14,7 +14,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import get_docker_host
 
 from halfbridge.serde.settings import load
-from halfbridge.testkit.choice import KafkaChoice
+from halfbridge.testkit.jars import KafkaChoice
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, internal_topics
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready

@@ -1,4 +1,4 @@
-"""Jars of a Kafka broker and of Kafka Connect, each with the log binding that its slf4j takes.
+"""Which Kafka is wanted, and the jars of a broker and of Kafka Connect, with their log binding.
 
     python -m halfbridge.testkit.jars 4.2.0 > halfbridge/testkit/kafka-4.2.0.lock
     python -m halfbridge.testkit.jars GROUP:ARTIFACT:VERSION...
@@ -15,17 +15,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.settings import load
+from halfbridge.serde.settings import load, setting, variable
 from halfbridge.spark_jobs.session.locked_jars import (
     JarsError,
     cache_of_jars,
     locked_jars,
     repository_url,
 )
-from halfbridge.testkit.choice import VERSION_VARIABLE, KafkaChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+KAFKA_VERSION = "4.2.0"
+BOOTSTRAP_VARIABLE = variable("test_bootstrap")
+DOCKER_VARIABLE = variable("test_docker")
+IMAGE_VARIABLE = variable("test_image")
+VERSION_VARIABLE = variable("kafka_version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaChoice:
+    """Settings of the testkit; each is a variable."""
+
+    test_bootstrap: str = setting("", doc="host:port of a cluster that runs already.")
+    test_docker: str = setting("", doc="1: Docker before the embedded broker; 0: never Docker.")
+    test_image: str = setting("", doc="Image of the broker in Docker; default: the pinned one.")
+    kafka_version: str = setting(KAFKA_VERSION, doc="Version of the embedded broker.")
+
 
 _HERE = Path(__file__).parent
 _CONNECT_VERSION = "4.2.0"

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from halfbridge.testkit.memory import MemoryStack
-    from halfbridge.testkit.own_topics import OwnTopics
     from halfbridge.testkit.source import KafkaSource
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 
 _KINDS = ("memory", "embedded", "docker")
 _OPTION = "--halfbridge-stack"
@@ -98,7 +97,7 @@ def halfbridge_topics(
     halfbridge_stack: HalfbridgeStack | MemoryStack, topic_prefix: str
 ) -> OwnTopics:
     """Return a maker of topics that no other test has: `halfbridge_topics.create("orders")`."""
-    from halfbridge.testkit.own_topics import OwnTopics  # noqa: PLC0415  (pytest loads the plugin always)
+    from halfbridge.testkit.stack import OwnTopics  # noqa: PLC0415  (pytest loads the plugin always)
 
     return OwnTopics(halfbridge_stack, topic_prefix)
 

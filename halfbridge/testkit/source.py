@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.settings import load
-from halfbridge.testkit.choice import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice
+from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice
 from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
 

@@ -7,15 +7,27 @@
         stack.wait_until_decided()
         records = stack.read_committed(topic)
 
-With pytest take the fixtures `halfbridge_stack` and `halfbridge_topics` instead.
+The daemon is a process, as operators run it; `DaemonProgress` reads how far it has come from the
+offsets that its group commits. With pytest use the fixtures `halfbridge_stack` and
+`halfbridge_topics` instead.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+import urllib.error
+import urllib.request
+from collections import deque
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from halfbridge.bridge import TransactionProducer
@@ -24,13 +36,15 @@ from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.admin import delete_topics
 from halfbridge.kafka.errors import KafkaFailure
-from halfbridge.testkit.daemon import DaemonProcess
-from halfbridge.testkit.ports import free_ports
-from halfbridge.testkit.progress import DaemonProgress
+from halfbridge.serde.settings import to_plain
+from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all
+from halfbridge.testkit.ready import READY_S_MAX
 from halfbridge.testkit.source import open_kafka
+from halfbridge.testkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +52,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from halfbridge.bridge import MessageView, Resolution
+    from halfbridge.serde.topics import TopicNames
     from halfbridge.testkit.history import ReadRecord
+    from halfbridge.testkit.memory import MemoryStack
 
 PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
@@ -54,8 +70,6 @@ _SETTINGS: dict[str, Any] = {
     "session_timeout_ms": 30_000,
     "slot": "testkit",
 }
-
-
 _T = TypeVar("_T")
 
 
@@ -290,3 +304,189 @@ def _again(call: Callable[[], _T]) -> _T:
             return call()
         time.sleep(_PAUSE_S)
     return call()
+
+
+class OwnTopics:
+    """Real topics that belong to one test: what another one sends never comes out of them.
+
+    Args:
+        stack: Where they are made; they are deleted with it.
+        prefix: Before each name.
+    """
+
+    def __init__(self, stack: HalfbridgeStack | MemoryStack, prefix: str) -> None:
+        self._stack = stack
+        self.prefix = prefix
+
+    def create(self, name: str, *, partitions: int = 1) -> str:
+        """Make a topic, and return its full name."""
+        return self._stack.create_topic(self.prefix + name, partitions=partitions)
+
+
+STOP_S_MAX = 12.0  # the daemon drains within 10 s
+_ASK_S_MAX = 5.0  # the daemon answers from memory
+_LOG_LINES = 30  # a screen
+
+
+class DaemonError(RuntimeError):
+    """The daemon did not start, or has ended; the message has the last lines of its log."""
+
+
+class DaemonProcess:
+    """`halfbridge checker run`, ended with whoever started it. Not thread-safe.
+
+    Args:
+        config: Its settings; `metrics_port` must be given, for readiness is asked there.
+    """
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._config = config
+        self._directory = Path(tempfile.mkdtemp(prefix="halfbridge-daemon-"))
+        self._log = self._directory / "checker.log"
+        self._watchdog: Watchdog | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, or start it again after `kill`; return when every worker is ready.
+
+        Raises:
+            DaemonError: it ended, or was not ready in time.
+        """
+        if self._watchdog is None:
+            self._watchdog = Watchdog(self._directory)
+        settings = self._directory / "checker.toml"
+        settings.write_text(_as_toml(self._config), "utf-8")
+        command = [sys.executable, "-m", "halfbridge", "checker", "run", "--config", str(settings)]
+        # What stands in a developer's environment is about another daemon.
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+        with self._log.open("ab") as log:
+            self._process = self._watchdog.start(
+                [command], stdout=log, stderr=subprocess.STDOUT, env=environ
+            )
+        deadline = time.monotonic() + READY_S_MAX
+        while not self._is_ready():
+            self.check_running()
+            if time.monotonic() > deadline:
+                raise DaemonError(f"the daemon is not ready after {READY_S_MAX:g} s{self._tail()}")
+            time.sleep(_POLL_S)
+
+    def check_running(self) -> None:
+        """Return while it runs.
+
+        Raises:
+            DaemonError: it has ended by itself.
+        """
+        if self._process is None:
+            raise DaemonError("the daemon does not run: start it")
+        status = self._process.poll()
+        if status is not None:
+            raise DaemonError(f"the daemon ended with status {status}{self._tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL for all of it; `start` starts it again on the same slot. Idempotent."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in order, and remove its files. Idempotent."""
+        self._end(signal.SIGTERM)
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self._watchdog = None
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or self._watchdog is None:
+            return
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._watchdog.forget(process.pid)
+
+    def _is_ready(self) -> bool:
+        url = f"http://{HOST}:{self._config.metrics_port}/readyz"
+        try:
+            with urllib.request.urlopen(url, timeout=_ASK_S_MAX) as answer:
+                return bool(answer.status == 200)  # noqa: PLR2004  # HTTP's "OK"
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def _tail(self) -> str:
+        with self._log.open(encoding="utf-8", errors="replace") as lines:
+            return "\n" + "".join(deque(lines, maxlen=_LOG_LINES))
+
+
+def _as_toml(config: CheckerConfig) -> str:
+    """Return the settings as a file; every JSON string, number and boolean is one of TOML too."""
+    plain = to_plain(config)
+    kafka = plain.pop("kafka")
+    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if value is not None]
+    lines += ["[kafka]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in kafka.items())]
+    return "\n".join(lines) + "\n"
+
+
+_CALL_S_MAX = 20.0  # a broker that has just started may need seconds
+
+
+class DaemonProgress:
+    """Asks the brokers, never the daemon: it tells the truth while the daemon is dead, too.
+
+    A context manager. Not thread-safe.
+
+    Args:
+        bootstrap_servers: Where the installation is.
+        names: Of its topics; they exist.
+    """
+
+    def __init__(self, bootstrap_servers: str, names: TopicNames) -> None:
+        self._topics = (names.half, names.op)
+        kafka, servers = system_ports().kafka, {"bootstrap.servers": bootstrap_servers}
+        self._admin = kafka.admin(servers)
+        self._reader = kafka.reader(
+            {
+                **servers,
+                "group.id": names.daemon_group,  # asked about, never joined
+                "isolation.level": "read_uncommitted",  # an open kafka_txn is not over
+            }
+        )
+
+    def left(self) -> list[str]:
+        """Return one line for each partition with something undecided, or not yet visible.
+
+        Brokers that cannot be asked at this moment are a line too.
+        """
+        try:
+            known = self._admin.topics(_CALL_S_MAX)
+            # A broker that is just coming back may not know them yet: that is no sign of an end.
+            unknown = [each for each in self._topics if each not in known]
+            if unknown:
+                return [f"{topic} is not there" for topic in unknown]
+            places = [
+                (topic, partition)
+                for topic in self._topics
+                for partition in range(known[topic].partitions)
+            ]
+            # In this order: H moves past what was put back in the kafka_txn that writes the copies.
+            committed = self._reader.committed(places, _CALL_S_MAX)
+            ends = {place: self._reader.ends(place, _CALL_S_MAX)[1] for place in places}
+        except KafkaFailure as failure:
+            return [str(failure)]
+        return [
+            f"{topic}[{number}] is done up to {done.offset} of {end} {done.metadata}"
+            for (topic, number), end in ends.items()
+            if (done := committed[topic, number]).offset < end
+        ]
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfbridge.testkit.history import ReadRecord
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database, OwnDatabase
 
 pytestmark = pytest.mark.broker

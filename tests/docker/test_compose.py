@@ -20,7 +20,7 @@ from confluent_kafka.admin import NewTopic
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.demo import BRINK, TOPICS, Kind, make_plan
 from halfbridge.kafka.admin import AdminClient
-from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
+from halfbridge.testkit.jars import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all
 from tests.kit.http import answer_of

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge import Message, Resolution
-from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.containers import (
     IMAGE,
     REDPANDA_IMAGE,
@@ -23,6 +22,7 @@ from halfbridge.testkit.containers import (
     RedpandaContainer,
     broker_container,
 )
+from halfbridge.testkit.jars import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.docker.image import succeeds
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.choice import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE
+from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE
 from tests.test_readme import users_test_on_kafka
 
 if TYPE_CHECKING:

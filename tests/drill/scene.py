@@ -10,7 +10,7 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.doctor.facts import Finding
 from halfbridge.checker.status import Health, Status
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.producer import MemoryProducer
+from halfbridge.testkit.memory.programs import MemoryProducer
 from tests.deploy.promql import rules
 from tests.unit.checker.admin.doctor.scene import found_by
 

@@ -18,7 +18,7 @@ from halfbridge.checker.admin.init import InitRequest, init_partition
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.rights import Rights
+from halfbridge.testkit.memory.broker import Rights
 from tests.deploy.promql import rules
 from tests.drill.scene import GROUP, TOPIC, Drill, unknown
 from tests.kit.dead_letters import Scene

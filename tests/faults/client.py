@@ -26,7 +26,7 @@ from halfbridge.bridge import (
     TransactionProducer,
 )
 from halfbridge.serde.records import OpKind
-from halfbridge.testkit.client_log import ClientLog
+from halfbridge.testkit.history import ClientLog
 from tests.faults.database import LocalDatabase
 from tests.faults.plan import Kind, Planned, planned
 from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, live, parser_of

@@ -30,11 +30,10 @@ from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.children import STOP_S_MAX
-from halfbridge.testkit.client_log import read_client_logs
-from halfbridge.testkit.history import Outcome
+from halfbridge.testkit.history import Outcome, read_client_logs
 from halfbridge.testkit.judge import judge
-from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import READ_S_MAX, load_records, read_all, read_ops
+from halfbridge.testkit.stack import DaemonProgress
 from tests.check_oracle import unexpected_in
 from tests.faults.plan import Kind
 from tests.kit.load import PRODUCER_GROUP, QUIET, READY, REAL_TOPICS

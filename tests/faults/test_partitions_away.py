@@ -30,7 +30,7 @@ from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.identity import TransactionIds
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.broker import EmbeddedCluster
 from halfbridge.testkit.reader import Witness, read_all
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.http import answer_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.client_log import read_client_logs
+from halfbridge.testkit.history import read_client_logs
 from halfbridge.testkit.jars import broker_jars
 from tests.faults.plan import Kind, planned
 from tests.faults.scene import PATIENT

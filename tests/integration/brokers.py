@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.locked_jars import JarsError
-from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.broker import EmbeddedBroker, EmbeddedCluster
 from halfbridge.testkit.pytest_plugin import leave_out
 
 if TYPE_CHECKING:

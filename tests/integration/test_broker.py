@@ -15,8 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.kafka.admin import AdminClient
-from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker
-from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker, EmbeddedCluster
 from tests.kit.caches import ARCHIVE_S_MAX, archives, maps, own_cache
 from tests.kit.waiting import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from halfbridge.spark_jobs.session.locked_jars import lock_of, read_lock
-from halfbridge.testkit.choice import KAFKA_VERSION
+from halfbridge.testkit.jars import KAFKA_VERSION
 
 pytestmark = pytest.mark.broker
 

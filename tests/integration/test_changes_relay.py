@@ -22,7 +22,7 @@ from halfbridge.kafka.admin import AdminClient, delete_topics
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import DeadReason
-from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.broker import EmbeddedCluster
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.changes_relay import WAIT_S_MAX, Relay, judged, letters_of, row_of
 from tests.kit.debezium import plain, with_schema
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfbridge.testkit.history import ReadRecord
-    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import OwnTopics
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 3

@@ -10,8 +10,7 @@ from confluent_kafka.admin import NewTopic
 
 from halfbridge.checker.admin.shape import Layout, wanted_topics
 from halfbridge.checker.loop import assignment
-from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.broker import EmbeddedBroker, EmbeddedCluster
 from tests.integration.brokers import started
 from tests.integration.installation import HALF_RETENTION_MS, Installation
 from tests.kit.waiting import until

@@ -11,14 +11,12 @@ from halfbridge import Message, MessageView, Resolution
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.daemon import DaemonError
-from halfbridge.testkit.progress import DaemonProgress
-from halfbridge.testkit.stack import HalfbridgeStack
+from halfbridge.testkit.stack import DaemonError, DaemonProgress, HalfbridgeStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import OwnTopics
 
 pytestmark = pytest.mark.broker
 

@@ -12,8 +12,8 @@ import pytest
 
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.stack import DaemonProcess
 from tests.integration.installation import GROUP
 from tests.kit.http import answer_of
 from tests.kit.processes import children_of

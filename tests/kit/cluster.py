@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.node import BrokerStartError
+from halfbridge.testkit.broker import BrokerStartError, EmbeddedCluster
 from tests.kit.proxy import KafkaProxy, ProxyError, Route
 
 if TYPE_CHECKING:

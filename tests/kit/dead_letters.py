@@ -14,8 +14,8 @@ from halfbridge.serde.headers import DEAD_MARK as MARK_HEADER
 from halfbridge.serde.headers import HALF, real_identity
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource, new_half, new_op
 from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.client import Kind, Network
 from halfbridge.testkit.memory.machine import MemoryKafka
-from halfbridge.testkit.memory.network import Kind, Network
 from halfbridge.testkit.memory.process import ProcessDeadError
 
 if TYPE_CHECKING:

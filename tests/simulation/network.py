@@ -6,8 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.kafka.errors import KafkaFailure
+from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
 from halfbridge.testkit.memory.log import Row
-from halfbridge.testkit.memory.network import Kind, Network, NoAnswerError
 from tests.simulation import trouble
 from tests.simulation.settings import LATE_MS, NAMES
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.progress import parse_progress
+from halfbridge.testkit.memory.broker import Rights
 from halfbridge.testkit.memory.member import MemoryMember
-from halfbridge.testkit.memory.rights import Rights
 from tests.simulation.settings import (
     ALLOWED,
     GROUPS,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Delivery, Plan
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.serde.records import HalfMetadata
-    from halfbridge.testkit.memory.seat import Membership
+    from halfbridge.testkit.memory.group import Membership
 
 # What a leader of a moment ago does not know of.
 OLD_RECORDS = 4

@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.audit.verdict import DELIVERED, ROLLED_BACK
 from halfbridge.testkit.memory import MemoryStack, Step
-from halfbridge.testkit.memory.network import Kind, Network
+from halfbridge.testkit.memory.client import Kind, Network
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Tape
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop

@@ -11,8 +11,7 @@ from sqlalchemy import Engine, make_url
 from halfbridge.sql.inbox import Inbox
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.children import Children, Interrupts
-from halfbridge.testkit.own_topics import OwnTopics
-from halfbridge.testkit.stack import HalfbridgeStack
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.faults.stage import Stage
 from tests.integration.producing import Cluster
 from tests.sql.databases import (

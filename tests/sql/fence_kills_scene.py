@@ -17,8 +17,7 @@ from sqlalchemy import insert, select
 
 from halfbridge.serde.records import OpKind
 from halfbridge.sql import Fence, Inbox
-from halfbridge.testkit.client_log import read_client_logs
-from halfbridge.testkit.history import Claim, Outcome
+from halfbridge.testkit.history import Claim, Outcome, read_client_logs
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import read_all, read_ops
 from tests.kit.load import PRODUCER_GROUP, READY

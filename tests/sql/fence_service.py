@@ -36,7 +36,7 @@ from halfbridge.bridge import (
 )
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.serde.records import OpKind
-from halfbridge.testkit.client_log import ClientLog
+from halfbridge.testkit.history import ClientLog
 from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, TICK_S, live, parser_of
 from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
 from tests.sql.fence_troubles import Engines, Rival

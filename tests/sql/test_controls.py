@@ -22,8 +22,7 @@ from tests.sql.fence_service import DECIDED
 from tests.sql.relaying import scene
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.faults.stage import Stage
     from tests.sql.databases import Database
 

@@ -20,8 +20,7 @@ from tests.sql.fence_scene import Scene, on, work
 
 if TYPE_CHECKING:
     from halfbridge.serde.records import DeadLetter
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker

@@ -20,8 +20,7 @@ from tests.sql.fence_scene import Scene, work
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.integration.producing import Cluster
     from tests.sql.databases import ProxiedDatabase
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.bridge.message_transaction import Transaction
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker

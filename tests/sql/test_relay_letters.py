@@ -23,8 +23,7 @@ from halfbridge.sql.tables import NowMs
 from tests.sql.relaying import running, scene, states_of, wait_until
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
 
 HOUR_MS = 3_600_000

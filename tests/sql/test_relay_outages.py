@@ -12,8 +12,7 @@ from halfbridge.sql.local_messages.sending import RelayStep
 from tests.sql.relaying import running, scene, wait_until
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.own_topics import OwnTopics
-    from halfbridge.testkit.stack import HalfbridgeStack
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database, OwnDatabase
 
 pytestmark = pytest.mark.broker

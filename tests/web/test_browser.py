@@ -17,8 +17,8 @@ import pytest
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.records import OpKind, OpSource
-from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.stack import DaemonProcess
 from halfbridge.web.pages.table import NAVIGATION
 from tests.integration.installation import GROUP, Installation
 from tests.kit.chromium import LOADED, PHONE, WINDOW, Browser, browsing

@@ -11,11 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.memory.crash import CrashNotReachedError
-    from halfbridge.testkit.memory.crash_runs import DisagreementError, every_crash
+    from halfbridge.testkit.memory.crash import CrashNotReachedError, Step
     from halfbridge.testkit.memory.process import ProcessDeadError
-    from halfbridge.testkit.memory.stack import MemoryStack
-    from halfbridge.testkit.memory.step import Step
+    from halfbridge.testkit.memory.stack import DisagreementError, MemoryStack, every_crash
 
 __all__ = [
     "CrashNotReachedError",
@@ -28,11 +26,11 @@ __all__ = [
 
 _HOMES = {
     "CrashNotReachedError": "crash",
-    "DisagreementError": "crash_runs",
+    "DisagreementError": "stack",
     "MemoryStack": "stack",
     "ProcessDeadError": "process",
-    "Step": "step",
-    "every_crash": "crash_runs",
+    "Step": "crash",
+    "every_crash": "stack",
 }
 
 

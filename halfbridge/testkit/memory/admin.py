@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import SeenCluster
-from halfbridge.testkit.memory.client import Client, timed_out
-from halfbridge.testkit.memory.network import Kind, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

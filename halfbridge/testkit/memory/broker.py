@@ -5,31 +5,28 @@ Every method is one request; clients send them through a `Network`. Nothing here
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import Edge, SeenPartition, SeenTopic
 from halfbridge.testkit.memory.group import Group, check_metadata
+from halfbridge.testkit.memory.log import Topic, check_name, check_settings
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
-from halfbridge.testkit.memory.topics import Topic, check_name, check_settings
 from halfbridge.testkit.memory.transactions import Coordinator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from halfbridge.kafka.ports import NewTopic, Place
-    from halfbridge.testkit.memory.group import Offsets
+    from halfbridge.testkit.memory.group import Membership, Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Partition, Row
-    from halfbridge.testkit.memory.rights import Rights
     from halfbridge.testkit.memory.scheduler import Scheduler
-    from halfbridge.testkit.memory.seat import Membership
 
 # How often a broker looks for records that are too old (log.retention.check.interval.ms).
 _RETENTION_LOOK_NS = 300_000 * NS_PER_MS
 _NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
-
-
 # Of a topic, as kafka-acls writes them.
 _OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
 
@@ -340,3 +337,18 @@ class Broker:
 
 def _not_allowed() -> KafkaFailure:
     return KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED, "Broker: Topic authorization failed")
+
+
+@dataclass(slots=True)
+class Rights:
+    """What clients may not do, by topic.
+
+    Attributes:
+        unread: Topics that they may not read.
+        unwritten: Topics that they may not write to.
+        unseen: Topics that they may not even see.
+    """
+
+    unread: set[str] = field(default_factory=set)
+    unwritten: set[str] = field(default_factory=set)
+    unseen: set[str] = field(default_factory=set)

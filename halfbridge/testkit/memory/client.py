@@ -1,12 +1,15 @@
-"""What all clients have in common: properties, requests, and what they tell when polled."""
+"""What all clients have in common: properties, requests, callbacks at a poll, and the network.
+
+A test that wants faults between clients and brokers uses a subclass of `Network`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.testkit.memory.network import Kind, NoAnswerError
 from halfbridge.testkit.memory.process import NS_PER_S
 
 if TYPE_CHECKING:
@@ -14,11 +17,10 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Place, SeenTopic
     from halfbridge.testkit.memory.broker import Broker
-    from halfbridge.testkit.memory.network import Network
-    from halfbridge.testkit.memory.process import Process
+    from halfbridge.testkit.memory.process import Process, ProcessClient
+    from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
-
 # How soon a client asks again that had no answer (retry.backoff.ms).
 _BACKOFF_MS = 100
 
@@ -152,3 +154,95 @@ class Client:
 def timed_out(text: str = "Local: Timed out") -> KafkaFailure:
     """Return what a client says when nobody answers."""
     return KafkaFailure(Code.TIMED_OUT, text, is_retriable=True)
+
+
+# Of one partition in one fetch: as many as the daemon takes at once.
+_FETCH_RECORDS_MAX = 5_000
+
+
+class Kind(Enum):
+    """What is asked of a broker."""
+
+    METADATA = "metadata"
+    ENDS = "ends"
+    SETTINGS = "settings"
+    RIGHTS = "rights"
+    MEMBERS = "members"
+    CREATE_TOPIC = "create topic"
+    ADD_PARTITIONS = "add partitions to a topic"
+    ALTER_SETTINGS = "alter settings of a topic"
+    DELETE_RECORDS = "delete records"
+    FETCH = "fetch"
+    FETCH_OFFSETS = "fetch offsets"
+    COMMIT_OFFSETS = "commit offsets"
+    JOIN = "join"
+    LEAVE = "leave"
+    PRODUCE = "produce"
+    INIT = "init producer"
+    ADD_TO_TXN = "add to kafka_txn"
+    TXN_OFFSETS = "offsets of a kafka_txn"
+    END_TXN = "end kafka_txn"
+
+
+class NoAnswerError(Exception):
+    """No answer came in time: the request was done, or is still under way, or never came."""
+
+
+class Network:
+    """Carries every request; this one does so at once and without fail.
+
+    A subclass that overrides `request` may raise NoAnswerError before or after `do()`, keep `do`
+    and call it later, wait first, or call the client's `connection_lost`. What it raises besides
+    is taken for the broker's answer (KafkaFailure).
+
+    Attributes:
+        is_direct: Nothing waits in `request`. Else questions that must not wait are asked by
+            tasks of their own.
+        gives_way: Every request lets others go on first, so that a driver may choose who acts,
+            or who dies, between any two requests. Such a network is not direct.
+        is_down: No broker answers, at once, as if their machines were gone; for tests to set.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, gives_way: bool = False) -> None:
+        self.scheduler = scheduler
+        self.gives_way = gives_way
+        self.is_direct = not gives_way
+        self.is_down = False
+
+    def request(
+        self,
+        client: ProcessClient,
+        kind: Kind,
+        place: Place | str | None,
+        do: Callable[[], T],
+        timeout_s: float,
+    ) -> T:
+        """Have a request done and return its answer.
+
+        Args:
+            client: Who asks.
+            kind: What for.
+            place: Of which partition, group, topic or transactional id; None: of none.
+            do: What the broker does.
+            timeout_s: How long the client waits for the answer.
+
+        Raises:
+            NoAnswerError: nothing came in time.
+            KafkaFailure: as the broker says.
+        """
+        del kind, place, timeout_s
+        if self.gives_way:
+            self.scheduler.give_way(client.process)
+        if self.is_down:
+            raise NoAnswerError
+        return do()
+
+    def reaches(self, process: Process) -> bool:
+        """Tell whether heartbeats of a process arrive, and what brokers tell it."""
+        del process
+        return not self.is_down
+
+    def records_max(self, client: ProcessClient, place: Place) -> int:
+        """Return how many records a fetch brings at most."""
+        del client, place
+        return _FETCH_RECORDS_MAX

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.testkit.memory.process import Process
-    from halfbridge.testkit.memory.scheduler import Scheduler
-    from halfbridge.testkit.memory.task import Task
+    from halfbridge.testkit.memory.scheduler import Scheduler, Task
 
 _OUTSIDE = 1  # identity of the code outside all tasks
 

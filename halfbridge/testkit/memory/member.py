@@ -6,11 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.testkit.memory.network import Kind, NoAnswerError
-from halfbridge.testkit.memory.no_record import ErrorRecord
+from halfbridge.testkit.memory.client import Kind, NoAnswerError
+from halfbridge.testkit.memory.group import NO_GENERATION, Membership
 from halfbridge.testkit.memory.process import NS_PER_MS
-from halfbridge.testkit.memory.reader import MemoryReader
-from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
+from halfbridge.testkit.memory.reader import ErrorRecord, MemoryReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -18,21 +18,22 @@ from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
+from halfbridge.testkit.memory.process import NS_PER_MS, NS_PER_S, ProcessDeadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from greenlet import greenlet
+
+    from halfbridge.testkit.memory.process import Process
+
+
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError as error:
     raise ImportError(
         "the broker in memory needs greenlet: pip install 'halfbridge[memory]'"
     ) from error
-
-from halfbridge.testkit.memory.process import NS_PER_MS, NS_PER_S, ProcessDeadError
-from halfbridge.testkit.memory.task import Task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.testkit.memory.process import Process
-
 # The virtual time at the beginning, ms since 1970: 2033-05-18, so that no test takes it for today.
 BEGAN_MS = 2_000_000_000_000
 # A loop that asks without ever waiting takes time in reality. Here the time stands still while
@@ -41,7 +42,6 @@ ROUNDS_MAX = 1_000
 _SPUN_NS = NS_PER_MS
 # How often a task that is ended with its scheduler may swallow that, before it is left alone.
 _THROWS_MAX = 100
-
 # Schedulers that were not closed. A suspended greenlet that nothing refers to is ended by an
 # exception, which runs its `finally` blocks: a process that was killed would clean up after itself.
 _open: set[Scheduler] = set()
@@ -287,3 +287,40 @@ class Scheduler:
 def ns_of(seconds: float) -> int:
     """Return nanoseconds, rounded up, so that a wait for what is left of one always moves time."""
     return max(0, ceil(seconds * NS_PER_S))
+
+
+class Task:
+    """A call that runs beside others; as `ports.Running`.
+
+    Attributes:
+        process: Whose it is.
+        name: For people.
+        ident: No two tasks of a scheduler have the same; 1 is the code outside all tasks.
+        is_ended: It has returned or raised.
+    """
+
+    __slots__ = ("_scheduler", "deadline_ns", "greenlet", "hub", "ident", "is_ended", "name",
+                 "process", "ready", "throws")  # fmt: skip
+
+    def __init__(self, scheduler: Scheduler, process: Process, name: str, ident: int) -> None:
+        self._scheduler = scheduler
+        self.process = process
+        self.name = name
+        self.ident = ident
+        self.is_ended = False
+        self.ready: Callable[[], bool] | None = None
+        self.deadline_ns: int | None = 0
+        self.greenlet: greenlet
+        self.hub: greenlet
+        self.throws = 0
+
+    def is_alive(self) -> bool:
+        """Tell whether it has not ended."""
+        return not self.is_ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        scheduler = self._scheduler
+        current = scheduler.current
+        process = self.process if current is None else current.process
+        scheduler.wait(process, lambda: self.is_ended or self.process.is_dead, timeout)

@@ -10,30 +10,40 @@
 Nothing needs Java, Docker or a thread. Producer and daemon are the shipped ones; the brokers, the
 clocks and the threads below them are those of `halfbridge.testkit.memory.machine`. With pytest take
 the fixture `halfbridge_memory`.
+
+`every_crash` runs one test once for each step at which its client may die.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.checker.admin.shape import Layout, wanted_topics
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.testkit.memory.crash import Crash, Crashes, WatchedKafka
-from halfbridge.testkit.memory.daemon import MemoryDaemon
-from halfbridge.testkit.memory.installation import DeadMessage, Installation
-from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.passing import Passing
-from halfbridge.testkit.memory.producer import MemoryProducer
-from halfbridge.testkit.memory.step import Step
+from halfbridge.kafka.ports import NewTopic
+from halfbridge.serde.avro import DEAD_LETTER, OP
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.headers import DEAD, parse_half
+from halfbridge.serde.progress import START
+from halfbridge.serde.records import OpKind
+from halfbridge.testkit.history import ReadRecord
+from halfbridge.testkit.memory.crash import Crash, Crashes, CrashNotReachedError, Step, WatchedKafka
+from halfbridge.testkit.memory.machine import Machine, Passing
+from halfbridge.testkit.memory.programs import MemoryDaemon, MemoryProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from typing_extensions import Self
 
     from halfbridge.bridge import Answer, MessageView, Resolution
-    from halfbridge.testkit.history import ReadRecord
+    from halfbridge.kafka.ports import Place
+    from halfbridge.serde.records import DeadLetter, Op
+    from halfbridge.serde.topics import TopicNames
+    from halfbridge.testkit.memory.broker import Broker
+    from halfbridge.testkit.memory.log import Record
 
 PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 ADDRESS = "memory"
@@ -290,3 +300,179 @@ class _Started:
     def dead(self) -> list[tuple[MemoryProducer, dict[str, Any]]]:
         """Return the clients that have died and were not replaced."""
         return [made for made in self.made if made[0].process.is_dead]
+
+
+# Virtual: an undecided transaction is given up after 72 h (transaction_age_ms_max).
+_SETTLED_S_MAX = 80 * 3_600.0
+Said = tuple[object, object]
+
+
+class DisagreementError(AssertionError):
+    """After a crash the database and the topic do not say the same."""
+
+
+def every_crash(
+    test: Callable[[MemoryStack, Step | None], Callable[[], Said]],
+    *,
+    steps: Iterable[Step] = tuple(Step),
+    **settings: Any,
+) -> None:
+    """Run `test` without a crash, then once for each step; assert that database and topic agree.
+
+    Each run has a new installation, and should have a new database. After the crash a new client is
+    started, and time passes until every transaction is decided.
+
+    Args:
+        test: Called with the installation and the step. `test` runs the code that is to die in
+            `with stack.crash_at(step)`, and returns a function. That function is called once all
+            is settled, and returns what the database says and what the topic says.
+        steps: Those that the code comes to.
+        settings: As MemoryStack takes them.
+
+    Raises:
+        DisagreementError: they do not say the same; or, without a crash, the database says nothing,
+            so that no run would show anything.
+        CrashNotReachedError: the code never comes to a step.
+    """
+    for step in (None, *steps):
+        name = "no crash" if step is None else step.name
+        with MemoryStack(**settings) as stack:
+            says = test(stack, step)
+            if step is not None and not stack.deaths:
+                raise CrashNotReachedError(f"the test runs nothing in stack.crash_at({step})")
+            if stack.has_crashed:
+                stack.restart()
+            stack.wait_until_decided(_SETTLED_S_MAX)
+            database, topic = says()
+        if database != topic:
+            raise DisagreementError(f"{name}: the database says {database!r}, the topic {topic!r}")
+        if step is None and not database:
+            raise DisagreementError(f"{name}: the database says {database!r}: nothing is tested")
+
+
+_DECISIONS = frozenset((OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A record of the dead-letter topic.
+
+    Attributes:
+        transaction_id: Of the transaction that was given up; empty where none can be read.
+        letter: Why the record stands there.
+        record: Key, value and headers as they were given, and the daemon's own headers.
+    """
+
+    transaction_id: str
+    letter: DeadLetter
+    record: ReadRecord
+
+
+class Installation:
+    """Topics of one installation on brokers in memory.
+
+    Args:
+        broker: The brokers.
+        names: Of the topics.
+        partitions: Of half and op topic.
+    """
+
+    def __init__(self, broker: Broker, names: TopicNames, *, partitions: int) -> None:
+        self._broker = broker
+        self._names = names
+        self._numbers = range(partitions)
+        for shape in wanted_topics(names, Layout(partitions=partitions, replication_factor=1)):
+            settings = {each.key: each.value for each in shape.settings}
+            broker.create_topic(NewTopic(shape.name, shape.partitions, 1, settings))
+        group = broker.group(names.daemon_group)
+        group.store(
+            group.next_commit(),
+            {
+                **{(names.half, number): (START.half, "") for number in self._numbers},
+                **{(names.op, number): (START.op, START.metadata()) for number in self._numbers},
+            },
+        )
+
+    def create_topic(self, name: str, *, partitions: int) -> None:
+        """Make a real topic."""
+        self._broker.create_topic(NewTopic(name, partitions, 1, {}))
+
+    def read(self, topic: str) -> list[ReadRecord]:
+        """Return what read_committed readers see of a topic, per partition in offset order."""
+        return [_read(record) for record in self._records(topic)]
+
+    def dead_letters(self) -> list[DeadMessage]:
+        """Return what stands in the dead-letter topic, without an operator's marks."""
+        return [
+            DeadMessage(_life(record)[0], _letter(record), _read(record))
+            for record in self._records(self._names.dead)
+            if (record.headers() or [("", None)])[-1][0] == DEAD
+        ]
+
+    def undecided(self) -> list[str]:
+        """Return the ids of transactions that nobody has decided, in the order of half offsets.
+
+        These have a half message behind the offset up to which the daemon is done, and no COMMIT,
+        ROLLBACK or DISCARD in the op topic.
+        """
+        decided = {
+            (op.transaction_id, op.resume_count)
+            for record in self._records(self._names.op)
+            if (op := _op(record)) is not None and op.kind in _DECISIONS
+        }
+        lives = dict.fromkeys(
+            life
+            for record in self._records(self._names.half)
+            if (record.offset() or 0) >= self._done((self._names.half, record.partition() or 0))
+            if (life := _life(record))[0]
+        )
+        return [life[0] for life in lives if life not in decided]
+
+    def left(self) -> list[str]:
+        """Return one line for each partition with something undecided, or not yet visible."""
+        return [
+            f"{topic}[{number}] is done up to {done} of {end}"
+            for topic in (self._names.half, self._names.op)
+            for number in self._numbers
+            if (done := self._done((topic, number)))
+            < (end := self._broker.partition((topic, number)).end)
+        ]
+
+    def _done(self, place: Place) -> int:
+        return self._broker.group(self._names.daemon_group).committed[place][1]
+
+    def _records(self, topic: str) -> Iterator[Record]:
+        for partition in self._broker.topic(topic).partitions:
+            records, _ = partition.read(partition.start, partition.end)
+            yield from records
+
+
+def _read(record: Record) -> ReadRecord:
+    return ReadRecord(
+        topic=record.topic(),
+        partition=record.partition(),
+        offset=record.offset(),
+        key=record.key(),
+        value=record.value(),
+        headers=tuple(record.headers() or ()),
+    )
+
+
+def _letter(record: Record) -> DeadLetter:
+    return DEAD_LETTER.decode(dict(record.headers() or ()).get(DEAD) or b"")
+
+
+def _op(record: Record) -> Op | None:
+    try:
+        return OP.decode(record.value() or b"")
+    except SerdeError:
+        return None
+
+
+def _life(record: Record) -> tuple[str, int]:
+    """Return id and resume count of a half record's transaction; an empty id: it cannot be read."""
+    try:
+        half = parse_half(record.headers())[0]
+    except SerdeError:
+        return "", 0
+    return half.transaction_id, half.resume_count

@@ -9,8 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.testkit.memory.client import timed_out
-from halfbridge.testkit.memory.network import Kind
+from halfbridge.testkit.memory.client import Kind, timed_out
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.writer import MemoryWriter
 
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfbridge.kafka.ports import Place
-    from halfbridge.testkit.memory.group import Offsets
+    from halfbridge.testkit.memory.group import Membership, Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Row
-    from halfbridge.testkit.memory.seat import Membership
 
 _TIMEOUT_MS = 60_000  # transaction.timeout.ms
 _FENCING = frozenset((Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH))

@@ -1,21 +1,32 @@
-"""A writer, as `ports.Writer`."""
+"""A writer, as `ports.Writer`: records go from its queues to partitions in numbered batches.
+
+One task sends to one partition; it exists while something waits for it.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.testkit.memory.log import Row
+from halfbridge.serde.partitioner import partition_by_crc, partition_of
+from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError
+from halfbridge.testkit.memory.log import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    BatchNumber,
+    Row,
+    batch_bytes,
+)
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
-from halfbridge.testkit.memory.send_queue import SendQueue
-from halfbridge.testkit.memory.sent import Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-    from halfbridge.kafka.ports import SeenTopic
+    from halfbridge.kafka.ports import Place, SeenTopic
     from halfbridge.serde.headers import Headers
 
 # librdkafka's defaults.
@@ -24,6 +35,279 @@ _QUEUE_RECORDS_MAX = 100_000
 _QUEUE_KBYTES_MAX = 1_048_576
 _DELIVERY_MS = 300_000
 _NEVER_MS = 1 << 40  # 35 years
+
+
+class SendQueue(Client):
+    """A client that sends records; `MemoryWriter` is how it is used."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._batch_bytes = self.number("batch.size", _BATCH_BYTES)
+        self._batch_records = self.number("batch.num.messages", _BATCH_RECORDS)
+        self._request_s = self.number("request.timeout.ms", _REQUEST_MS) / 1000
+        self._propagation_s = (
+            self.number("topic.metadata.propagation.max.ms", _PROPAGATION_MS) / 1000
+        )
+        self._is_java = "murmur2" in self.text("partitioner", "consistent_random")
+        self._is_idempotent = self.flag("enable.idempotence", default=False)
+        self._is_gapless = self.flag("enable.gapless.guarantee", default=False)
+        self._has_gap = False
+        self._producer_id, self._epoch = 0, 0
+        self._next_numbers: dict[Place, int] = {}
+        self._known: dict[str, tuple[int, int]] = {}  # topic -> partitions, when it was looked at
+        self._waiting: dict[Place, deque[Sent]] = {}  # -1: the topic is not known yet
+        self._in_flight: dict[Place, list[Sent]] = {}
+        self._reports: deque[Sent] = deque()
+        self._turn = 0
+
+    # --- what a transactional writer does otherwise -----------------------------------------
+
+    def _prepare(self, place: Place, deadline_ns: int) -> None:
+        """Do what comes before a batch.
+
+        Raises:
+            KafkaFailure: the batch fails with it.
+        """
+        del place, deadline_ns
+        if self._is_idempotent and not self._producer_id:
+            self._producer_id = self._broker.coordinator.new_producer_id()
+
+    def _store(self, place: Place, rows: list[Row], number: BatchNumber | None) -> int:
+        return self._broker.produce(self.process.name, place, rows, number)
+
+    def _note_failure(self, failure: KafkaFailure) -> None:
+        """Hear that a record failed."""
+
+    def _begin_new_epoch(self) -> None:
+        """Number batches anew: some of the old ones may be stored, or still come."""
+        self._epoch += 1
+        self._next_numbers.clear()
+
+    # --- reports ----------------------------------------------------------------------------
+
+    def _report(self, batch: Collection[Sent], failure: KafkaFailure | None) -> None:
+        told = failure
+        if failure is not None and failure.code == Code.INVALID_TIMESTAMP and len(batch) > 1:
+            # Of several records the client calls each one invalid, without the reason.
+            told = KafkaFailure(Code.INVALID_RECORD, "Broker: Broker failed to validate record")
+        for sent in batch:
+            sent.failure = told
+            self._reports.append(sent)
+            if failure is not None:
+                self._note_failure(failure)
+
+    def _purge_waiting(self) -> None:
+        for queue in self._waiting.values():
+            self._report(queue, KafkaFailure(Code.PURGE_QUEUE, "Local: Purged in queue"))
+            queue.clear()
+
+    def _purge_in_flight(self) -> None:
+        in_flight = list(chain.from_iterable(self._in_flight.values()))
+        self._in_flight.clear()
+        self._report(in_flight, KafkaFailure(Code.PURGE_INFLIGHT, "Local: Purged in flight"))
+        if in_flight:
+            self._begin_new_epoch()
+
+    # --- placing ----------------------------------------------------------------------------
+
+    def _believed(self, topic: str) -> int | None:
+        """Return how many partitions the client believes a topic to have; None: it must look."""
+        known = self._known.get(topic)
+        if known is None:
+            return None
+        count, looked_ns = known
+        actual = self._partition_count(topic)
+        if count != actual and self._scheduler.now_ns - looked_ns >= _LOOK_AGAIN_NS:
+            self._known[topic] = actual, self._scheduler.now_ns
+            return actual
+        return count
+
+    def _partition_count(self, topic: str) -> int:
+        seen = self._broker.topics.get(topic)
+        return 0 if seen is None else len(seen.partitions)
+
+    def _placed(self, count: int, partition: int, key: bytes | None) -> int:
+        """Return a record's partition.
+
+        Raises:
+            KafkaFailure: there is no such topic or partition, as far as the client knows.
+        """
+        if not count:
+            raise KafkaFailure(
+                Code.UNKNOWN_TOPIC, "Unable to produce message: Local: Unknown topic"
+            )
+        if partition >= count:
+            raise KafkaFailure(
+                Code.UNKNOWN_PARTITION, "Unable to produce message: Local: Unknown partition"
+            )
+        if partition >= 0:
+            return partition
+        if key is None or (not key and not self._is_java):
+            self._turn += 1
+            return self._turn % count
+        return partition_of(key, count) if self._is_java else partition_by_crc(key, count)
+
+    def _enqueue(self, place: Place, sent: Sent) -> None:
+        queue = self._waiting.get(place)
+        if queue is None:
+            queue = self._waiting[place] = deque()
+            call = self._look_up if place[1] < 0 else self._send
+            self._scheduler.start(self.process, lambda: call(place), f"send to {place}")
+        queue.append(sent)
+
+    def _look_up(self, place: Place) -> None:
+        """Learn how many partitions a topic has, and hand on what waits for that."""
+        topic = place[0]
+        failure = self._topic_failure(topic)
+        waiting = self._waiting.pop(place)
+        if failure is not None:
+            if failure.code != Code.MSG_TIMED_OUT:
+                self._known[topic] = 0, self._scheduler.now_ns
+            self._report(waiting, failure)
+            return
+        count = self._partition_count(topic)
+        self._known[topic] = count, self._scheduler.now_ns
+        for sent in waiting:
+            self._place(sent, count)
+
+    def _place(self, sent: Sent, count: int) -> None:
+        try:
+            sent.put(self._placed(count, sent.partition(), sent.row.key))
+        except KafkaFailure as error:
+            self._report([sent], KafkaFailure(error.code, "Local: Unknown partition"))
+        else:
+            self._enqueue((sent.topic(), sent.partition()), sent)
+
+    def _topic_failure(self, topic: str) -> KafkaFailure | None:
+        """Return why there is no such topic; one that is new is given some time."""
+        until_ns = self._deadline(self._propagation_s)
+        while True:
+            try:
+                self._network.request(
+                    self, Kind.METADATA, topic, lambda: self._broker.topic(topic), self._request_s
+                )
+            except KafkaFailure as failure:  # noqa: PERF203  (a question that is repeated)
+                if failure.code != Code.UNKNOWN_TOPIC_OR_PART or not self._left_s(until_ns):
+                    return failure
+                self._wait(None, min(self._backoff_s, self._left_s(until_ns)))
+            except NoAnswerError:  # its records time out before the topic does
+                self._wait(None, self._backoff_s)
+                until_ns = self._deadline(self._propagation_s)
+                if all(
+                    one.deadline_ns <= self._scheduler.now_ns for one in self._waiting[topic, -1]
+                ):
+                    return KafkaFailure(Code.MSG_TIMED_OUT, "Local: Message timed out")
+            else:
+                return None
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _send(self, place: Place) -> None:
+        """Send what waits for a partition, batch by batch."""
+        queue = self._waiting[place]
+        while queue and not self._has_gap:
+            batch = self._next_batch(queue)
+            self._in_flight[place] = batch
+            offset, failure = None, None
+            try:
+                offset = self._transmitted(place, batch)
+            except KafkaFailure as error:
+                failure = error
+            if self._in_flight.get(place) is not batch:
+                continue  # it was purged meanwhile
+            del self._in_flight[place]
+            if failure is None:
+                self._note_stored(place, batch, offset)
+            elif failure.code in {Code.MSG_TIMED_OUT, _OUT_OF_ORDER_SEQUENCE}:
+                self._begin_new_epoch()
+            self._report(batch, failure)
+            if failure is not None and self._is_gapless and failure.code != Code.MSG_TIMED_OUT:
+                self._stop_behind_gap()
+        if not self._has_gap:
+            del self._waiting[place]
+
+    def _stop_behind_gap(self) -> None:
+        """Send nothing more, until `purge`: with enable.gapless.guarantee a gap is fatal."""
+        self._has_gap = True
+
+    def _next_batch(self, queue: deque[Sent]) -> list[Sent]:
+        batch = [queue.popleft()]
+        size = batch_bytes([batch[0].row])
+        while queue and len(batch) < self._batch_records:
+            size += batch_bytes([queue[0].row])
+            if size > self._batch_bytes:
+                break
+            batch.append(queue.popleft())
+        return batch
+
+    def _transmitted(self, place: Place, batch: list[Sent]) -> int | None:
+        """Have a batch stored; return the first offset, or None where that is only inferred.
+
+        Raises:
+            KafkaFailure: it is not stored; or nobody knows (MSG_TIMED_OUT).
+        """
+        rows = [sent.row for sent in batch]
+        deadline_ns = min(sent.deadline_ns for sent in batch)
+        number = None
+        away = self._broker.away
+        while self._scheduler.now_ns < deadline_ns:
+            try:
+                # A kafka_txn covers the partition before anything is sent to it.
+                self._prepare(place, deadline_ns)
+                if place in away:  # the client asks again and again: nobody answers, or the same
+                    is_purged = self._in_flight.get(place) is not batch
+                    if is_purged:
+                        break
+                    self._wait(
+                        lambda: place not in away or self._in_flight.get(place) is not batch,
+                        self._left_s(deadline_ns),
+                    )
+                    continue
+                if self._is_idempotent and number is None:
+                    first = self._next_numbers.get(place, 0)
+                    number = BatchNumber(self._producer_id, self._epoch, first)
+                offset = self._ask_to_store(place, rows, number, deadline_ns)
+            except NoAnswerError:
+                pass
+            except KafkaFailure as failure:
+                if failure.code not in _RETRIED:
+                    raise
+            else:
+                if number is not None:
+                    self._next_numbers[place] = number.first + len(rows)
+                return offset
+            self._wait(None, min(self._backoff_s, self._left_s(deadline_ns)))
+        raise KafkaFailure(Code.MSG_TIMED_OUT, "Local: Message timed out")
+
+    def _ask_to_store(
+        self, place: Place, rows: list[Row], number: BatchNumber | None, deadline_ns: int
+    ) -> int | None:
+        timeout_s = min(self._request_s, self._left_s(deadline_ns))
+        try:
+            return self._network.request(
+                self, Kind.PRODUCE, place, lambda: self._store(place, rows, number), timeout_s
+            )
+        except KafkaFailure as failure:
+            if failure.code == _DUPLICATE_SEQUENCE:
+                return None
+            raise
+
+    def _note_stored(self, place: Place, batch: list[Sent], offset: int | None) -> None:
+        """Tell each record where it stands.
+
+        Where the client only infers that a batch is stored, it counts offsets up from -1, which is
+        none: the second record is said to stand at 0 (`halfbridge.kafka.acknowledgements`).
+        """
+        topic = self._broker.topics.get(place[0])
+        for index, sent in enumerate(batch):
+            stamp = (CREATE_TIME, sent.row.timestamp_ms)
+            if offset is None:
+                sent.stored(index - 1 if index else None, stamp)
+                continue
+            if topic is not None and topic.is_stamped:
+                record = topic.partitions[place[1]].slots[offset + index]
+                stamp = (LOG_APPEND_TIME, -1) if record is None else record.timestamp()
+            sent.stored(offset + index, stamp)
 
 
 class MemoryWriter(SendQueue):
@@ -133,3 +417,76 @@ class MemoryWriter(SendQueue):
 
     def _now_ms(self) -> int:
         return BEGAN_MS + self._scheduler.now_ns // NS_PER_MS + self.process.skew_ms
+
+
+# librdkafka's defaults.
+_BATCH_BYTES = 1_000_000
+_BATCH_RECORDS = 10_000
+_REQUEST_MS = 30_000
+_PROPAGATION_MS = 30_000
+# How long a client believes what it learned of a topic that does not fit.
+_LOOK_AGAIN_NS = 10_000 * NS_PER_MS
+_OUT_OF_ORDER_SEQUENCE = 45
+_DUPLICATE_SEQUENCE = 46
+_RETRIED = frozenset((Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+
+
+class Sent:
+    """A record that was handed over, and what `on_delivery` is given of it."""
+
+    __slots__ = ("_offset", "_partition", "_timestamp", "_topic", "deadline_ns", "failure",
+                 "on_delivery", "row")  # fmt: skip
+
+    def __init__(
+        self, topic: str, partition: int, row: Row, on_delivery: Any, deadline_ns: int
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._offset: int | None = None
+        self._timestamp = (0, -1)
+        self.row = row
+        self.on_delivery = on_delivery
+        self.deadline_ns = deadline_ns
+        self.failure: KafkaFailure | None = None
+
+    def put(self, partition: int) -> None:
+        """Note its partition."""
+        self._partition = partition
+
+    def stored(self, offset: int | None, timestamp: tuple[int, int]) -> None:
+        """Note where it stands; None: the client only infers that it does."""
+        self._offset, self._timestamp = offset, timestamp
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return self._topic
+
+    def partition(self) -> int:
+        """Return the partition's number."""
+        return self._partition
+
+    def offset(self) -> int | None:
+        """Return the offset."""
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return the kind of timestamp, and the time, ms since 1970."""
+        return self._timestamp
+
+    def key(self) -> bytes | None:
+        """Return the key."""
+        return self.row.key
+
+    def value(self) -> bytes | None:
+        """Return the value."""
+        return self.row.value
+
+    def headers(self) -> None:
+        """Return None: the client gives them away with the record."""
+
+    def error(self) -> KafkaFailure | None:
+        """Return why it is not stored."""
+        return self.failure
+
+    def __len__(self) -> int:
+        return len(self.row.value or b"")

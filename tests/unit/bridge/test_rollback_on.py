@@ -15,7 +15,7 @@ import sqlalchemy.exc
 from halfbridge import ConfigError, IllegalTransitionError, Message, Resolution, State
 from halfbridge.bridge.local_transaction import checked
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.producer import MemoryProducer
+from halfbridge.testkit.memory.programs import MemoryProducer
 
 
 class OutOfStockError(Exception):

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.serde.records import OpKind
-from halfbridge.testkit.client_log import ClientLog, read_client_logs
-from halfbridge.testkit.history import Claim, Outcome, SentMessage, digest_of
+from halfbridge.testkit.history import (
+    Claim,
+    ClientLog,
+    Outcome,
+    SentMessage,
+    digest_of,
+    read_client_logs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker
-from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker, EmbeddedCluster
 from halfbridge.testkit.ports import HOST
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from halfbridge.testkit import jars
-from halfbridge.testkit.choice import KAFKA_VERSION
-from halfbridge.testkit.jars import broker_jars, kafka_version
+from halfbridge.testkit.jars import KAFKA_VERSION, broker_jars, kafka_version
 
 
 def test_version_is_pinned_unless_given() -> None:

@@ -21,8 +21,8 @@ from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX
 from halfbridge.serde.records import ActionOutcome, OperatorAction
 from halfbridge.serde.topics import TopicNames
+from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
 from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.network import Kind, Network, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

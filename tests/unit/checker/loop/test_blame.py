@@ -21,7 +21,7 @@ from halfbridge.serde.delivery import Delivery as DeliveryMode
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.rights import Rights
+from halfbridge.testkit.memory.broker import Rights
 from tests.playbook import UNLIMITED, Playbook, Step, commit, half, junk_half, restart, unread
 
 NAMES = TopicNames()

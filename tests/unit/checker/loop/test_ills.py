@@ -12,7 +12,7 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.status import Health
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.producer import MemoryProducer
+from halfbridge.testkit.memory.programs import MemoryProducer
 
 # A look-up, and the gauges' pace; the limit for health, log and alert is 10 s.
 NAMED_S = 7.0

@@ -18,14 +18,14 @@ from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.kafka.ports import NewTopic
+from halfbridge.testkit.memory.client import Network, NoAnswerError
 from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.network import Network, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from halfbridge.kafka.ports import Ports
-    from halfbridge.testkit.memory.network import Kind
+    from halfbridge.testkit.memory.client import Kind
     from halfbridge.testkit.memory.process import ProcessClient
     from halfbridge.testkit.memory.scheduler import Scheduler
 

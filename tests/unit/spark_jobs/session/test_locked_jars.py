@@ -25,8 +25,7 @@ from halfbridge.spark_jobs.session.locked_jars import (
     locked_jars,
     read_lock,
 )
-from halfbridge.testkit.choice import KAFKA_VERSION
-from halfbridge.testkit.jars import lock_of
+from halfbridge.testkit.jars import KAFKA_VERSION, lock_of
 
 BODIES = {"example:app:1.0": b"app" * 100_000, "org.example:lib:2.1": b"lib"}
 

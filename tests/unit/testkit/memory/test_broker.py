@@ -8,8 +8,8 @@ import pytest
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NewTopic
+from halfbridge.testkit.memory.broker import Rights
 from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.rights import Rights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ import pytest
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NewTopic
+from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
 from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.network import Kind, Network, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

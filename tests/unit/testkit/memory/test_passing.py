@@ -8,8 +8,7 @@ import pytest
 
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory.log import Row
-from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.passing import Passing
+from halfbridge.testkit.memory.machine import Machine, Passing
 
 POLL_S = 0.1
 

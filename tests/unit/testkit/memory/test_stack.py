@@ -12,7 +12,7 @@ import pytest
 from halfbridge import Message, MessageView, ProducerClosedError, Resolution
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.producer import MemoryProducer
+from halfbridge.testkit.memory.programs import MemoryProducer
 
 TOPIC = "orders"
 HOUR_S = 3_600

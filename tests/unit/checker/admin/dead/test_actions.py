@@ -17,8 +17,8 @@ from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, MarkAction
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.broker import Rights
 from halfbridge.testkit.memory.process import ProcessDeadError
-from halfbridge.testkit.memory.rights import Rights
 from tests.kit.dead_letters import TOPIC, Scene, lose, order, refusals, sent, txn
 from tests.kit.records import A_HALF, A_LETTER
 

@@ -12,7 +12,7 @@ from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.network import Kind
+from halfbridge.testkit.memory.client import Kind
 from tests.kit.dead_letters import TOPIC, Dying, Scene, order
 
 

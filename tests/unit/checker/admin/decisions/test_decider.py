@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge import MessageView, Transaction
     from halfbridge.checker.admin.decisions import FencePort
-    from halfbridge.testkit.memory.producer import MemoryProducer
+    from halfbridge.testkit.memory.programs import MemoryProducer
 
 COMMIT = Wish(kind=OpKind.COMMIT, reason="the row is there")
 ROLLBACK = Wish(kind=OpKind.ROLLBACK, reason="there is no row")

@@ -11,7 +11,7 @@ from halfbridge import Message, MessageView, Resolution
 from halfbridge.checker.admin.doctor.facts import Severity
 from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.rights import Rights
+from halfbridge.testkit.memory.broker import Rights
 from tests.unit.checker.admin.doctor.scene import PROCESS, facts_of, found_by
 
 GROUP = "order-service"

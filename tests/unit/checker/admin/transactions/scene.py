@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Life
     from halfbridge.checker.admin.transactions.undecided import Listing
     from halfbridge.serde.records import OpKind
-    from halfbridge.testkit.memory.producer import MemoryProducer
+    from halfbridge.testkit.memory.programs import MemoryProducer
 
 TOPIC = "orders"
 GROUP = "order-service"

@@ -12,7 +12,7 @@ from halfbridge.checker.admin.transactions.explain import explain, time_text
 from halfbridge.checker.core.deferred import AWAY_MS_MIN
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.producer import MemoryProducer
+from halfbridge.testkit.memory.programs import MemoryProducer
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, unknown
 
 GONE_MS = 20_000

@@ -1,10 +1,11 @@
-"""The daemon of a stack in memory: the shipped workers, each a process on the machine."""
+"""The shipped daemon and the shipped producer, as processes on the machine that may die."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge import TransactionProducer
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
@@ -12,7 +13,7 @@ from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.checker.status import Status
-from halfbridge.testkit.memory.passing import Passing
+from halfbridge.testkit.memory.machine import Passing
 
 if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
@@ -116,3 +117,23 @@ class _WorkerProcess:
 def _metrics() -> Metrics:
     """Return metrics for all workers of this process: nobody reads them."""
     return Metrics()
+
+
+_CLOSE_S = 10.0  # of the virtual clock, as the real client's close
+
+
+class MemoryProducer(TransactionProducer):
+    """The shipped producer, in a process of the stack.
+
+    Attributes:
+        process: What dies with it.
+    """
+
+    def __init__(self, process: Process, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.process = process
+
+    def close(self, timeout: float = _CLOSE_S) -> None:
+        """As TransactionProducer.close; nothing is done for a process that has died."""
+        if not self.process.is_dead:
+            super().close(timeout)
