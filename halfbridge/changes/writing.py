@@ -433,11 +433,8 @@ class Writing:
         seen = self._seen.get(topic)
         if seen is None:
             return "does not exist, or may not be described"
-        if not seen.is_led:
-            return "has a partition without a leader"
-        if seen.out_of_sync and any(each < self._min_in_sync(topic) for each in seen.in_sync):
-            return f"has a partition with fewer replicas in sync than {_MIN_IN_SYNC}"
-        return ""
+        away = seen.unavailable(self._min_in_sync(topic) if seen.out_of_sync else None)
+        return next((f"partition {number} {why}" for number, why in away.items()), "")
 
     def _min_in_sync(self, topic: str) -> int:
         """Return how many replicas must be in sync; 0: not known, as the right may be missing."""

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from halfbridge.checker.core import entries, ledger
+from halfbridge.checker.core import deferred, entries, ledger
 from halfbridge.checker.loop import asking, at_least_once, collector, routes, topic_watch, turns
 from halfbridge.checker.loop import worker as worker_module
 from halfbridge.checker.loop.clients import QUESTION_S
@@ -100,7 +100,7 @@ def run(
             patch.object(turns, "SPARES_MAX", SPARES if world.profile.refuses else 0),
             patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),
             patch.object(asking, "STALL_S", AWAY_S if world.profile.refuses else QUESTION_S),
-            patch.object(routes, "AWAY_MS_MIN", AWAY_MS_MIN),
+            patch.object(deferred, "AWAY_MS_MIN", AWAY_MS_MIN),
             patch.object(routes, "BLAMED_MS", BLAMED_MS),
             patch.object(topic_watch, "FRESH_S", FRESH_S),
             patch.object(collector, "BACKGROUND_RECORDS", world.profile.background_records),

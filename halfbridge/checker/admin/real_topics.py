@@ -27,10 +27,11 @@ from halfbridge.checker.admin.shape import (
     wanted_topics,
 )
 from halfbridge.checker.admin.words import counted
-from halfbridge.checker.core.deferred import AWAY_MS_MIN, MISSING, PARTITION_NEW_MS
+from halfbridge.checker.core.deferred import Lack, away_ms, missing_partition, missing_topic
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code
 from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import PARTITION_BY_KEY
 from halfbridge.serde.topics import MESSAGE_BYTES_MAX, MESSAGE_RESERVE_BYTES
 
 if TYPE_CHECKING:
@@ -286,41 +287,6 @@ class Needed(NamedTuple):
     goes_anywhere: bool = False
 
 
-class Lacking(NamedTuple):
-    """A real topic or a partition that cannot be written to now.
-
-    Attributes:
-        partition: None: the topic is missing.
-        why: As in "does not exist", with the brokers that could mend it.
-        mend: A command that mends it, or that shows what to mend, without the options for brokers.
-    """
-
-    topic: str
-    partition: int | None
-    why: str
-    mend: str
-
-    @property
-    def is_away(self) -> bool:
-        """Whether it exists, and comes back with its brokers."""
-        return self.why != MISSING
-
-    def wait_ms(self, topic_gone_ms: int) -> int:
-        """Return how long a delivery waits for it, from the append time of the COMMIT.
-
-        Args:
-            topic_gone_ms: The daemon's setting.
-        """
-        if self.is_away:
-            return max(topic_gone_ms, AWAY_MS_MIN)
-        return topic_gone_ms if self.partition is None else PARTITION_NEW_MS
-
-    def __str__(self) -> str:
-        """Return what is wrong."""
-        where = "" if self.partition is None else f"partition {self.partition} of "
-        return f"{where}topic {self.topic} {self.why}"
-
-
 def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> Needed:
     """Return where a message goes.
 
@@ -337,31 +303,47 @@ def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> N
     return Needed(topic, partition_of(key, count) if count else None)
 
 
-def lacks_of(cluster: Cluster, messages: Iterable[Needed]) -> tuple[Lacking, ...]:
+def lacks_of(cluster: Cluster, messages: Iterable[Needed], gone_ms: int) -> tuple[Lack, ...]:
     """Return what some messages need and cannot have now, by the brokers' metadata.
 
-    Brokers that answer no writes, and say nothing else, are known to the workers only.
+    Only the workers know of brokers that answer no writes and report nothing else.
+
+    Args:
+        cluster: Where the topics are.
+        messages: Where the messages go.
+        gone_ms: The daemon's `topic_gone_ms`.
 
     Raises:
         AdminError: brokers do not answer; the operator acts.
     """
     wanted = dict.fromkeys(messages)
     found = placed(cluster, dict.fromkeys(each.topic for each in wanted))
-    lacks = (lack for each in wanted for lack in _lacks(each, found.get(each.topic)))
+    lacks = (lack for each in wanted for lack in _lacks(each, found.get(each.topic), gone_ms))
     return tuple(dict.fromkeys(lacks))
 
 
-def _lacks(one: Needed, partitions: tuple[PlacedPartition, ...] | None) -> Iterator[Lacking]:
+def _lacks(
+    one: Needed, partitions: tuple[PlacedPartition, ...] | None, gone_ms: int
+) -> Iterator[Lack]:
     topic, number = one.topic, one.partition
     if partitions is None:
-        yield Lacking(topic, None, MISSING, create_command(topic))
+        yield missing_topic(topic, gone_ms)
     elif number is not None and number >= len(partitions):
-        mend = f"{create_command(topic)} --grow --partitions {number + 1}"
-        yield Lacking(topic, number, MISSING, mend)
+        yield missing_partition(topic, number)
     elif not one.goes_anywhere or all(each.why for each in partitions):
         for each in partitions:
             if each.why and number in (None, each.partition):
-                yield Lacking(topic, each.partition, each.cause, describe_command(topic))
+                yield Lack(topic, each.partition, each.cause, away_ms(gone_ms))
+
+
+def mend_command(lack: Lack) -> str:
+    """Return the command that mends a lack or shows its cause, without options for the brokers."""
+    if lack.is_away:
+        return describe_command(lack.topic)
+    create = create_command(lack.topic)
+    if lack.partition == PARTITION_BY_KEY:
+        return create
+    return f"{create} --grow --partitions {lack.partition + 1}"
 
 
 def describe_command(*topics: str) -> str:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.core.events import NO_KEY, HalfRead
+from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.entries import Entry
@@ -51,6 +52,49 @@ AWAY_MS_MIN = 30_000
 PARTITION_NEW_MS = 2_000
 # Why a topic or a partition that does not exist cannot be written.
 MISSING = "does not exist"
+
+
+class Lack(NamedTuple):
+    """Why a message cannot be written to its real topic now.
+
+    Attributes:
+        topic: The real topic.
+        partition: The partition; PARTITION_BY_KEY: the topic is missing, or any of its partitions.
+        why: What is wrong, as in "has no leader".
+        limit_ms: The longest wait, measured from the append time of the COMMIT.
+        left_ms: The wait does not end before the partition was away for so long.
+    """
+
+    topic: str
+    partition: int
+    why: str
+    limit_ms: int = 0
+    left_ms: int = 0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether topic and partition exist, and come back with their brokers."""
+        return self.why != MISSING
+
+    def __str__(self) -> str:
+        """Return the text for logs, dead letters and operators."""
+        where = "" if self.partition == PARTITION_BY_KEY else f"partition {self.partition} of "
+        return f"{where}topic {self.topic} {self.why}"
+
+
+def missing_topic(topic: str, gone_ms: int) -> Lack:
+    """Return the lack of a whole topic; `gone_ms` is the daemon's `topic_gone_ms`."""
+    return Lack(topic, PARTITION_BY_KEY, MISSING, gone_ms)
+
+
+def missing_partition(topic: str, partition: int) -> Lack:
+    """Return the lack of a partition that the topic does not have, or not yet."""
+    return Lack(topic, partition, MISSING, PARTITION_NEW_MS)
+
+
+def away_ms(gone_ms: int) -> int:
+    """Return how long a delivery waits for a partition that exists and takes no records."""
+    return max(gone_ms, AWAY_MS_MIN)
 
 
 class Deferred:

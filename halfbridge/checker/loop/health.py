@@ -11,8 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.real_topics import create_command
-from halfbridge.checker.core.deferred import MISSING
-from halfbridge.checker.loop.routes import Lack
+from halfbridge.checker.core.deferred import MISSING, Lack
 from halfbridge.logs import one_line
 from halfbridge.serde.records import PARTITION_BY_KEY
 
@@ -80,7 +79,7 @@ class Ills:
         }
         texts = []
         for (topic, number), why in sorted(own.items()):
-            text = f"{Lack(topic, number, why, 0)}: its transactions wait, others go on"
+            text = f"{Lack(topic, number, why)}: its transactions wait, others go on"
             texts.append(text)
             if (topic, number) not in self._own_away:
                 _log.warning("%s", text)
@@ -116,7 +115,7 @@ class Ills:
         found = Counter((lack.topic, lack.partition, lack.why) for lack in lacks)
         texts = [
             f"deliveries of {'1 pair' if count == 1 else f'{count} pairs'} wait, because"
-            f" {self._text(Lack(one_line(topic), number, why, 0))}"
+            f" {self._text(Lack(one_line(topic), number, why))}"
             for (topic, number, why), count in found.most_common(SHOWN_MAX)
         ]
         if len(found) > SHOWN_MAX:

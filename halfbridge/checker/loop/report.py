@@ -22,9 +22,9 @@ from halfbridge.serde.records import DeadDecision, OpKind, OpSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from halfbridge.checker.core.deferred import Lack
     from halfbridge.checker.core.plan import Check, DeadHalf, Plan
     from halfbridge.checker.loop.pair import Pair
-    from halfbridge.checker.loop.routes import Lack
     from halfbridge.checker.metrics import Metrics
     from halfbridge.kafka.ports import Clock
     from halfbridge.serde.records import Op

@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from halfbridge.checker.core.deferred import AWAY_MS_MIN, MISSING, PARTITION_NEW_MS
+from halfbridge.checker.core.deferred import (
+    PARTITION_NEW_MS,
+    Lack,
+    away_ms,
+    missing_partition,
+    missing_topic,
+)
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.partitioner import Partitioner, partition_by_crc, partition_of
 from halfbridge.serde.records import PARTITION_BY_KEY
@@ -47,29 +53,6 @@ TOOK_NOTHING = "took no record in time"
 LOOK_STEP_MS_MAX = 2_000
 
 
-class Lack(NamedTuple):
-    """Why a message cannot be written to its real topic now.
-
-    Attributes:
-        topic: The real topic.
-        partition: The partition; PARTITION_BY_KEY: the topic is missing, or any of its partitions.
-        why: What is wrong, as in "has no leader".
-        limit_ms: The longest wait, measured from the append time of the op.
-        left_ms: The wait does not end before the partition was away for so long.
-    """
-
-    topic: str
-    partition: int
-    why: str
-    limit_ms: int
-    left_ms: int = 0
-
-    def __str__(self) -> str:
-        """Return the text for log and dead letters."""
-        where = "" if self.partition == PARTITION_BY_KEY else f"partition {self.partition} of "
-        return f"{where}topic {self.topic} {self.why}"
-
-
 class _Blamed(NamedTuple):
     until_ms: int
     pause_ms: int
@@ -92,7 +75,7 @@ class Routes:
         partitioner: Callable[[str], Partitioner] = lambda _: Partitioner.MURMUR2,
     ) -> None:
         self._gone_ms = gone_ms
-        self._away_limit_ms = max(gone_ms, AWAY_MS_MIN)
+        self._away_limit_ms = away_ms(gone_ms)
         self._partitioner = partitioner
         self._by_crc: frozenset[str] = frozenset()  # of the topics that exist
         self._partitions: dict[str, int] = {}
@@ -370,12 +353,12 @@ class Routes:
         count = self._partitions.get(topic)
         if count is None:
             is_possible = len(topic) <= TOPIC_CHARS_MAX
-            return Lack(topic, PARTITION_BY_KEY, MISSING, self._gone_ms if is_possible else 0)
+            return missing_topic(topic, self._gone_ms if is_possible else 0)
         if partition < count:
             return None
         since = self._too_few_since.setdefault(topic, now_ms)
-        limit_ms = PARTITION_NEW_MS if now_ms - since < PARTITION_NEW_MS else 0
-        return Lack(topic, partition, MISSING, limit_ms)
+        lack = missing_partition(topic, partition)
+        return lack if now_ms - since < PARTITION_NEW_MS else lack._replace(limit_ms=0)
 
     def _is_refused(self, topic: str) -> Lack | None:
         """Return why this daemon may not write to a topic; None if it may, or it is not known."""

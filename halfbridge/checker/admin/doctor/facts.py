@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from halfbridge.checker.admin.acls import Acl
-    from halfbridge.checker.admin.real_topics import Lacking, PlacedPartition
+    from halfbridge.checker.admin.real_topics import PlacedPartition
     from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.deferred import Lack
     from halfbridge.kafka.ports import SeenTopic
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import Role
@@ -112,7 +113,7 @@ class Delayed(NamedTuple):
     transactions: int
     oldest_id: str
     since_ms: int
-    lacks: tuple[Lacking, ...]
+    lacks: tuple[Lack, ...]
 
 
 class Connector(NamedTuple):

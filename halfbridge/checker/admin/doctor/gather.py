@@ -216,7 +216,8 @@ class _Asker:
         if not waits:
             return ()
         pairs, _ = read_pairs(cluster, names, daemon_limits(cluster, names), partitions=waits)
-        return _delayed(cluster, [one for pair in pairs for one in pair.ledger.deferred])
+        deferred = [one for pair in pairs for one in pair.ledger.deferred]
+        return _delayed(cluster, deferred, self._config.topic_gone_ms)
 
     def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
         brokers = self._admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
@@ -286,7 +287,9 @@ class _Asker:
         return known[-1] if known else None
 
 
-def _delayed(cluster: Cluster, deferred: list[tuple[Entry, OpRead]]) -> tuple[Delayed, ...]:
+def _delayed(
+    cluster: Cluster, deferred: list[tuple[Entry, OpRead]], gone_ms: int
+) -> tuple[Delayed, ...]:
     """Return the real topics of deferred transactions, the most awaited ones first."""
     by_topic: dict[str, list[OpRead]] = {}
     wanted = set()
@@ -296,7 +299,7 @@ def _delayed(cluster: Cluster, deferred: list[tuple[Entry, OpRead]]) -> tuple[De
         for topic in {one.real_topic for one in told}:
             by_topic.setdefault(topic, []).append(read)
     most = sorted(by_topic, key=lambda topic: -len(by_topic[topic]))[:REAL_TOPICS_MAX]
-    lacks = lacks_of(cluster, [each for each in wanted if each.topic in most])
+    lacks = lacks_of(cluster, [each for each in wanted if each.topic in most], gone_ms)
     found = []
     for topic in most:
         oldest = min(by_topic[topic], key=lambda read: read.append_ms)

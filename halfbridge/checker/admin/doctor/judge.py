@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from halfbridge.checker.admin.doctor.facts import Finding, Severity, finding
-from halfbridge.checker.admin.real_topics import PlacedPartition, create_command, describe_command
+from halfbridge.checker.admin.real_topics import (
+    PlacedPartition,
+    create_command,
+    describe_command,
+    mend_command,
+)
 from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.logs import one_line
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
@@ -138,7 +143,7 @@ def _away(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
 def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     for one in facts.delayed:
         for lack in one.lacks[:SHOWN_MAX]:
-            wait_s = lack.wait_ms(config.topic_gone_ms) / 1000
+            wait_s = lack.limit_ms / 1000
             since = ""
             if one.since_ms >= 0:
                 since = f", committed {max(0, facts.asked_at_ms - one.since_ms) / 1000:.0f} s ago"
@@ -148,7 +153,7 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
                 " dead letters, UNDELIVERABLE"
             )
             code = "partition-away" if lack.is_away else "real-topic"
-            mend = f"{lack.mend} {where(config)}"
+            mend = f"{mend_command(lack)} {where(config)}"
             yield Finding(Severity.ERROR, code, one_line(what), mend)
     # One without a lack may wait behind an earlier transaction with the same key.
     if facts.delayed and not any(one.lacks for one in facts.delayed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.admin.real_topics import mend_command
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Kind, Verdict
 from halfbridge.checker.admin.transactions.waits import PREPARED, Wait
 from halfbridge.checker.admin.words import counted
@@ -12,9 +13,9 @@ from halfbridge.checker.admin.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.checker.admin.real_topics import Lacking
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.checker.core.deferred import Lack
 
 # Deliveries, and decisions that lost, that are told one by one.
 TOLD_MAX = 10
@@ -208,7 +209,7 @@ def _deferred(life: Life) -> list[str]:
     sentences = [text]
     if life.lacks:
         sentences += _named(life.lacks)
-        wait_ms = max(each.wait_ms(life.topic_gone_ms) for each in life.lacks)
+        wait_ms = max(each.limit_ms for each in life.lacks)
         at_ms = None if life.decided_by is None else life.decided_by.at_ms
         until = "" if at_ms is None else f", at {time_text(at_ms + wait_ms)}"
         sentences.append(
@@ -229,7 +230,7 @@ def _lacks(life: Life) -> list[str]:
     """Return what would make the delivery wait if it was to be made now."""
     if not life.lacks:
         return []
-    wait_ms = max(each.wait_ms(life.topic_gone_ms) for each in life.lacks)
+    wait_ms = max(each.limit_ms for each in life.lacks)
     text = (
         f"A delivery waits for that, at most {span_text(wait_ms)} from the COMMIT on; then the"
         " messages become dead letters, UNDELIVERABLE."
@@ -237,8 +238,8 @@ def _lacks(life: Life) -> list[str]:
     return [*_named(life.lacks), text]
 
 
-def _named(lacks: Sequence[Lacking]) -> list[str]:
-    texts = [f"{each}; run {each.mend}." for each in lacks[:TOLD_MAX]]
+def _named(lacks: Sequence[Lack]) -> list[str]:
+    texts = [f"{each}; run {mend_command(each)}." for each in lacks[:TOLD_MAX]]
     named = [f"{text[:1].upper()}{text[1:]}" for text in texts]
     if len(lacks) > TOLD_MAX:
         named.append(f"{len(lacks) - TOLD_MAX} more topics or partitions cannot be written.")

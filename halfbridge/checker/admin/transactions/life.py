@@ -25,9 +25,9 @@ from halfbridge.serde.protocol import Effect, State, decision_of, effect_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfbridge.checker.admin.real_topics import Lacking
     from halfbridge.checker.admin.transactions.asked import Request
     from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.checker.core.deferred import Lack
     from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import HalfRead, OpRead
     from halfbridge.checker.core.plan import Plan
@@ -156,7 +156,7 @@ class Life:
     events: tuple[Event, ...] = ()
     undecided: Undecided | None = None
     is_deferred: bool = False
-    lacks: tuple[Lacking, ...] = ()
+    lacks: tuple[Lack, ...] = ()
     topic_gone_ms: int = 0
     read_from_ms: int | None = None
     read_until_ms: int | None = None

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.real_topics import Lacking
     from halfbridge.checker.admin.transactions.life import Event, Judged
     from halfbridge.checker.admin.transactions.trail import Match
     from halfbridge.checker.admin.transactions.waits import Limits
+    from halfbridge.checker.core.deferred import Lack
     from halfbridge.kafka.ports import Place, Record
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.topics import TopicNames
@@ -241,7 +241,8 @@ class _LookUp:
             winner is not None and winner.is_applied is False
         )
         has_dead = any(event.kind is Kind.DEAD_LETTER for event, _ in found)
-        lacks = self._lacks(pieces, judged, counts) if is_open or has_dead else ()
+        gone_ms = limits.topic_gone_ms
+        lacks = self._lacks(pieces, judged, counts, gone_ms) if is_open or has_dead else ()
         events = [*half_events, *op_events, *map(made.check_event, checks), *end_events]
         life = Life(
             id=self._wanted.id,
@@ -254,7 +255,7 @@ class _LookUp:
             events=made.in_order(events),
             is_deferred=progress is not None and judged.winner in progress.deferred,
             lacks=lacks,
-            topic_gone_ms=limits.topic_gone_ms,
+            topic_gone_ms=gone_ms,
             read_from_ms=time.from_ms,
             read_until_ms=time.until_ms,
             at_ms=self._cluster.ports.clock.time_ms(),
@@ -267,8 +268,8 @@ class _LookUp:
         return replace(life, undecided=undecided_of(judged.entry, partition, world))
 
     def _lacks(
-        self, pieces: Pieces, judged: Judged, counts: Mapping[str, int]
-    ) -> tuple[Lacking, ...]:
+        self, pieces: Pieces, judged: Judged, counts: Mapping[str, int], gone_ms: int
+    ) -> tuple[Lack, ...]:
         """Return what the messages of the transaction's last life cannot be written to now."""
         messages = [
             needed(topic, told.real_partition, counts.get(topic, 0), record.key())
@@ -277,7 +278,7 @@ class _LookUp:
             and told.producer_group == judged.group
             and not self._names.is_internal(topic := told.real_topic)
         ]
-        return lacks_of(self._cluster, messages)
+        return lacks_of(self._cluster, messages, gone_ms)
 
     def _progress_of(self, partition: int) -> Progress | None:
         """Return the daemon's committed progress of the pair; None where it cannot be trusted."""

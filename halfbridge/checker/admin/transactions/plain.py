@@ -10,12 +10,16 @@ import dataclasses
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.checker.admin.real_topics import mend_command
+from halfbridge.serde.records import PARTITION_BY_KEY
+
 if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.find import Found
     from halfbridge.checker.admin.transactions.groups import GroupFacts, Groups
     from halfbridge.checker.admin.transactions.life import Event, Life, Payload
     from halfbridge.checker.admin.transactions.undecided import Listing
     from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.checker.core.deferred import Lack
 
 
 def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
@@ -76,9 +80,19 @@ def life(found: Life) -> dict[str, Any]:
     body["events"] = [event(each) for each in found.events]
     body["decided_by"] = None if found.decided_by is None else event(found.decided_by)
     body["undecided"] = None if found.undecided is None else undecided(found.undecided)
-    body["lacks"] = [each._asdict() for each in found.lacks]
+    body["lacks"] = [_lack(each) for each in found.lacks]
     body["notes"] = list(found.notes)
     return body
+
+
+def _lack(lack: Lack) -> dict[str, Any]:
+    number = None if lack.partition == PARTITION_BY_KEY else lack.partition
+    return {
+        "topic": lack.topic,
+        "partition": number,
+        "why": lack.why,
+        "mend": mend_command(lack),
+    }
 
 
 def found(result: Found) -> dict[str, Any]:

@@ -30,11 +30,11 @@ from halfbridge.checker.admin.doctor.judge import (
     KEPT_BYTES_MAX,
     judge,
 )
-from halfbridge.checker.admin.real_topics import Lacking, PlacedPartition
+from halfbridge.checker.admin.real_topics import PlacedPartition
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.core.deferred import MISSING
+from halfbridge.checker.core.deferred import Lack, missing_topic
 from halfbridge.cli import cli
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.records import DaemonSettings
@@ -61,7 +61,7 @@ def away(topic: str) -> dict[str, Any]:
     return {"away": (one,)}
 
 
-def delayed(*lacks: Lacking) -> dict[str, Any]:
+def delayed(*lacks: Lack) -> dict[str, Any]:
     """Return two transactions that wait for topic orders."""
     return {"delayed": (Delayed("orders", 2, "A", NOW_MS - 12_000, lacks),)}
 
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
     "partition-away": (
-        delayed(Lacking("orders", 2, "has no leader", "halfbridge topics describe orders")),
+        delayed(Lack("orders", 2, "has no leader", 60_000)),
         "topics describe orders --bootstrap-servers kafka:9092",
     ),
     "delivery-waits": (delayed(), "tx explain A"),
@@ -262,14 +262,14 @@ def test_what_deliveries_wait_for_is_named_with_what_becomes_of_them() -> None:
 
     A missing topic is mended by its command, and told once, also where the policy names it.
     """
-    lack = Lacking("orders", 2, "has no leader: it needs broker 3", "halfbridge topics describe x")
+    lack = Lack("orders", 2, "has no leader: it needs broker 3", 60_000)
     (one,) = found({**delayed(lack), **away("orders")})
     assert one.what == (
         "partition 2 of topic orders has no leader: it needs broker 3: deliveries of 2 transactions"
         " wait, first A, committed 12 s ago; 60 s after the COMMIT their messages become dead"
         " letters, UNDELIVERABLE"
     )
-    gone = Lacking("orders", None, MISSING, "halfbridge topics create orders --type transaction")
+    gone = missing_topic("orders", 60_000)
     (one,) = found({**delayed(gone), "named_topics": ("orders",)})
     assert (one.code, one.severity) == ("real-topic", Severity.ERROR)
     assert one.mend.startswith("halfbridge topics create orders --type transaction --bootstrap")
