@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from halfbridge.checker.admin.read import First, Key, first_decisions, readable_ops
 from halfbridge.checker.admin.transactions.explain import span_text
 from halfbridge.checker.admin.transactions.life import NOT_FOUND
 from halfbridge.checker.admin.transactions.logs import edges
@@ -27,10 +28,9 @@ from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.checker.signatures import check_signer, signed_op
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import OP
-from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CONTEXT
 from halfbridge.serde.limits import shortened
-from halfbridge.serde.protocol import NO_APPEND_MS, State, state_after
+from halfbridge.serde.protocol import NO_APPEND_MS
 from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     ActionOutcome,
@@ -47,12 +47,10 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.appending import Appender
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.operator_log import OperatorLog
-    from halfbridge.checker.admin.read import LogRecord
     from halfbridge.checker.admin.transactions.life import Life
     from halfbridge.checker.admin.transactions.look_up import Wanted
     from halfbridge.checker.admin.transactions.undecided import Filter, Stopped
     from halfbridge.checker.admin.transactions.waits import Undecided
-    from halfbridge.serde.signatures import Verifier
     from halfbridge.serde.topics import TopicNames
 
 # Bytes in UTF-8 of an op's texts, so that an op with the longest id and group is no longer than
@@ -247,10 +245,9 @@ class Decider:
         end = max(known, default=0)
         if None in offsets:  # stored behind all others, or not at all
             end = self._cluster.watermarks(self._names.op, partition)[1]
-        wanted = {_key(each.undecided): each.undecided.first_append_ms for each in mine}
-        return first_decisions(
-            self._cluster, self._names, partition, start=start, end=end, wanted=wanted
-        )
+        records = self._cluster.read(self._names.op, partition, start=start, end=end)
+        ops = readable_ops(records, self._cluster.signatures.verifier)
+        return first_decisions(ops, {_key(each.undecided): _first_ms(each) for each in mine})
 
     def _conclude(self, written: _Written, first: First | None, problem: str = "") -> Decided:
         undecided, offset = written.undecided, written.offset
@@ -293,6 +290,11 @@ def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> byt
 
 def _unknown(written: _Written) -> Decided:
     return Decided(written.undecided, ActionOutcome.IN_DOUBT, written.offset, None)
+
+
+def _first_ms(written: _Written) -> int:
+    known = written.undecided.first_append_ms
+    return NO_APPEND_MS if known is None else known
 
 
 def _key(undecided: Undecided) -> Key:
@@ -444,74 +446,3 @@ def first_text(first: First) -> str:
     op = first.op
     told = f"{op.kind.value} by {op.source.value} {op.actor} at op offset {first.offset}"
     return f"{told}: {op.reason}" if op.reason else told
-
-
-# Transaction id, resume count, producer group.
-Key = tuple[str, int, str]
-
-
-class First(NamedTuple):
-    """The first decision of a transaction.
-
-    Attributes:
-        offset: Of the op.
-        state: What the transaction is by it.
-        op: The op.
-    """
-
-    offset: int
-    state: State
-    op: Op
-
-
-def first_decisions(
-    cluster: Cluster,
-    names: TopicNames,
-    partition: int,
-    *,
-    start: int,
-    end: int,
-    wanted: Mapping[Key, int | None],
-) -> dict[Key, First]:
-    """Return the first decision of each transaction that has one in [start, end).
-
-    An op that the table of `serde.protocol` does not allow has no effect, and neither has one that
-    is not believed (`serde.verifier`). One that names a half offset beyond the end of the half
-    partition has its effect (rule 1, `Ledger.half_end`).
-
-    Args:
-        cluster: Where.
-        names: Of the installation.
-        partition: The pair.
-        start: Op offset below which there is no decision of these transactions.
-        end: An op offset that the log has had as its end.
-        wanted: Transaction -> when its first half message was appended; None: not known.
-
-    Raises:
-        AdminError: the op partition cannot be read to `end`, as behind an open kafka_txn.
-    """
-    found: dict[Key, First] = {}
-    for record in cluster.read(names.op, partition, start=start, end=end):
-        op = _op(record, cluster.signatures.verifier)
-        if op is None:
-            continue
-        key = op.transaction_id, op.resume_count, op.producer_group
-        if key not in wanted or key in found:
-            continue
-        first_ms = wanted[key]
-        state = state_after(
-            op,
-            State.UNDECIDED,
-            op_append_ms=record.append_ms,
-            first_append_ms=NO_APPEND_MS if first_ms is None else first_ms,
-        )
-        if state is not None:
-            found[key] = First(record.offset, state, op)
-    return found
-
-
-def _op(record: LogRecord, verifier: Verifier | None) -> Op | None:
-    try:
-        return record.op(verifier)
-    except DecodeError:
-        return None

@@ -19,6 +19,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.admin.read import Key, first_decisions, readable_ops
 from halfbridge.checker.admin.topics import common_partitions
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
@@ -26,7 +27,7 @@ from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import DEAD, real_identity
 from halfbridge.serde.progress import Progress
-from halfbridge.serde.protocol import State, state_after
+from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, DeadDecision, DeadReason
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def find_offsets(cluster: Cluster, names: TopicNames, request: InitRequest) -> N
     verifier = cluster.signatures.verifier
     half_records = cluster.read(names.half, partition, start=half_start, end=half_end)
     op_records = cluster.read(names.op, partition, start=op_start, end=op_end)
-    halves, ops = list(_halves(half_records, verifier)), list(_ops(op_records, verifier))
+    halves, ops = list(_halves(half_records, verifier)), list(readable_ops(op_records, verifier))
     return new_offsets(
         halves,
         ops,
@@ -158,15 +159,6 @@ def _halves(records: Iterable[LogRecord], verifier: Verifier | None) -> Iterable
         except DecodeError:
             continue  # the daemon dead-letters it by itself
         yield HalfRead(record.offset, record.append_ms, metadata, flaw, 0, None)
-
-
-def _ops(records: Iterable[LogRecord], verifier: Verifier | None) -> Iterable[OpRead]:
-    for record in records:
-        try:
-            op = record.op(verifier)
-        except DecodeError:
-            continue
-        yield OpRead(record.offset, record.append_ms, op)
 
 
 def _evidence(cluster: Cluster, names: TopicNames, halves: list[HalfRead]) -> Evidence:
@@ -236,10 +228,6 @@ def _says_of_a_decision(letter: LogRecord) -> bool:
     except DecodeError:
         return True  # RMQ_HALF says whose it is, as before there was a decision in dead letters
     return not (dead.reason is DeadReason.TOO_LARGE and dead.decision is DeadDecision.NONE)
-
-
-# Transaction id, resume count and group: rule 6 keeps another group's half under a known id apart.
-Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,20 +361,11 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
         if metadata.origin_offset >= 0:
             entry.last_copy = half.offset
         entry.topics.add(metadata.real_topic)
-    for read in ops:
-        op = read.op
-        known = transactions.get((op.transaction_id, op.resume_count, op.producer_group))
-        if known is None:  # an orphan
-            continue
-        after = state_after(
-            op, known.state, op_append_ms=read.append_ms, first_append_ms=known.first_append_ms
-        )
-        if after is not None:
-            known.state = after
-            known.decided_at = read.offset
-            known.decided_ms = read.append_ms
-            known.decided_to = op.half_offset
-            known.count = op.message_count
+    append_ms = {key: each.first_append_ms for key, each in transactions.items()}
+    for key, first in first_decisions(ops, append_ms).items():
+        known = transactions[key]
+        known.state, known.decided_at, known.decided_ms = first.state, first.offset, first.append_ms
+        known.decided_to, known.count = first.op.half_offset, first.op.message_count
     return transactions
 
 

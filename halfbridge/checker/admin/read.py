@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.checker.core.events import append_ms_of
+from halfbridge.checker.core.events import OpRead, append_ms_of
 from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import DAMAGED, Code, KafkaFailure
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of, parse_half
+from halfbridge.serde.protocol import State, state_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from halfbridge.kafka.ports import Clock, Place, Reader
     from halfbridge.serde.records import HalfMetadata, Op
@@ -88,6 +90,58 @@ class LogRecord:
                 value=value,
             )
         return op
+
+
+# Transaction id, resume count and producer group: what tells transactions apart (rule 6).
+Key = tuple[str, int, str]
+
+
+class First(NamedTuple):
+    """The first decision of a transaction.
+
+    Attributes:
+        offset: Op offset.
+        append_ms: Its append time, or NO_APPEND_MS.
+        state: The state that the op brings the transaction to.
+        op: The op.
+    """
+
+    offset: int
+    append_ms: int
+    state: State
+    op: Op
+
+
+def readable_ops(records: Iterable[LogRecord], verifier: Verifier | None) -> Iterator[OpRead]:
+    """Yield the ops that can be read and are believed; the daemon ignores the others too."""
+    for record in records:
+        with suppress(DecodeError):
+            yield OpRead(record.offset, record.append_ms, record.op(verifier))
+
+
+def first_decisions(ops: Iterable[OpRead], first_append_ms: Mapping[Key, int]) -> dict[Key, First]:
+    """Return the first decision of each transaction that has one, by the table of the protocol.
+
+    Args:
+        ops: In op order.
+        first_append_ms: Transaction -> append time of its first half message, or NO_APPEND_MS. Ops
+            of other transactions are ignored.
+    """
+    found: dict[Key, First] = {}
+    for read in ops:
+        op = read.op
+        key = op.transaction_id, op.resume_count, op.producer_group
+        if key not in first_append_ms or key in found:
+            continue
+        state = state_after(
+            op,
+            State.UNDECIDED,
+            op_append_ms=read.append_ms,
+            first_append_ms=first_append_ms[key],
+        )
+        if state is not None:
+            found[key] = First(read.offset, read.append_ms, state, op)
+    return found
 
 
 def records_between(

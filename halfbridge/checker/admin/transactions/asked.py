@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.read import Key
     from halfbridge.kafka.ports import Place
     from halfbridge.serde.records import CheckRequest, Op
     from halfbridge.serde.topics import TopicNames
 
-Key = tuple[str, int, str]
 # Groups whose members are asked for and whose check topics are read, by one command: the group
 # names of half records are any text, and each group costs a question to a broker.
 GROUPS_MAX = 100

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.read import Key
     from halfbridge.checker.admin.transactions.waits import Limits, Undecided
     from halfbridge.checker.core.entries import Entry
     from halfbridge.kafka.ports import Place, Record
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from halfbridge.serde.signatures import Verifier
     from halfbridge.serde.topics import TopicNames
 
-Key = tuple[str, int, str]
 # The window rule bounds what there is to read while a daemon runs: 100,000 records of a pair and 4
 # for each undecided one. After days without a daemon there is more.
 RECORDS_MAX = 20_000_000
@@ -427,7 +427,7 @@ def _age_order(found: tuple[Entry, PairState]) -> tuple[bool, int, int, int]:
     return entry.first_append_ms < 0, entry.first_append_ms, pair.partition, entry.last_record
 
 
-def _entry_key(entry: Entry) -> asked.Key:
+def _entry_key(entry: Entry) -> Key:
     metadata = entry.messages[min(entry.messages)].metadata
     return metadata.transaction_id, metadata.resume_count, entry.group
 

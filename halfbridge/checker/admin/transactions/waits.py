@@ -11,6 +11,7 @@ from halfbridge.checker.core.schedule import backoff_ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from halfbridge.checker.admin.read import Key
     from halfbridge.checker.core.entries import Entry
     from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.records import CheckRequest, Op
@@ -86,8 +87,8 @@ class World:
     workers: int | None = None
     check_topics: frozenset[str] = frozenset()
     members: Mapping[str, int] = field(default_factory=dict)
-    asked: Mapping[tuple[str, int, str], Asked] | None = None
-    answers: Mapping[tuple[str, int, str], Op] = field(default_factory=dict)
+    asked: Mapping[Key, Asked] | None = None
+    answers: Mapping[Key, Op] = field(default_factory=dict)
 
 
 _Bytes = bytes  # a field of Undecided has that name

@@ -84,7 +84,7 @@ def test_what_the_audit_topic_is_told() -> None:
     """Before: state, age, group and pair. After: which decision is the first, and whose."""
     assert before_text(FOUND) == "PREPARED, 12s old, 2 messages of group g, pair 3, ASKED"
     assert "of unknown age" in before_text(_found(age_ms=None))
-    first = First(9, State.COMMITTED, AN_OP)
+    first = First(9, 0, State.COMMITTED, AN_OP)
     assert first_text(first) == "COMMIT by PRODUCER someone at op offset 9"
     assert first_text(first._replace(op=AN_OP._replace(reason="why"))).endswith("9: why")
 
