@@ -292,7 +292,7 @@ class _Session:
         elif offset < low:
             why = why or f"offset {offset} comes next, and the topic begins at {low} by now"
         if not why:
-            return at._replace(topic_id=self._topic_id)
+            return replace(at, topic_id=self._topic_id)
         if not self._setup.accept_lost:
             raise self._lost(f"{place[0]}[{place[1]}]: {why}")
         due = tuple(each for each in at.due if is_same and low <= each < high)

@@ -129,7 +129,7 @@ class Learned:
         stubs: Events whose dead letters are too large.
         refused: Topic that takes no record for now -> why, and until when that counts.
         since: (partition, offset) -> when this event was found to wait for its topic.
-        min_in_sync: Topic -> its min.insync.replicas; 0: not known.
+        min_in_sync: Topic -> its min.insync.replicas; None: not known.
     """
 
     def __init__(self, limit_max: int) -> None:
@@ -139,7 +139,7 @@ class Learned:
         self.stubs: set[tuple[int, int]] = set()
         self.refused: dict[str, tuple[str, float]] = {}
         self.since: dict[tuple[int, int], float] = {}
-        self.min_in_sync: dict[str, int] = {}
+        self.min_in_sync: dict[str, int | None] = {}
         self._pauses: dict[str, float] = {}  # a topic that took no record -> the last pause
 
     def was_silent(self, topics: Iterable[str]) -> bool:
@@ -166,7 +166,7 @@ class Learned:
         for topic, number in error.places:
             pause_s = min(2 * self._pauses.get(topic, _SILENT_S_MIN / 2), _SILENT_S_MAX)
             self._pauses[topic] = pause_s
-            why = f"has a partition that takes no records ({number})"
+            why = f"partition {number} acknowledges no records"
             self.refused[topic] = (why, monotonic() + pause_s)
         if not error.permanent or error.untimely:
             return
@@ -226,6 +226,7 @@ class Writing:
         self._topic_id, self._membership = topic_id, membership
         self._held = Held()
         self._committed = dict(positions)
+        self._positions_now = dict(positions)
         # Partition -> how far it is relayed, and what is due below and was not read again.
         self._ends = {number: each.end for number, each in positions.items()}
         self._unread = {number: set(each.due) for number, each in positions.items()}
@@ -365,14 +366,12 @@ class Writing:
     def _positions(self) -> dict[int, Position]:
         """Return how far each partition is relayed, if the present batch is written."""
         held = self._held.offsets()
-        return {
-            number: Position(
-                self._topic_id,
-                end,
-                tuple(sorted({*held.get(number, ()), *self._unread[number]})),
-            )
-            for number, end in self._ends.items()
-        }
+        for number, end in self._ends.items():
+            due = tuple(sorted({*held.get(number, ()), *self._unread[number]}))
+            position = Position(self._topic_id, end, due)
+            if position != self._positions_now[number]:  # an equal one has packed its metadata
+                self._positions_now[number] = position
+        return dict(self._positions_now)
 
     def _hold(self, topic: str, event: Event) -> None:
         self._held.add(topic, event)
@@ -436,14 +435,14 @@ class Writing:
         away = seen.unavailable(self._min_in_sync(topic) if seen.out_of_sync else None)
         return next((f"partition {number} {why}" for number, why in away.items()), "")
 
-    def _min_in_sync(self, topic: str) -> int:
-        """Return how many replicas must be in sync; 0: not known, as the right may be missing."""
+    def _min_in_sync(self, topic: str) -> int | None:
+        """Return the topic's min.insync.replicas; None: not known, as the right may be missing."""
         known = self._learned.min_in_sync
         if topic not in known:
-            known[topic] = 0
+            known[topic] = None
             with suppress(KafkaFailure):
                 answer = self._admin.ask_settings([topic], _SETTINGS_S)[topic].result()
-                known[topic] = int(answer.get(_MIN_IN_SYNC, "0"))
+                known[topic] = int(answer.get(_MIN_IN_SYNC, "1"))
         return known[topic]
 
     def _batches(self, fetched: list[Event]) -> Iterator[list[Event]]:

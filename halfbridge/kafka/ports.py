@@ -354,15 +354,21 @@ class SeenTopic(NamedTuple):
     def unavailable(self, min_in_sync: int | None) -> dict[int, str]:
         """Return the partitions that take no records, each with the reason, as in "has no leader".
 
+        Brokers require the lower of `min.insync.replicas` and the number of replicas to be in sync
+        (since Kafka 3.7: `Partition.effectiveMinIsr`). So a topic whose setting is above its number
+        of replicas takes records while every replica is in sync.
+
         Args:
             min_in_sync: The topic's `min.insync.replicas`; None: not known.
         """
         found = dict.fromkeys(sorted(self.leaderless), "has no leader")
-        wanted = min_in_sync or 1
-        if self.replicas >= wanted > 1:  # a broker never asks for more replicas than there are
-            for number, count in enumerate(self.in_sync):
-                if count < wanted and number not in found:
-                    found[number] = f"has {count} of min.insync.replicas={wanted} replicas in sync"
+        required = min(min_in_sync or 1, self.replicas)
+        for number, count in enumerate(self.in_sync):
+            if count < required and number not in found:
+                found[number] = (
+                    f"has {count} of {required} required replicas in sync"
+                    f" (min.insync.replicas={min_in_sync})"
+                )
         return found
 
 

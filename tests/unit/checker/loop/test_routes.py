@@ -214,7 +214,7 @@ def test_too_few_replicas_in_sync_are_waited_for(routes: Routes) -> None:
     delivery = _delivery("orders", 0)
     routes.update(_away(in_sync=(1, 2, 2), replicas=2), 0, {"orders": 2}.get)
     assert routes.refusal(delivery) == (
-        "partition 0 of topic orders has 1 of min.insync.replicas=2 replicas in sync"
+        "partition 0 of topic orders has 1 of 2 required replicas in sync (min.insync.replicas=2)"
     )
     routes.update(_away(in_sync=(1, 2, 2), replicas=2), 0)
     assert routes.refusal(delivery) == ""
