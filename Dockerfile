@@ -29,7 +29,7 @@ LABEL org.opencontainers.image.title="halfbridge" \
       org.opencontainers.image.description="RocketMQ's transactional messages on Kafka: the daemon and its command line" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.documentation="docs/containers.md"
+      org.opencontainers.image.documentation="docs/how-to/deploy.md"
 COPY --from=build /opt/halfbridge /opt/halfbridge
 # By number, so that Kubernetes can tell that it is not root. The directory keeps the locks of
 # worker slots, for those who give no slot.

@@ -25,8 +25,10 @@ LOWEST_PYTHON ?= $(shell command -v python3.10 || .ci/python)
 FAST := not broker and not docker and not spark and not long and not soak
 # The levels of `make test-fast`, `test` and `test-all` (tests/README.md); none has the long suites.
 SHORT := not long and not soak and not spark_long
-EXTRAS := delta,dev,embedded,memory,signing,spark,sql,testcontainers,web
+EXTRAS := delta,dev,docs,embedded,memory,signing,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
+# Where `make docs` writes the site.
+SITE ?= $(CURDIR)/build/site
 BENCH_ARGS ?= --messages 200000
 # Of make bench-suite, bench-scale and bench-rivals: --row, --json, --picture FILE, --rounds N (rivals).
 SUITE_ARGS ?=
@@ -164,8 +166,12 @@ lint: $(STAMP)  ## ruff: rules and format; import-linter: which room may import 
 type: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
+.PHONY: docs
+docs: $(STAMP)  ## The documents as a site in build/site, links checked; llms.txt and the whole text are beside it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(SITE)
+
 .PHONY: check
-check:  ## What CI runs: `make test` and `make test-all` in a clean environment, lint, types
+check:  ## What CI runs: `make test` and `make test-all` in a clean environment, lint, types, documents
 	.ci/run
 
 ##@ Supply chain

@@ -1,7 +1,8 @@
 """From measured processor time to numbers of workers, brokers and pairs. Pure.
 
-The arithmetic of docs/scale.md: a rate times the time of one transaction is how many processors are
-busy; what is provided is busy for BUSY of the time, so that a worker's death and a bad minute fit.
+The arithmetic of docs/evidence/scale.md: a rate times the time of one transaction is how many
+processors are busy; what is provided is busy for BUSY of the time, so that a worker's death and a
+bad minute fit.
 """
 
 from __future__ import annotations

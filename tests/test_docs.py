@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from halfbridge.bridge.config import BridgeConfig
+import click
+
 from halfbridge.bridge.transaction import TRANSITIONS
 from halfbridge.bridge.transaction import State as ClientState
-from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.status import Status
+from halfbridge.cli import LazyGroup
 from halfbridge.serde.protocol import EFFECTS, STATE_AFTER, State
 from halfbridge.serde.records import OpKind
-from halfbridge.serde.settings import describe
 from halfbridge.sql.local_messages import rows as row_states
 
 ROOT = Path(__file__).parents[1]
 STATE_MACHINE = ROOT / "docs" / "state_machine.md"
-CLIENT = ROOT / "docs" / "client.md"
 CASES = 140
 
 
@@ -90,17 +89,6 @@ def state_machine() -> str:
     return "\n".join(lines) + "\n"
 
 
-def client() -> str:
-    """Return docs/client.md with the table of settings as the code has it."""
-    lines = ["| Setting | Default | What it is |", "|---|---|---|"]
-    for each in describe(BridgeConfig):
-        default = "" if each.default in ("", {}) else each.default
-        lines.append(f"| `{each.name}` | {default} | {each.doc} |")
-    table = "\n".join(["", *lines, ""])
-    marked = re.compile(r"(?<=<!-- settings: begin -->\n).*(?=<!-- settings: end -->)", re.DOTALL)
-    return marked.sub(lambda _: f"{table}\n", CLIENT.read_text("utf-8"))
-
-
 def all_tests(folder: str = "") -> set[str]:
     """Return the names of all test functions below tests/`folder`."""
     return {
@@ -120,14 +108,9 @@ def test_state_machines_are_those_of_the_code() -> None:
     assert STATE_MACHINE.read_text("utf-8") == state_machine()
 
 
-def test_settings_of_the_client_are_those_of_the_code() -> None:
-    """The generated table is not stale."""
-    assert CLIENT.read_text("utf-8") == client()
-
-
 def test_every_conformance_case_has_a_line() -> None:
     """1 to 140, each once, in order, with a status."""
-    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    text = (ROOT / "docs" / "evidence" / "conformance.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(1, CASES + 1))
     for number, _, status in rows:
@@ -137,11 +120,11 @@ def test_every_conformance_case_has_a_line() -> None:
 
 def test_conformance_names_tests_that_exist_and_all_numbered_ones() -> None:
     """Every test in the table is there, and every numbered test is in the table."""
-    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    text = (ROOT / "docs" / "evidence" / "conformance.md").read_text("utf-8")
     named = set(re.findall(r"`(test_\w+)`", text))
     there = all_tests()
     assert named - there == set()
-    mine = there - all_tests("faults")  # those are numbered by docs/faults.md
+    mine = there - all_tests("faults")  # those are numbered by docs/evidence/faults.md
     assert {name for name in mine if name.startswith("test_case_")} - named == set()
 
 
@@ -159,7 +142,7 @@ def test_what_testing_names_is_there() -> None:
 
 def test_conformance_counts_add_up() -> None:
     """The sentence at the top counts the rows below it."""
-    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    text = (ROOT / "docs" / "evidence" / "conformance.md").read_text("utf-8")
     statuses = re.findall(r"^\| \d+ \| .+ \| (.+) \|$", text, re.MULTILINE)
     counts = [
         sum(status.startswith(word) for status in statuses)
@@ -178,31 +161,71 @@ def test_deviations_that_are_named_are_described() -> None:
         assert set(re.findall(r"D-\d{3}", path.read_text("utf-8"))) <= described, path
 
 
-def test_links_lead_somewhere() -> None:
-    """Every relative link and its heading exist."""
+def test_public_names_are_there() -> None:
+    """Every name that a package offers can be imported from it."""
+    for package in ("halfbridge", "halfbridge.sql", "halfbridge.testkit.memory"):
+        module = import_module(package)
+        for name in module.__all__:
+            assert getattr(module, name) is not None, f"{package}.{name}"
+
+
+def test_the_reference_can_be_generated() -> None:
+    """What `make docs` takes from the code is there."""
+    spec = spec_from_file_location("site_of_documents", ROOT / "docs" / "site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = module_from_spec(spec)
+    spec.loader.exec_module(site)
+    for name, generate in site.GENERATED.items():
+        assert len(generate().splitlines()) > 10, name
+
+
+def shown_commands() -> list[tuple[Path, str, list[str]]]:
+    """Return page, command and options of every `halfbridge` command that a document shows."""
+    found = []
     for path in documents():
-        for link, heading in re.findall(
-            r"\]\((?!https?:)([^)#]*)(#[^)]+)?\)", path.read_text("utf-8")
-        ):
-            target = (path.parent / link) if link else path
-            assert target.exists(), f"{path.name}: {link}"
-            if heading:
-                titles = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
-                anchors = {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
-                assert heading[1:] in anchors, f"{path.name}: {link}{heading}"
+        if path.name == "CHANGELOG.md" or path.parent.name == "adr":  # they tell of their day
+            continue
+        text = path.read_text("utf-8").replace("\\\n", " ")
+        shown = [
+            line
+            for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+            for line in block.split("\n")
+        ]
+        shown += re.findall(r"`(halfbridge [^`]+)`", text)
+        for line in shown:
+            words = re.match(r"\s*(?:\.venv/bin/)?halfbridge ([a-z][^#|><]*)", line)
+            if words is not None:
+                found.append((path, words[1], re.findall(r"(?<=\s)--[a-z][a-z-]+", words[1])))
+    return found
 
 
-def test_settings_and_metrics_that_operations_names_exist() -> None:
-    """Every metric of the daemon has its line, and every setting of the table is one."""
-    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    for family in Status().metrics.registry.collect():
-        assert family.name in text, family.name
-    (section,) = re.findall(r"## Settings that matter\n(.*)", text, re.DOTALL)
-    known = {each.name for each in fields(CheckerConfig)}
-    for setting in re.findall(r"^\| `(\w+)`", section, re.MULTILINE):
-        assert setting in known, setting
+def unknown_in(line: str, options: list[str]) -> str:
+    """Return what of a shown command the program does not know; empty: it knows all."""
+    command: click.Command = LazyGroup(name="halfbridge")
+    context = click.Context(command)
+    for word in line.split():
+        if not isinstance(command, click.Group):
+            break
+        try:
+            inner = command.get_command(context, word)
+        except click.UsageError:
+            inner = None
+        if inner is None:
+            return word
+        command = inner
+    params = command.get_params(context)
+    known = {name for param in params for name in (*param.opts, *param.secondary_opts)}
+    return ", ".join(set() if isinstance(command, click.Group) else set(options) - known)
+
+
+def test_commands_that_documents_show_exist() -> None:
+    """Each command and each of its options is one of the program's."""
+    shown = shown_commands()
+    assert len(shown) > 100
+    wrong = [(path, line, unknown_in(line, options)) for path, line, options in shown]
+    assert [each for each in wrong if each[2]] == []
 
 
 if __name__ == "__main__":
     STATE_MACHINE.write_text(state_machine(), "utf-8")
-    CLIENT.write_text(client(), "utf-8")

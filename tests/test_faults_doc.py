@@ -1,4 +1,4 @@
-"""The tables of docs/faults.md are as the command that writes them leaves them."""
+"""The tables of docs/evidence/faults.md are as the command that writes them leaves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guide.md and the README's picture, as a reader has them."""
+"""docs/how-to/monitor.md and the README's picture, as a reader has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def test_the_clients_counters_are_exported_as_shown() -> None:
     """The listing registers a collector of what a real producer counts."""
-    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "guide.md").read_text("utf-8"), re.DOTALL)
+    page = (DOCS / "how-to" / "monitor.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     with MemoryStack() as stack:
         topic = stack.create_topic("orders")
 

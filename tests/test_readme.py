@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 README = ROOT.joinpath("README.md").read_text("utf-8")
 QUICKSTART = ROOT.joinpath("docs", "start", "quickstart.md").read_text("utf-8")
-TESTING = ROOT.joinpath("docs", "testing.md").read_text("utf-8")
+TESTING = ROOT.joinpath("docs", "how-to", "test-on-kafka.md").read_text("utf-8")
 ADDRESS = "127.0.0.1:9092"
 DATABASE = "sqlite:///shop.db"
 STOP_S_MAX = 60.0
@@ -41,7 +41,7 @@ def is_a_test(block: str) -> bool:
 
 
 def users_test_on_kafka() -> str:
-    """Return the test that docs/testing.md shows for a real Kafka."""
+    """Return the test that docs/how-to/test-on-kafka.md shows for a real Kafka."""
     (found,) = (block for block in blocks("python", TESTING) if "raise ConnectionError" in block)
     return found
 

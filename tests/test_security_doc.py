@@ -1,4 +1,4 @@
-"""The example that docs/security.md shows, as it stands there."""
+"""The example that docs/how-to/seal-payloads.md shows, as it stands there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.kit.page_project import run_project
 
-PAGE = Path(__file__).parents[1].joinpath("docs", "security.md").read_text("utf-8")
+PAGE = Path(__file__).parents[1].joinpath("docs", "how-to", "seal-payloads.md").read_text("utf-8")
 
 
 def test_the_example_passes_as_it_stands(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The project that docs/testing.md shows, as it stands there."""
+"""The project that docs/how-to/test.md and test-on-kafka.md show, as it stands there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from halfbridge.testkit.memory import Step
 from tests.kit.page_project import run_project
 
-PAGE = Path(__file__).parents[1].joinpath("docs", "testing.md").read_text("utf-8")
+HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
+PAGE = "".join((HOW_TO / name).read_text("utf-8") for name in ("test.md", "test-on-kafka.md"))
 
 
 def test_the_project_passes_as_it_stands(tmp_path: Path) -> None:
-    """Every file of the page, in a project of its own: one test for each step, and the others."""
+    """Every file of the pages, in a project of its own: one test for each step, and the others."""
     names = ["orders.py", "test_orders.py", "test_every_crash.py", "test_stacks.py"]
     said = run_project(PAGE, names, tmp_path)
     assert f"{len(Step) + 2} passed" in said

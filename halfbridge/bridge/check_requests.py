@@ -143,7 +143,7 @@ class CheckRequests:
         self._named_at[place] = now
         text = (
             "%s[%d]@%d: the check request there cannot be read (%s): requests up to offset %d are"
-            " left out, and are asked again; docs/operations.md, A damaged record"
+            " left out, and are asked again; docs/incidents/damaged-record.md"
         )
         tell(_LOG.error, text, *place, max(at, start), why, end)
 

@@ -96,7 +96,7 @@ class BridgeConfig:
     )
     linger_ms: float = setting(
         # librdkafka's timers count whole milliseconds: 0.5 delayed each acknowledgement by 1.1 ms,
-        # twice a transaction (docs/benchmarks.md).
+        # twice a transaction (docs/evidence/benchmarks.md).
         0,
         minimum=0,
         maximum=1_000,
@@ -107,7 +107,7 @@ class BridgeConfig:
         # (KAFKA-5494). A broker works on one request of a connection at a time, and the others wait
         # there as closed batches. Records that wait in the client share a batch with later ones.
         # With 2, 32 blocking threads do 40 % more near a broker, 12 to 42 % less far from one
-        # (docs/benchmarks.md).
+        # (docs/evidence/benchmarks.md).
         5,
         minimum=1,
         maximum=5,
@@ -253,8 +253,8 @@ def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
 
     A damaged record may abort the process, which is the user's service. librdkafka (up to 2.16)
     aborts when it verifies a checksum, and on zeros between two batches of one answer
-    (docs/librdkafka-crc-report.md). So checksums are not verified, and an answer has one batch: its
-    broker has looked at the first batch, and returns an error for zeros.
+    (docs/evidence/librdkafka-crc-report.md). So checksums are not verified, and an answer has one
+    batch: its broker has looked at the first batch, and returns an error for zeros.
     """
     return {
         "session.timeout.ms": _SESSION_TIMEOUT_MS,

@@ -59,7 +59,7 @@ class DamagedRecordError(AdminError):
         (topic, partition), cause = place, f" ({why})" if why else ""
         super().__init__(
             f"{topic}[{partition}]@{offset}: the record there is damaged{cause};"
-            " repair the partition from another replica: docs/operations.md, A damaged record"
+            " repair the partition from another replica: docs/incidents/damaged-record.md"
         )
         self.place, self.offset = place, offset
 

@@ -71,6 +71,6 @@ class _LazyJobs(JobGroup):
 def spark() -> None:
     """Run a Spark job in its own local session.
 
-    Needs Java 17 or 21. On a cluster the same jobs run through spark-submit; docs/spark.md shows
-    how. Exit status: 0 done, 1 error, 2 findings.
+    Needs Java 17 or 21. On a cluster the same jobs run through spark-submit
+    (docs/how-to/spark-cluster.md). Exit status: 0 done, 1 error, 2 findings.
     """

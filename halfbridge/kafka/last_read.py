@@ -1,8 +1,8 @@
 """What this process reads, for the process that guards it. Imports no Kafka client.
 
-A damaged record may abort a process (docs/librdkafka-crc-report.md). An operator's command runs in
-a child of a guard (`halfbridge.cli.guard`), which finds out afterwards by what was read last. Only
-then are checksums verified: a wrong one would abort a process that has no guard.
+A damaged record may abort a process (docs/evidence/librdkafka-crc-report.md). An operator's command
+runs in a child of a guard (`halfbridge.cli.guard`), which finds out afterwards by what was read
+last. Only then are checksums verified: a wrong one would abort a process that has no guard.
 """
 
 from __future__ import annotations

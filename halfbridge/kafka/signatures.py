@@ -69,7 +69,7 @@ def wrong_key_file(path: Path | str, allowed: str) -> ConfigError:
         field="key_file",
         value=repr(str(path)),
         origin="the configuration",
-        allowed=f"a key file (docs/security.md); this one: {allowed}",
+        allowed=f"a key file (docs/how-to/sign-records.md); this one: {allowed}",
     )
 
 

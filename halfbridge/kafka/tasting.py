@@ -1,8 +1,9 @@
 """Reads partitions in a child process first, because a damaged record may end the process.
 
 After a batch with a wrong checksum librdkafka (up to 2.16) goes on reading at a wrong place, and
-the bytes there decide whether the library aborts the process (docs/librdkafka-crc-report.md). No
-error can be caught, so only another process can find out.
+the bytes there decide whether the library aborts the process
+(docs/evidence/librdkafka-crc-report.md). No error can be caught, so only another process can find
+out.
 """
 
 from __future__ import annotations

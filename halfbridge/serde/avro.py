@@ -7,7 +7,7 @@ fastavro reads and writes every shape of record. In front of it stands a memo th
 documented fact: an Avro record is the concatenation of its fields. Half and op records share
 their tail (group, topic, kind, ...) with thousands of others, so the bytes of each tail are
 encoded and decoded by fastavro once; per record only the id and one or two longs are left.
-Measured in docs/benchmarks.md.
+Measured in docs/evidence/benchmarks.md.
 
 Avro's longs: zigzag, then 7 bits a byte. Pure.
 

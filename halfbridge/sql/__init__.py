@@ -53,10 +53,7 @@ _HOMES = {
     "halfbridge.sql.local_messages.rows": ("RowNotFoundError", "RowStateError"),
     "halfbridge.sql.local_messages.relay": ("Relay",),
     "halfbridge.sql.local_messages.service": ("RelayService",),
-    "halfbridge.sql.local_messages.settling": (
-        "PreparedMessage",
-        "PurgeError",
-    ),
+    "halfbridge.sql.local_messages.settling": ("PreparedMessage",),
     "halfbridge.sql.local_messages.writer": ("LocalMessages",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -155,7 +155,7 @@ class Fence:
         The block sends all messages first. Its first SQL statement begins the database transaction,
         and the fence row is written before that statement. At the normal end of the block the
         database commits, then the message transaction. After an exception neither commits.
-        docs/local-transactions.md describes each case.
+        docs/reference/fence-blocks.md describes each case.
 
         Args:
             producer: A started producer with the fence's `producer_group`, and with `check` as its
@@ -353,7 +353,7 @@ _SENDS_FIRST = (
     "a message was sent after the first statement of the block: send all messages first. If a"
     " message needs an id that the database makes: make the id in Python (a UUIDv7, say), or begin"
     " with producer.begin(context=fence.context()) and call fence.enter() as the last statement, or"
-    " use LocalMessages.add (docs/local-transactions.md, Ids that the database makes)"
+    " use LocalMessages.add (docs/how-to/fence.md, Ids that the database makes)"
 )
 _UNUSED = (
     "messages were sent, and no statement ran on the block's connection: is the work done on"

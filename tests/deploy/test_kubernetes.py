@@ -189,9 +189,9 @@ def test_what_selects_pods_finds_them() -> None:
 
 
 def test_topics_can_be_made_before_the_daemon_runs() -> None:
-    """What docs/containers.md applies first is all that the Job needs, and no worker."""
+    """What docs/how-to/kubernetes.md applies first is all that the Job needs, and no worker."""
     selector = "app.kubernetes.io/component notin (checker)"
-    assert selector in (ROOT / "docs" / "containers.md").read_text("utf-8")
+    assert selector in (ROOT / "docs" / "how-to" / "kubernetes.md").read_text("utf-8")
     of_checker = {
         kind
         for kind, each in manifests().items()

@@ -1,4 +1,4 @@
-"""The test that docs/testing.md shows, on a Kafka in Docker.
+"""The test that docs/how-to/test-on-kafka.md shows, on a Kafka in Docker.
 
 Asked for with HALFBRIDGE_TEST_DOCKER=1 (`make test-docker`), which names the image too.
 """

@@ -1,4 +1,4 @@
-"""Incidents of docs/drill.md: the alert's metric, doctor's finding, the mend, and nothing is lost.
+"""Incidents of docs/incidents/: alert, finding of doctor, mend, and nothing is lost.
 
 Each test ends with what its incident touched delivered once, or given to the operator with a
 reason.
@@ -25,7 +25,7 @@ from tests.kit.dead_letters import Scene
 
 pytestmark = pytest.mark.feature
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "drill.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "incidents" / "index.md"
 WORKER = "worker memory-0"
 
 

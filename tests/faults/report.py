@@ -1,4 +1,4 @@
-"""The published result of the fault tests: the tables of docs/faults.md, and how runs get there.
+"""The published result of the fault tests: the tables of docs/evidence/faults.md.
 
 Each fault test that judges a history appends one line to the file that HALFBRIDGE_FAULTS_REPORT
 names; lines of one whole run bear the name that HALFBRIDGE_FAULTS_RUN gives it. `make faults`
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / ".faults" / "runs.jsonl"
-DOCUMENT = ROOT / "docs" / "faults.md"
+DOCUMENT = ROOT / "docs" / "evidence" / "faults.md"
 _WHOLE_HEAD = (
     (
         "| Run | Histories | Failed | Transactions | Messages judged |"

@@ -172,7 +172,7 @@ class Scene:
         """Return the kafka_txns that Kafka tore, if all that is wrong came twice because of it.
 
         A coordinator that acts upon what is not replicated breaks what everything here rests on
-        (docs/faults.md); it is counted as a violation, and no client can help it.
+        (docs/evidence/faults.md); it is counted as a violation, and no client can help it.
         """
         findings = self.stage.verdict.findings if self.stage.verdict else ()
         if not findings or {each.anomaly for each in findings} != {Anomaly.DUPLICATED}:

@@ -21,7 +21,7 @@ _TIMES = 2
 def test_commits_in_doubt(one: Scene, act: Act) -> None:
     """Exactly two EndTxn are hit: unanswered, or late behind their own repetition.
 
-    A short case of 4 and 5 in docs/faults.md, with nothing left to chance.
+    A short case of 4 and 5 in docs/evidence/faults.md, with nothing left to chance.
     """
     one.begin("--kafka-txn-timeout-ms", "1000")
     name = "answer to EndTxn lost" if act is Act.SWALLOW else "EndTxn late"

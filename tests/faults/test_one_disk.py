@@ -51,7 +51,7 @@ def small(tmp_path: Path, make_scene: MakeScene) -> Iterator[Scene]:
 def test_case_49_all_disks_are_full(small: Scene) -> None:
     """Nothing can be written anywhere: nothing is acknowledged that is not there afterwards.
 
-    The alert of docs/drill.md fires, and doctor finds that no broker answers. With room again,
+    The alert of docs/incidents/ fires, and doctor finds that no broker answers. With room again,
     and the broker back, everything goes on.
     """
     (port,) = free_ports(1)

@@ -1,4 +1,4 @@
-"""The Python that docs/client.md and docs/operations.md show, as it stands there."""
+"""The Python of docs/how-to/send.md, own-checker.md and docs/incidents/dead-letters.md."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MANY = 100
 
 
 def blocks(page: str) -> list[str]:
-    """Return the Python of a page in docs/."""
-    text = Path(__file__).parents[2].joinpath("docs", page).read_text("utf-8")
+    """Return the Python of a page in docs/how-to/."""
+    text = Path(__file__).parents[2].joinpath("docs", "how-to", page).read_text("utf-8")
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
@@ -47,7 +47,7 @@ def test_the_clients_examples_work_as_they_stand(cluster: Cluster) -> None:
             "Message": Message,
             "Resolution": Resolution,
         }
-        for block in blocks("client.md"):
+        for block in (*blocks("send.md"), *blocks("own-checker.md")):
             text = block.replace('"orders"', repr(cluster.orders)).replace('"stock"', repr(stock))
             exec(text, known)
         known["place"]("first")
@@ -75,7 +75,7 @@ def test_dead_letters_are_printed_as_operators_are_told(
         producer.produce(dead, None, key, headers=[(DEAD_MARK, b"any")])
     assert producer.flush(TIMEOUT_S) == 0
 
-    (block,) = blocks("operations.md")
+    (block,) = blocks("../incidents/dead-letters.md")
     own = block.replace("127.0.0.1:9092", cluster.servers).replace('"dead-letters"', repr(dead))
     for _ in range(2):
         exec(own.replace('"TRANS_CHECK_MAX_TIME_TOPIC"', repr(dead)), {})

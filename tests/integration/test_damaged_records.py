@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-REPORT = Path(__file__).parents[2] / "docs" / "librdkafka-crc-report.md"
+REPORT = Path(__file__).parents[2] / "docs" / "evidence" / "librdkafka-crc-report.md"
 
 SOUND, DAMAGED = 0, 1
 BEFORE = 5

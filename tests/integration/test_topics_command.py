@@ -85,7 +85,7 @@ def _create(installation: Commanded, *words: str) -> dict[str, Any]:
 
 @pytest.mark.feature
 def test_create_makes_topics_and_first_offsets(installation: Commanded) -> None:
-    """All six topics with the settings of docs/operations.md, and a start for every partition."""
+    """All six topics as docs/how-to/deploy.md has them, and a start for every partition."""
     names = installation.names
 
     report = _create(installation)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # How long anything may take on a machine that does other things too; far above what is usual. It
-# is also the bound of docs/faults.md: after a fault is healed, all is delivered within that time.
+# is also the bound of docs/evidence/faults.md: after a fault is healed, all is delivered by then.
 SETTLED_S = 60.0
 # A call to the broker.
 CALL_S = 20.0

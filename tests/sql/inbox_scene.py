@@ -1,4 +1,4 @@
-"""The reference consumer of docs/local-transactions.md, run as processes that are killed.
+"""The reference consumer of docs/how-to/inbox.md, run as processes that are killed.
 
 Beside it runs the same consumer without its inbox: what that one does twice, the inbox has caught.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.integration.installation import Installation
     from tests.sql.databases import Database
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "local-transactions.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "inbox.md"
 PARTITIONS = 3
 GROUP, NAIVE = "billing", "naive"
 # A member that is started again under its name has its partitions back at once.

@@ -1,7 +1,7 @@
 """The web page in a real browser, on a real broker with a daemon: every page, and a change by keys.
 
 With HALFBRIDGE_PICTURES=DIRECTORY the pages are also written there as PNGs, light and dark: so the
-pictures of docs/operations.md are made.
+pictures of docs/incidents/index.md are made.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ RETENTION_BYTES = "retention.bytes"
 LOOKED_AT = frozenset(
     (MAX_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE, CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES)
 )
-# Half messages must outlive what may still be decided about them (docs/operations.md).
+# Half messages must outlive their decisions (docs/incidents/retention-ends.md).
 RETENTION_AGES = 2
 # Of many problems the texts name so many; `topics check` shows all.
 SHOWN_MAX = 3

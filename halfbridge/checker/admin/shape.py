@@ -102,7 +102,7 @@ class Problem:
         fix: The command that corrects it.
         blocking: False for advice.
         setting: Kafka's name of the topic's setting that it is about; empty for others.
-        code: Of the finding that `halfbridge doctor` makes of it (docs/operations.md).
+        code: Of the finding that `halfbridge doctor` makes of it.
     """
 
     subject: str

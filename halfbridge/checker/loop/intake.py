@@ -552,7 +552,7 @@ class FirstReads:
         return (
             f"{found.topic}[{found.partition}]@{found.offset}: the record there is damaged and ends"
             f" the process that reads it ({found.signal}); repair the partition from another"
-            " replica: docs/operations.md, A damaged record"
+            " replica: docs/incidents/damaged-record.md"
         )
 
     def _write(self, texts: Mapping[int, str]) -> None:

@@ -31,8 +31,8 @@ _log = logging.getLogger("halfbridge.checker")
 
 # Garbage collection visits every record that the ledgers hold and finds no garbage, because the
 # loop makes no cycles. With Python's own thresholds (700, 10, 10) it took about a fifth of the CPU
-# under load (docs/benchmarks.md). Young objects are still collected now and then, since exceptions
-# with tracebacks make cycles.
+# under load (docs/evidence/benchmarks.md). Young objects are still collected now and then, since
+# exceptions with tracebacks make cycles.
 GC_THRESHOLDS = (1_000_000, 50, 1_000)
 # Six Kafka clients have some thirty threads, and glibc gives each thread a heap of its own that
 # never shrinks (M_ARENA_MAX in malloc.h).

@@ -5,7 +5,7 @@
 The conservation law has three parts. Every transaction is exactly one of committed, rolled back,
 discarded and undecided. The messages of a committed transaction were delivered once, unchanged and
 in order, or are in the dead-letter topic with the reason. Nothing else was delivered.
-docs/spark_audit.md says what each finding means, and when a finding is reliable.
+docs/how-to/spark-audit.md says what each finding means, and when a finding is reliable.
 
     Kafka's rows ──▶ facts ──▶ sift ──▶ plain lives (nearly all)
                                  │

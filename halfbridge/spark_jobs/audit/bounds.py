@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.reading.offsets import Range, Snapshot
 
 # What is decided and not delivered for longer is overdue. A worker that is replaced rebuilds a
-# million undecided transactions in a tenth of this time (docs/benchmarks.md).
+# million undecided transactions in a tenth of this time (docs/evidence/benchmarks.md).
 GRACE_MS = 300_000
 # How far the clocks of clients, brokers and partition pairs may differ; Kerberos tolerates as much.
 # A record whose time is that close to the start of a log is never called missing, because it may

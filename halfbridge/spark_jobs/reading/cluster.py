@@ -245,7 +245,7 @@ def connect(
     except TypeError as error:  # what py4j makes of a class that is not there
         raise JobError(
             "this Spark session has no Kafka connector: give spark-submit --packages or --jars"
-            " (docs/spark.md)"
+            " (docs/how-to/spark-cluster.md)"
         ) from error
     except Py4JError as error:
         raise JobError(f"cannot connect to {bootstrap_servers}: {cause_of(error)}") from error

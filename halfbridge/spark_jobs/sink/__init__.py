@@ -6,7 +6,7 @@
     rows.writeStream.format("txn_half").option("app.id", "orders-feed") ...
 
 Executors send half messages. The driver's commit appends one manifest record for the batch, and the
-transactions in the manifest are committed. docs/spark_sink.md has the options and the guarantees.
+transactions in the manifest are committed. docs/reference/sink.md has the options.
 """
 
 from __future__ import annotations

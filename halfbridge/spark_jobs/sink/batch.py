@@ -353,10 +353,10 @@ _NOTHING = "Nothing was published now"
 _OLD_STANDS = "No row of this run was published; what was left of the earlier ones was"
 _LOST_PLAN = (
     "Two drivers ran on one checkpoint, and its store let one write over the plan of the other"
-    " (docs/spark_sink.md says which stores do not), or somebody changed the file. Rows that are in"
-    " one plan and not in the other would be lost, or published twice. Stop all drivers but one."
-    " Where the store keeps older versions of files, bring back the one that was published, and"
-    " start the query again. Else take a new app.id and a new checkpoint, and begin behind the"
+    " (docs/reference/sink.md says which stores do not), or somebody changed the file. Rows that"
+    " are in one plan and not in the other would be lost, or published twice. Stop all drivers but"
+    " one. Where the store keeps older versions of files, bring back the one that was published,"
+    " and start the query again. Else take a new app.id and a new checkpoint, and begin behind the"
     " offsets that were published: the log of the driver that published them names those"
 )
 
@@ -493,8 +493,8 @@ def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
     return PlanMismatchError(
         f"batch {mine.batch_id} of {mine.app_id}: {departure}. {_NOTHING}. Two drivers run on one"
         " checkpoint, and its store let one write over the plan of the other"
-        " (docs/spark_sink.md says which stores do not). Stop all drivers but one, and start that"
-        " one again: it runs the batch by the plan that stands in the checkpoint now"
+        " (docs/reference/sink.md says which stores do not). Stop all drivers but one, and start"
+        " that one again: it runs the batch by the plan that stands in the checkpoint now"
     )
 
 

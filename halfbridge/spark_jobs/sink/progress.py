@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "halfbridge_spark_sink_"
 # Records that one scrape may read of the manifest partition. A manifest has 1 KB to 235 KB
-# (docs/spark_sink.md has the arithmetic), so 5,000 are 5 MB to 1 GB. An app with a batch every ten
-# seconds writes 5,000 in half a day.
+# (docs/reference/sink.md has the arithmetic), so 5,000 are 5 MB to 1 GB. An app with a batch every
+# ten seconds writes 5,000 in half a day.
 RECORDS_MAX = 5_000
 
 

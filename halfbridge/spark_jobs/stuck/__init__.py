@@ -3,7 +3,7 @@
     halfbridge spark stuck --bootstrap-servers localhost:9092 --older-than 10m
 
 As a report on what the topics hold now, or as a stream that keeps a table of every transaction's
-state up to date (`--table`, `--checkpoint`). docs/spark_audit.md has more.
+state up to date (`--table`, `--checkpoint`). docs/how-to/spark-audit.md has more.
 """
 
 from halfbridge.spark_jobs.stuck.command import main

@@ -243,7 +243,8 @@ _NOTHING_THERE = "Unable to infer schema"
 # Spark guesses the types of partition columns from their values, and knows no boolean.
 _BOOLEANS = ("quarantined",)
 _OTHERWISE = (
-    "Start the job with Delta's own Spark source (docs/spark.md, Tables that other engines change)"
+    "Start the job with Delta's own Spark source"
+    " (docs/how-to/spark-in.md, Tables that other engines change)"
 )
 # Without it Delta's source does not apply deletion vectors.
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"

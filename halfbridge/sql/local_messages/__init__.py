@@ -1,4 +1,4 @@
 """The local message table, and the relay that sends each of its rows exactly once.
 
-docs/adr/0013-the-relay-is-a-producer.md explains why; docs/local-transactions.md is the manual.
+docs/adr/0013-the-relay-is-a-producer.md explains why; docs/how-to/message-table.md is the manual.
 """

@@ -1,4 +1,4 @@
-"""Metrics: the names of docs/operations.md, counted once a batch."""
+"""Metrics: the names of docs/incidents/index.md, counted once a batch."""
 
 from __future__ import annotations
 

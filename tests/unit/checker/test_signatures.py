@@ -144,7 +144,7 @@ def test_a_half_record_of_a_stranger_is_a_dead_letter(stack: MemoryStack) -> Non
 def test_a_forged_copy_replaces_no_message(tmp_path: Path, *, demands: bool) -> None:
     """A rebuilt ledger takes copies as they stand: so a stranger's must not be believed.
 
-    Where no signature is demanded, the stranger's payload is delivered: docs/security.md says so.
+    Where no signature is demanded, the stranger's payload is delivered: docs/how-to/secure.md.
     """
     table = a_table(demands=None if demands else [])
     key_file = write_key_file(tmp_path / "keys.toml", table)

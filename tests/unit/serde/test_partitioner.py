@@ -34,7 +34,7 @@ def test_partition_of_golden_key() -> None:
 
 
 def test_librdkafka_places_keys_otherwise() -> None:
-    """What docs/client.md says of its default, which takes zlib's CRC32 modulo the partitions."""
+    """Its default (docs/how-to/send.md) takes zlib's CRC32 modulo the partitions."""
     keys = [b"customer-%d" % number for number in range(1_000)]
     assert sum(partition_of(key, 6) == crc32(key) % 6 for key in keys) == 159
 

@@ -1,6 +1,6 @@
 """What is known of an installation and of this machine, before anything is judged.
 
-The findings that there are, as docs/operations.md shows them: how bad each is, what it means.
+The findings of `halfbridge doctor`: how bad each is, and what it means.
 
 Asks this machine and this Python.
 

@@ -437,7 +437,7 @@ def _slot(slot: Slot, database: str) -> Iterator[Finding]:
         yield finding("slot-inactive", what, show)
 
 
-# What a worker takes beside its two budgets (docs/operations.md).
+# What a worker takes beside its two budgets (docs/how-to/size.md).
 PROCESS_BYTES = 300 * 1024 * 1024
 # A worker has half a dozen Kafka clients with a few connections to each broker; a cluster of 100
 # brokers takes some 2,000 files.

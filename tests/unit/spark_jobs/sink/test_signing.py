@@ -76,7 +76,7 @@ def start_stack(tmp_path: Path) -> Iterator[MemoryStack]:
 
 @pytest.fixture(name="keys")
 def make_keys(tmp_path: Path) -> Path:
-    """Return the key file of Spark's hosts: the client's key alone, as docs/security.md says."""
+    """Return the key file of Spark's hosts: the client's (docs/how-to/sign-records.md)."""
     return write_key_file(tmp_path / "spark.toml", a_table(a_key("client"), demands=[]))
 
 
