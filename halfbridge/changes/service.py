@@ -23,7 +23,7 @@ from halfbridge.changes.held import Position, position_of
 from halfbridge.changes.writing import METADATA_S, ChangesMetrics, ChangesSetup, Learned, Writing
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError, delay_s
-from halfbridge.checker.loop.turns import Turns
+from halfbridge.checker.loop.producers import TransactionalProducers
 from halfbridge.checker.status import Health
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import (
@@ -84,7 +84,9 @@ class ChangesRelay:
         exact = replace(
             setup.config, delivery=Delivery.EXACTLY_ONCE.value, transactional_producers=_PRODUCERS
         )
-        self.turns = Turns(exact, setup.transactional_id, self.metrics, ports=ports)
+        self.turns = TransactionalProducers(
+            exact, setup.transactional_id, self.metrics, ports=ports
+        )
         self.metrics.turn_age_s.set_function(lambda: monotonic() - self._turn_at)
 
     def health(self) -> Health:

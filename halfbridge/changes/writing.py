@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.held import METADATA_CHARS_MAX, REREAD_MAX, Held, Position, size_of
-from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import STALL_S, TRY_S
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from halfbridge.changes.mapping import ChangeMapping
     from halfbridge.changes.values import Schemas
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.checker.loop.turns import Turns
+    from halfbridge.checker.loop.producers import TransactionalProducers
     from halfbridge.kafka.ports import Admin, SeenTopic
 
 Decision: TypeAlias = Message | Skip | Dead
@@ -134,7 +134,7 @@ class Learned:
 
     def __init__(self, limit_max: int) -> None:
         self._limit_max = limit_max
-        self.limit, self.batch = limit_max, Batch.USUAL
+        self.limit, self.batch = limit_max, SendSize.USUAL
         self.blamed: dict[tuple[int, int], str] = {}
         self.stubs: set[tuple[int, int]] = set()
         self.refused: dict[str, tuple[str, float]] = {}
@@ -159,7 +159,7 @@ class Learned:
             self.refused.pop(topic, None)
         self.limit = min(self._limit_max, self.limit * 2)
         if self.limit == self._limit_max:
-            self.batch = Batch.USUAL
+            self.batch = SendSize.USUAL
 
     def failed(self, error: KafkaTxnFailedError, events: list[Event]) -> None:
         """Note a failed kafka_txn with these events; one that is refused alone is blamed."""
@@ -175,7 +175,7 @@ class Learned:
             self.refused[error.topic] = (why, monotonic() + _REFUSED_S)
             return
         if error.too_large:
-            self.batch = Batch.ONE_RECORD
+            self.batch = SendSize.ONE_RECORD
         if len(events) > 1:
             self.limit = max(1, len(events) // _BISECT)
             return
@@ -200,7 +200,7 @@ class Writing:
     def __init__(
         self,
         setup: ChangesSetup,
-        turns: Turns,
+        turns: TransactionalProducers,
         *,
         admin: Admin,
         learned: Learned,

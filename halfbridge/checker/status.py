@@ -47,7 +47,7 @@ class Status:
         self.metrics = Metrics() if metrics is None else metrics
         self._lock = threading.Lock()
         self._ready, self._not_ready_reason = False, "starting"
-        self._ills: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._partition_errors: dict[int, str] = {}
         self._delivery = ""
 
@@ -62,14 +62,14 @@ class Status:
         with self._lock:
             self._ready, self._not_ready_reason = ready, reason
 
-    def set_ill(self, what: str, reason: str) -> None:
+    def set_problem(self, what: str, reason: str) -> None:
         """Set why `what` needs an operator; an empty reason: it no longer does."""
         with self._lock:
-            was_ill = self._ills.pop(what, "")
+            was_ill = self._problems.pop(what, "")
             if reason:
-                self._ills[what] = reason
+                self._problems[what] = reason
             if bool(was_ill) != bool(reason):
-                self.metrics.unhealthy(dict.fromkeys(self._ills, 1))
+                self.metrics.unhealthy(dict.fromkeys(self._problems, 1))
 
     def stop_partition(self, partition: int, error: str) -> None:
         """Record why `partition` is stopped, or has been waiting for too long."""
@@ -90,9 +90,9 @@ class Status:
     def snapshot(self) -> Health:
         """Return the present health."""
         with self._lock:
-            reason = "; ".join(self._ills.values()) or self._not_ready_reason
+            reason = "; ".join(self._problems.values()) or self._not_ready_reason
             errors = dict(self._partition_errors)
-            return Health(self._ready, not self._ills, reason, errors, self._delivery)
+            return Health(self._ready, not self._problems, reason, errors, self._delivery)
 
 
 def health_body(health: Health) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.producers import TransactionalProducers
 from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.metrics import Metrics
 from halfbridge.kafka.adapter import system_ports
 
@@ -40,7 +40,7 @@ def test_case_57_back_to_back_kafka_txns(kafka_bootstrap_servers: str, topic_pre
     settings = {"bootstrap.servers": kafka_bootstrap_servers, "acks": "all", "linger.ms": 0}
     plain: Any = Producer(settings)
     group = Consumer({"bootstrap.servers": kafka_bootstrap_servers, "group.id": topic_prefix})
-    turns = Turns(config, f"{topic_prefix}turns", Metrics(), ports=system_ports())
+    turns = TransactionalProducers(config, f"{topic_prefix}turns", Metrics(), ports=system_ports())
     turns.start()
     record = Outgoing(config.names.dead, 0, None, b"x" * 100, [], 0)
     offsets = [(config.names.op, 0, 1, "")]

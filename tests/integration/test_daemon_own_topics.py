@@ -23,7 +23,7 @@ def test_a_worker_without_topics_says_so(
     installation: Installation, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error with the command that makes them, and then red health."""
-    monkeypatch.setattr(topic_watch, "ILL_S", 3.0)
+    monkeypatch.setattr(topic_watch, "UNHEALTHY_S", 3.0)
     command = f"halfbridge topics create --bootstrap-servers {installation.servers}"
     daemon = Daemon(installation.config(), "w-0").start()
     try:

@@ -85,7 +85,7 @@ def test_a_pair_that_new_consumers_read_no_better_is_left_out(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not all pairs of the worker are to be rebuilt each minute for its sake; health says so."""
-    monkeypatch.setattr(assignment, "ILL_S", 0.0)
+    monkeypatch.setattr(assignment, "UNHEALTHY_S", 0.0)
     daemon = proxied.start(kafka={"client.id": WATCHED})
     orders = proxied.topic("orders")
     half = proxied.half(orders)

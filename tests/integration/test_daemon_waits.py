@@ -72,7 +72,7 @@ def test_a_pair_waits_for_its_leader_and_the_others_go_on(
     cluster: EmbeddedCluster, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that nobody could ask about kept every pair of its worker from starting."""
-    monkeypatch.setattr(assignment, "ILL_S", 3.0)
+    monkeypatch.setattr(assignment, "UNHEALTHY_S", 3.0)
     orders = installation.real("orders")
     for partition in (SOUND, WAITS):
         installation.pass_through(orders, partition=partition)
@@ -98,7 +98,7 @@ def test_a_pair_that_cannot_be_read_waits_and_the_others_go_on(
     broker: EmbeddedBroker, alone: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged record had all pairs of the worker rebuilt, every few seconds, for ever."""
-    monkeypatch.setattr(assignment, "ILL_S", 0.0)
+    monkeypatch.setattr(assignment, "UNHEALTHY_S", 0.0)
     alone.make(partitions=2)
     orders = alone.topic("orders")
     _spoil(broker, alone, WAITS)
@@ -115,7 +115,7 @@ def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
     broker: EmbeddedBroker, alone: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was well whenever anybody asked: each time it had just begun anew."""
-    monkeypatch.setattr(assignment, "ILL_S", 0.0)
+    monkeypatch.setattr(assignment, "UNHEALTHY_S", 0.0)
     alone.make(partitions=1)
     alone.half(alone.topic("orders"), partition=SOUND)
     _spoil(broker, alone, SOUND)

@@ -136,7 +136,7 @@ def test_workers_that_disagree_say_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both of them, by /healthz, metric and log; the one that stays is well once it is alone."""
-    monkeypatch.setattr(settings_record, "LOOK_S", 0.3)
+    monkeypatch.setattr(settings_record, "POLL_S", 0.3)
     installation.make(partitions=2)
     here = installation.start(slot="w-0")
     there = installation.launch(slot="w-1", check_count_max=7)
@@ -163,7 +163,7 @@ def test_an_installation_without_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The daemon names the command once and delivers; clients assume its defaults."""
-    monkeypatch.setattr(settings_record, "LOOK_S", 0.1)
+    monkeypatch.setattr(settings_record, "POLL_S", 0.1)
     installation.make()
     installation.delete(installation.names.settings)
     topic = installation.topic("orders")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.assignment import ledger_settings
-from halfbridge.checker.loop.blame import Batch, Blame
+from halfbridge.checker.loop.blame import Blame, SendSize
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.pair import Pair, restore_plan
@@ -51,7 +51,7 @@ TURNS_MAX = 400
 # alone, one that tells, and of dead letters one for each halving down to a stub, ten.
 FAILURES_A_SIZE = 13
 # What a client's batch holds at most: librdkafka's batch.size, and the daemon's smaller ones.
-_BATCH_BYTES = {Batch.USUAL: 1_000_000, Batch.SMALL: 32 * 1024, Batch.ONE_RECORD: 0}
+_BATCH_BYTES = {SendSize.USUAL: 1_000_000, SendSize.SMALL: 32 * 1024, SendSize.ONE_RECORD: 0}
 
 
 class Message:
@@ -116,7 +116,7 @@ class Cluster:
         """Return half records by offset."""
         return {offset: self.half[offset] for offset in offsets}
 
-    def write(self, records: Iterable[Outgoing], batch: Batch) -> None:
+    def write(self, records: Iterable[Outgoing], batch: SendSize) -> None:
         """Write a kafka_txn.
 
         Raises:
@@ -164,7 +164,7 @@ class Daemon:
         topics = TopicWatch(
             cast("Any", cluster), self.routes, config, Status(), clock=SystemClock()
         )
-        topics.look(0.0)
+        topics.refresh(0.0)
         self.collector = Collector(
             config, blame=self.blame, topics=topics, reporter=cast("Any", _Silent())
         )
@@ -186,10 +186,10 @@ class Daemon:
         # One record after the other, as far as the pair takes more: what a worker fetches at once
         # is bounded by the client.
         while self.half_at < len(cluster.half) and pair.takes_halves(is_paused=False):
-            pair.take_half(cluster.half[self.half_at], 0.0)
+            pair.add_half(cluster.half[self.half_at], 0.0)
             self.half_at += 1
         while self.op_at < len(cluster.op) and pair.takes_ops(is_paused=False):
-            pair.take_op(cluster.op[self.op_at], 0.0)
+            pair.add_op(cluster.op[self.op_at], 0.0)
             self.op_at += 1
         work = self.collector.collect({0: pair}, 1.0)
         if not work:

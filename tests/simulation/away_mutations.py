@@ -13,9 +13,9 @@ from halfbridge.checker.core.entries import Decided
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.loop import barriers
+from halfbridge.checker.loop.producers import TransactionalIds
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
-from halfbridge.checker.loop.turns import TransactionalIds
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _ascending(self: Deferred) -> tuple[int, ...]:
 
 
 def _drop_the_oldest(self: Ops, now_ms: int) -> None:
-    entry, read = self._book.deferred.take()
+    entry, read = self._book.deferred.pop()
     self._roll_back(entry, read, now_ms)
 
 

@@ -77,7 +77,7 @@ def _next_op_too_high(self: Ledger, copies_end: int = 0) -> Progress:
 def _forget_at_once(self: Decided, half: int, now_ms: int) -> None:
     queue = self._queue
     while queue and queue[0].last_record < half:  # copies that were not read back are forgotten
-        self.let_go()
+        self.forget_first()
 
 
 # --- ops -----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _discard_at_once(
     for half in entry.in_order():
         op = op_record("", OpKind.DISCARD, half_offset=half.offset)
         op = op._replace(reason=reason, source=OpSource.CHECKER)
-        self.bury(
+        self.dead_letter(
             entry,
             half,
             core_ops.discard_reason(op),
@@ -225,7 +225,7 @@ CORE = (
         ((core_ops, "judge_commit", _commit_what_came_late),),
         begin=7,
     ),
-    Mutation("late message dropped", 300, ((Draft, "bury_late", _drop_late),), begin=7),
+    Mutation("late message dropped", 300, ((Draft, "dead_letter_late", _drop_late),), begin=7),
     Mutation(
         "discard for age without proof",
         300,

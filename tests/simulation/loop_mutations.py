@@ -34,7 +34,7 @@ _committed = Worker._committed
 
 
 def _keep_ledgers(self: Worker, why: str, stop: Event) -> None:
-    self._turns.settle()
+    self._producers.settle()
     for pair in self._assignment.pairs.values():
         pair.held = None
     self._work = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import deferred, entries, ledger
-from halfbridge.checker.loop import asking, at_least_once, collector, routes, topic_watch, turns
+from halfbridge.checker.loop import asking, at_least_once, collector, producers, routes, topic_watch
 from halfbridge.checker.loop import worker as worker_module
 from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.serde.delivery import Delivery
@@ -97,7 +97,7 @@ def run(
             patch.object(worker_module, "STALLED_S", STALLED_S),
             patch.object(worker_module, "LOOK_S", LOOK_S),
             patch.object(at_least_once, "FIRST_KAFKA_TXNS", FIRST_KAFKA_TXNS),
-            patch.object(turns, "SPARES_MAX", SPARES if world.profile.refuses else 0),
+            patch.object(producers, "SPARES_MAX", SPARES if world.profile.refuses else 0),
             patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),
             patch.object(asking, "STALL_S", AWAY_S if world.profile.refuses else QUESTION_S),
             patch.object(deferred, "AWAY_MS_MIN", AWAY_MS_MIN),

@@ -12,9 +12,9 @@ from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.pair import BodyReader
-from halfbridge.checker.loop.publish import Stamps
+from halfbridge.checker.loop.producers import TransactionalProducers
+from halfbridge.checker.loop.publish import TimestampSource
 from halfbridge.checker.loop.routes import Routes
-from halfbridge.checker.loop.turns import Turns
 from halfbridge.kafka.errors import KafkaFailure
 from tests.simulation.mutation import Mutation
 from tests.simulation.settings import REAL_TOPICS
@@ -62,14 +62,14 @@ def _abort_in_doubt(self: Transactor, began: float) -> None:
             raise self._aborted(failure) from failure
         with suppress(KafkaFailure):
             writer._broker.coordinator.end(writer._id, writer._epoch, is_commit=False)
-        self._told.worn = True
+        self._reports.must_be_replaced = True
 
 
 def _believe_a_failed_commit(self: Transactor, began: float) -> None:
     try:
         _commit(self, began)
     except KafkaTxnFailedError:
-        self._told.worn = True
+        self._reports.must_be_replaced = True
 
 
 def _write_in_reverse(self: Transactor, records: Iterable[Outgoing]) -> bool:
@@ -79,14 +79,16 @@ def _write_in_reverse(self: Transactor, records: Iterable[Outgoing]) -> bool:
 # --- turns ---------------------------------------------------------------------------------
 
 
-def _discard_broken(self: Turns) -> None:
+def _discard_broken(self: TransactionalProducers) -> None:
     usable = takewhile(_is_usable, self._transactors)
     self._transactors = [*usable]
 
 
-def _write_with_any_batch(self: Turns, records: Iterable[Outgoing]) -> Mapping[int, int]:
+def _write_with_any_batch(
+    self: TransactionalProducers, records: Iterable[Outgoing]
+) -> Mapping[int, int]:
     transactor = self._transactors[self._turn]
-    return (self._replace(self._turn) if transactor.worn else transactor).write(records)
+    return (self._replace(self._turn) if transactor.must_be_replaced else transactor).write(records)
 
 
 def _is_usable(transactor: Transactor) -> bool:
@@ -94,7 +96,7 @@ def _is_usable(transactor: Transactor) -> bool:
     return writer._fatal is None and writer._state.name == "READY"
 
 
-def _is_done_at_once(self: Turns, timeout_s: float = 0) -> bool:
+def _is_done_at_once(self: TransactionalProducers, timeout_s: float = 0) -> bool:
     self._under_way = self._committing = None
     return True
 
@@ -150,7 +152,7 @@ def _blame_all(
             self._routes.refuse(delivery, str(error))
 
 
-def _keep_the_clock(self: Stamps, turn: int) -> None:
+def _keep_the_clock(self: TimestampSource, turn: int) -> None:
     pass
 
 
@@ -170,7 +172,7 @@ WRITING = (
     Mutation(
         "producer reused after a timed-out commit",
         300,
-        ((Transactor, "worn", property(lambda _: False)),),
+        ((Transactor, "must_be_replaced", property(lambda _: False)),),
         begin=758,
     ),
     Mutation(
@@ -184,10 +186,13 @@ WRITING = (
     Mutation(
         "producer reused after an abort",
         300,
-        ((Turns, "discard", _discard_broken), (Turns, "write", _write_with_any_batch)),
+        (
+            (TransactionalProducers, "discard", _discard_broken),
+            (TransactionalProducers, "write", _write_with_any_batch),
+        ),
         begin=15,
     ),
-    Mutation("commit not awaited", 300, ((Turns, "is_done", _is_done_at_once),)),
+    Mutation("commit not awaited", 300, ((TransactionalProducers, "is_done", _is_done_at_once),)),
     # Of the barriers.
     Mutation(
         "the end of an old leader believed",
@@ -207,5 +212,5 @@ WRITING = (
     # partitions went away often; `test_blame.py` has it.
     # Not planted: the last refusal of a kafka_txn believed. One kafka_txn has to meet a refused
     # size and then two refused timestamps, which no run of 1,600 did; `test_outlet.py` has it.
-    Mutation("refused clock kept", 300, ((Stamps, "refused", _keep_the_clock),)),
+    Mutation("refused clock kept", 300, ((TimestampSource, "refused", _keep_the_clock),)),
 )

@@ -8,7 +8,7 @@ from halfbridge.checker.core.deferred import Deferred
 from halfbridge.checker.core.entries import IN_FLIGHT, Decided, Entries, Entry, Holdings
 from halfbridge.checker.core.events import is_excess, is_too_large
 from halfbridge.checker.core.plan import LETTERS_SHARE, Count, Draft, PutBackRule
-from halfbridge.checker.core.schedule import REST_MAX, TAKEN, CheckSchedule, first_due_ms
+from halfbridge.checker.core.schedule import NOT_SCHEDULED, STALE_MAX, CheckSchedule, first_due_ms
 from halfbridge.checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
 from halfbridge.serde.protocol import REASON_TOO_LARGE, State, decision_of
 
@@ -76,7 +76,7 @@ class Book:
         Args:
             now_ms: Partition time; 0: not known yet, and nothing is scheduled.
         """
-        if now_ms or len(self.unaged) > 2 * self.held.halves + REST_MAX:
+        if now_ms or len(self.unaged) > 2 * self.held.halves + STALE_MAX:
             self.unaged = [each for each in self.unaged if each.decided is State.UNDECIDED]
         if not self.unaged or not now_ms:
             return
@@ -99,7 +99,7 @@ class Book:
         """Let the delivery that `read` commits wait; the messages stay held. No check is sent."""
         entry.deferred = read
         entry.op_offset = read.offset
-        entry.due_ms = TAKEN
+        entry.due_ms = NOT_SCHEDULED
         self.decided.add(entry)
         self.deferred.add(entry, read)
 
@@ -212,7 +212,7 @@ class Book:
                 return
             if is_excess(half):
                 if entry.has_excess:
-                    self.draft.bury_excess(entry, half)
+                    self.draft.dead_letter_excess(entry, half)
                     return
                 entry.has_excess = True
             self.held.add(entry, half)
@@ -228,7 +228,7 @@ class Book:
         elif index in entry.known or entry.state is State.ROLLED_BACK:
             self.draft.count(Count.DUPLICATE)
         else:
-            self.draft.bury_late(entry, half)
+            self.draft.dead_letter_late(entry, half)
 
     def _copy_back(self, entry: Entry, half: HalfRead) -> None:
         """Add a copy. If this ledger wrote the copy, it replaces the message's earlier record."""

@@ -141,7 +141,7 @@ class Deferred:
         self._waiting.append(added)
         self._keys.update(added.keys)
 
-    def take(self) -> tuple[Entry, OpRead]:
+    def pop(self) -> tuple[Entry, OpRead]:
         """Remove and return the oldest transaction."""
         taken = self._waiting.popleft()
         for key in taken.keys:

@@ -206,7 +206,7 @@ class Entries:
             self._by_key[entry.key] = entry
             self._apart += 1
 
-    def take_over(self, others: Entries) -> None:
+    def adopt(self, others: Entries) -> None:
         """Take over the content of `others`. `others` must not be used afterwards.
 
         This object must be empty.
@@ -242,7 +242,7 @@ def _size_bytes(entry: Entry) -> int:
 # A queue keeps decided transactions behind an undecided head. A sweep removes them when the queue
 # is longer than twice the undecided half messages plus this number. 10,000 entries take little
 # memory, and a sweep of so many costs next to nothing per record.
-REST_MAX = 10_000
+STALE_MAX = 10_000
 # Looked up once, because looking up a member of an Enum costs more than the comparison.
 _UNDECIDED = State.UNDECIDED
 
@@ -343,12 +343,12 @@ class Holdings:
         self._sweep()
 
     def _sweep(self) -> None:
-        if len(self._with_body) > 2 * self.halves + REST_MAX:
+        if len(self._with_body) > 2 * self.halves + STALE_MAX:
             bodies = zip(self._with_body, self._body_indices, strict=True)
             left = [each for each in bodies if each[0].state is _UNDECIDED]
             self._with_body = deque(entry for entry, _ in left)
             self._body_indices = deque(index for _, index in left)
-        if len(self._offsets) > 2 * self.halves + REST_MAX:
+        if len(self._offsets) > 2 * self.halves + STALE_MAX:
             places = zip(self._offsets, self._at_offsets, strict=True)
             stand = [
                 (offset, entry)
@@ -484,9 +484,9 @@ class Decided:
                 return
             if half_ms - entry.decided_ms <= RECENT_MS and len(queue) <= RECENT_MAX:
                 return
-            self.let_go()
+            self.forget_first()
 
-    def let_go(self) -> None:
+    def forget_first(self) -> None:
         """Forget the entry at the front; the entry of a further op, if any, replaces it."""
         entry = self._queue.popleft()
         again = self._again.get(entry.key)

@@ -106,7 +106,7 @@ class JunkRead(NamedTuple):
 
     Attributes:
         size_bytes, body: As in HalfRead; the body of an op is never released.
-        is_doubted: It could be read, and is not believed.
+        is_not_believed: It could be read, and is not believed.
     """
 
     offset: int
@@ -114,7 +114,7 @@ class JunkRead(NamedTuple):
     detail: str
     size_bytes: int
     body: object | None
-    is_doubted: bool = False
+    is_not_believed: bool = False
 
     @property
     def body_bytes(self) -> int:

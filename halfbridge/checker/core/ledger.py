@@ -94,7 +94,7 @@ class Ledger:
         self._position = record.offset + 1
         self._half_ms = max(self._half_ms, record.append_ms)
         if self._rebuild is None:
-            self._book.draft.bury_junk_half(record)
+            self._book.draft.dead_letter_junk_half(record)
         else:
             self._rebuild.junk_half(record)
 
@@ -270,7 +270,7 @@ class Ledger:
             self._rebuild = self.memory.rebuild = None
         book.decided.forget(self._committed.half, self._half_ms)
         metadata_before, bodies_before = self.memory.messages_bytes, self.memory.bodies_bytes
-        book.draft.take_letters(records_max=records_max, size_bytes_max=size_bytes_max)
+        book.draft.add_letters(records_max=records_max, size_bytes_max=size_bytes_max)
         if self.memory.ops_window_max is not None:
             awaits, retry = None, True
         if book.deferred and (retry or self._retries):
@@ -295,7 +295,7 @@ class Ledger:
         first = book.draft.letters.first()
         self._covered = (self._position if first is None else first, self._next_op())
         self._checks.applied(self._covered[1])
-        plan = book.draft.take()
+        plan = book.draft.pop()
         plan.metadata_bytes = metadata_before - self.memory.messages_bytes
         plan.body_bytes = bodies_before - self.memory.bodies_bytes
         self.memory.keep_bodies(plan.body_bytes)
@@ -377,7 +377,7 @@ class Checks:
         self._book.schedule_unaged(now_ms)
         checks: list[Check] = []
         confirmed_ms = min(self._confirmed_ms, now_ms)
-        for entry in schedule.take(confirmed_ms, limit, room):
+        for entry in schedule.pop_due(confirmed_ms, limit, room):
             if not self._is_aged(entry, now_ms):
                 checks.append(self._ask(entry, now_ms))
                 continue

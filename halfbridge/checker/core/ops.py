@@ -94,7 +94,7 @@ class Ops:
         while waiting and plan.records < records_max and plan.size_bytes < size_bytes_max:
             read = waiting[0]
             if isinstance(read, JunkRead):
-                draft.bury_junk_op(read)
+                draft.dead_letter_junk_op(read)
                 memory.junk_op_is_gone(read)
             elif read.op.half_offset < position:
                 apply(read, now_ms)
@@ -131,7 +131,7 @@ class Ops:
 
     def end_oldest_wait(self, now_ms: int) -> None:
         """Apply the oldest deferred COMMIT: its messages are delivered, or become dead letters."""
-        entry, read = self._book.deferred.take()
+        entry, read = self._book.deferred.pop()
         self._book.draft.count(Count.WAIT_CUT_SHORT)
         effect = judge_commit(entry.in_order(), read.op, self._allows)
         self._deliver(entry, read, effect, now_ms)
@@ -197,7 +197,7 @@ class Ops:
         if effect.dead:
             by_reference = is_too_large(entry.messages.values())
             for half, reason, detail in effect.dead:
-                draft.bury(entry, half, reason, detail, read, by_reference=by_reference)
+                draft.dead_letter(entry, half, reason, detail, read, by_reference=by_reference)
         self._book.decide(entry, State.COMMITTED, read.offset, now_ms)
 
     def _roll_back(self, entry: Entry, read: OpRead, now_ms: int) -> None:
@@ -217,7 +217,7 @@ class Ops:
         reason = discard_reason(op)
         by_reference = is_too_large(entry.messages.values())
         for half in entry.in_order():
-            book.draft.bury(entry, half, reason, op.reason, read, by_reference=by_reference)
+            book.draft.dead_letter(entry, half, reason, op.reason, read, by_reference=by_reference)
         book.decide(entry, State.DISCARDED, read.offset, now_ms)
 
     def _answer(self, entry: Entry, read: OpRead, now_ms: int) -> None:

@@ -167,7 +167,7 @@ class Draft:
         self.plan = Plan()
         self.letters = Letters(body_bytes_max)
 
-    def take(self) -> Plan:
+    def pop(self) -> Plan:
         """Return the plan, and begin an empty one."""
         plan, self.plan = self.plan, Plan()
         return plan
@@ -206,7 +206,7 @@ class Draft:
         for half in entry.messages.values():
             self.plan.rolled_back[half.metadata.real_topic] += 1
 
-    def bury(
+    def dead_letter(
         self,
         entry: Entry,
         half: HalfRead,
@@ -230,7 +230,7 @@ class Draft:
         self.plan.dead.append(dead)
         self._grow_by(dead)
 
-    def bury_late(self, entry: Entry, half: HalfRead) -> None:
+    def dead_letter_late(self, entry: Entry, half: HalfRead) -> None:
         """Add the waiting dead letter of a message that came after its transaction's decision."""
         detail = f"the transaction was {entry.state.value} before"
         if not entry.known:
@@ -248,7 +248,7 @@ class Draft:
             )
         )
 
-    def bury_excess(self, entry: Entry, half: HalfRead) -> None:
+    def dead_letter_excess(self, entry: Entry, half: HalfRead) -> None:
         """Add the waiting dead letter, by reference, of a message whose index is too high."""
         index = half.metadata.message_index
         detail = f"message index {index}; a transaction has {TRANSACTION_MESSAGES_MAX} at most"
@@ -264,21 +264,21 @@ class Draft:
             )
         )
 
-    def bury_junk_half(self, record: JunkRead) -> None:
+    def dead_letter_junk_half(self, record: JunkRead) -> None:
         """Add the waiting dead letter of a half record that cannot be read."""
         self.letters.add(DeadJunk(record, is_op=False))
 
-    def bury_junk_op(self, record: JunkRead) -> None:
+    def dead_letter_junk_op(self, record: JunkRead) -> None:
         """Dead-letter an op that cannot be read."""
         self.plan.counts[Count.INVALID_OP] += 1
         self.plan.junk.append(DeadJunk(record, is_op=True))
         self._grow((record,))
 
-    def take_letters(self, *, records_max: int, size_bytes_max: int) -> None:
+    def add_letters(self, *, records_max: int, size_bytes_max: int) -> None:
         """Move waiting dead letters into the plan while the plan is within its limits."""
         plan, letters = self.plan, self.letters
         while letters and plan.records < records_max and plan.size_bytes < size_bytes_max:
-            letter = letters.take()
+            letter = letters.pop()
             if isinstance(letter, DeadHalf):
                 plan.dead.append(letter)
                 self._grow_by(letter)
@@ -383,7 +383,7 @@ class Letters:
         self.metadata_bytes += letter_bytes(letter)
         self._waiting.append(letter)
 
-    def take(self) -> Letter:
+    def pop(self) -> Letter:
         """Remove the first dead letter, and return it."""
         letter = self._waiting.popleft()
         self.metadata_bytes -= letter_bytes(letter)

@@ -158,7 +158,7 @@ class Rebuild:
 
     def finish(self, book: Book, now_ms: int) -> None:
         """Bring the empty `book` to the committed state."""
-        book.entries.take_over(self._halves)
+        book.entries.adopt(self._halves)
         deferred = frozenset(self._progress.deferred)
         for read in self._past:
             self._decide(book, read, now_ms, is_deferred=read.offset in deferred)
@@ -169,15 +169,15 @@ class Rebuild:
             book.restore(entry)
         for each in self._fresh:
             if isinstance(each, JunkRead):
-                book.draft.bury_junk_half(each)
+                book.draft.dead_letter_junk_half(each)
                 continue
             entry, half = each
             index = half.metadata.message_index
             if entry.state is State.UNDECIDED:  # a deferred one judges its late messages itself
                 if is_excess(half) and index not in entry.messages:
-                    book.draft.bury_excess(entry, half)
+                    book.draft.dead_letter_excess(entry, half)
             elif entry.state is not State.ROLLED_BACK and index not in entry.known:
-                book.draft.bury_late(entry, half)
+                book.draft.dead_letter_late(entry, half)
 
     def _decide(self, book: Book, read: OpRead, now_ms: int, *, is_deferred: bool) -> None:
         """Apply an earlier decision. The first decision wins; `half_offset` is not compared."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # One call sorts at most this many due entries of each queue by group, so that a call stays short
 # when a million entries fall due at once. Later calls sort the other entries. So the entries of a
-# group that may not be asked at present (`take`) do not hold up the entries of other groups.
+# group that may not be asked at present (`pop_due`) do not hold up the entries of other groups.
 SORTED_MAX = 20_000
 # While both kinds are due, one check in 4 is a repeat. First checks come first because most of them
 # are answered. Repeats have a share because a client that never decides could make first checks due
@@ -25,9 +25,9 @@ SORTED_MAX = 20_000
 REPEAT_SHARE = 4
 # Decided and rescheduled entries are swept out of a queue that is longer than twice the undecided
 # half messages plus this number.
-REST_MAX = 10_000
-# Due time of an entry that `take` returned and that was not added again.
-TAKEN = 1 << 62
+STALE_MAX = 10_000
+# Due time of an entry that `pop_due` returned and that was not added again.
+NOT_SCHEDULED = 1 << 62
 # Looked up once, because looking up a member of an Enum costs more than the comparison.
 _UNDECIDED = State.UNDECIDED
 
@@ -88,9 +88,9 @@ class CheckSchedule:
             undecided: An upper bound of the entries that remain.
         """
         self._skip_moved()
-        if len(self._in_turn) > 2 * undecided + REST_MAX:
+        if len(self._in_turn) > 2 * undecided + STALE_MAX:
             pairs = zip(self._in_turn, self._in_turn_due, strict=True)
-            stand = [(entry, due_ms) for entry, due_ms in pairs if _stands(entry, due_ms)]
+            stand = [(entry, due_ms) for entry, due_ms in pairs if _is_current(entry, due_ms)]
             self._in_turn = deque(entry for entry, _ in stand)
             self._in_turn_due = deque(due_ms for _, due_ms in stand)
         self._first.trim(undecided, self._sorted_out_ms)
@@ -103,14 +103,14 @@ class CheckSchedule:
         return self.next_unsorted_ms()
 
     def next_unsorted_ms(self) -> int | None:
-        """Return the lowest due time of the entries that `take` has not sorted out; None: none."""
+        """Return the lowest due time of the entries not queued by group yet; None: none."""
         self._skip_moved()
         dues = [*self._first.next_due_ms(), *self._repeats.next_due_ms()]
         if self._in_turn_due:
             dues.append(self._in_turn_due[0])
         return min(dues, default=None)
 
-    def take(self, confirmed_ms: int, limit: int, room: Room | None = None) -> list[Entry]:
+    def pop_due(self, confirmed_ms: int, limit: int, room: Room | None = None) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
         First checks come before repeats, but one in REPEAT_SHARE is a repeat while any is due.
@@ -138,7 +138,7 @@ class CheckSchedule:
             if entry is None:
                 has_first, has_repeat = has_first and is_repeat, has_repeat and not is_repeat
                 continue
-            entry.due_ms = TAKEN  # the entry may be queued twice
+            entry.due_ms = NOT_SCHEDULED  # the entry may be queued twice
             taken.append(entry)
             waits = has_repeat and repeats.count and not is_repeat
             self._firsts_in_a_row = self._firsts_in_a_row + 1 if waits else 0
@@ -146,7 +146,7 @@ class CheckSchedule:
 
     def _skip_moved(self) -> None:
         dues, entries = self._in_turn_due, self._in_turn
-        while dues and not _stands(entries[0], dues[0]):
+        while dues and not _is_current(entries[0], dues[0]):
             dues.popleft()
             entries.popleft()
 
@@ -155,7 +155,7 @@ class CheckSchedule:
         left = SORTED_MAX
         while dues and left and dues[0] <= confirmed_ms:
             due_ms, entry = dues.popleft(), self._in_turn.popleft()
-            if _stands(entry, due_ms):
+            if _is_current(entry, due_ms):
                 first.add(entry)
                 left -= 1
         first.sort_out(confirmed_ms)
@@ -163,7 +163,7 @@ class CheckSchedule:
 
 
 class _Shares:
-    """How many more entries of each group one call of `take` may return."""
+    """How many more entries of each group one call of `pop_due` may return."""
 
     def __init__(self, room: Room | None) -> None:
         self._room = room
@@ -195,20 +195,20 @@ class _Due:
 
     def trim(self, undecided: int, until_ms: int) -> None:
         """Remove entries that were decided or rescheduled; queued ones were due at `until_ms`."""
-        most = 2 * undecided + REST_MAX
+        most = 2 * undecided + STALE_MAX
         if len(self._heap) > most:
-            self._heap = [each for each in self._heap if _stands(each[2], each[0])]
+            self._heap = [each for each in self._heap if _is_current(each[2], each[0])]
             heapq.heapify(self._heap)
         if self.count > most:
             for group, queue in [*self._by_group.items()]:
-                self._by_group[group] = deque(each for each in queue if _waits(each, until_ms))
+                self._by_group[group] = deque(each for each in queue if _is_waiting(each, until_ms))
             self._by_group = {group: queue for group, queue in self._by_group.items() if queue}
             self.count = sum(map(len, self._by_group.values()))
 
     def next_due_ms(self) -> list[int]:
         """Return a list of the lowest due time in the heap; an empty list when there is none."""
         heap = self._heap
-        while heap and not _stands(heap[0][2], heap[0][0]):
+        while heap and not _is_current(heap[0][2], heap[0][0]):
             heapq.heappop(heap)
         return [heap[0][0]] if heap else []
 
@@ -218,7 +218,7 @@ class _Due:
         left = SORTED_MAX
         while heap and left and heap[0][0] <= confirmed_ms:
             due_ms, _, entry = heapq.heappop(heap)
-            if _stands(entry, due_ms):
+            if _is_current(entry, due_ms):
                 self.add(entry)
                 left -= 1
 
@@ -237,7 +237,7 @@ class _Due:
         for _ in range(len(self._by_group)):
             group = next(iter(self._by_group))
             queue = self._by_group.pop(group)
-            while queue and not _waits(queue[0], until_ms):
+            while queue and not _is_waiting(queue[0], until_ms):
                 queue.popleft()
                 self.count -= 1
             if not queue:
@@ -253,10 +253,10 @@ class _Due:
         return None
 
 
-def _waits(entry: Entry, until_ms: int) -> bool:
+def _is_waiting(entry: Entry, until_ms: int) -> bool:
     """Tell whether a queued entry still waits for its turn."""
     return entry.state is _UNDECIDED and entry.due_ms <= until_ms
 
 
-def _stands(entry: Entry, due_ms: int) -> bool:
+def _is_current(entry: Entry, due_ms: int) -> bool:
     return entry.state is _UNDECIDED and entry.due_ms == due_ms

@@ -18,8 +18,8 @@ from zlib import crc32
 from halfbridge.checker.loop.clients import Silence, client_config
 from halfbridge.checker.loop.outlet import MESSAGE_BYTES_MAX, STALL_S, TRY_S
 from halfbridge.checker.loop.pair import in_turn, restore_checks
-from halfbridge.checker.loop.publish import Stamps
-from halfbridge.checker.loop.report import TellNow, is_traced, trace_check
+from halfbridge.checker.loop.publish import TimestampSource
+from halfbridge.checker.loop.report import ReportLimiter, is_traced, trace_check
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import PURGED, Code, ConfigError, KafkaFailure
 from halfbridge.kafka.trouble import Troubles
@@ -46,11 +46,11 @@ _log = logging.getLogger("halfbridge.checker")
 PART_BYTES = 4_194_304
 # A group that was asked so long ago and has answered nothing is reported: every member was asked
 # several times (`check_interval_ms` is 6 s, and repetitions go to other partitions).
-NOBODY_S = 60.0
+SILENT_GROUP_S = 60.0
 # How often silent groups are looked for, and how many undecided transactions one look counts at
 # most: some 10 ms of work.
-NOBODY_LOOK_S = 30.0
-NOBODY_COUNT_MAX = 10_000
+SILENT_POLL_S = 30.0
+SILENT_COUNT_MAX = 10_000
 
 
 class Asker:
@@ -76,11 +76,11 @@ class Asker:
         self._bodies = bodies
         self._topics = topics
         self._metrics = metrics
-        self._stamps = Stamps()
+        self._timestamps = TimestampSource()
         self._last = -1  # the pair that asked last
-        self._told = TellNow()
-        self._told_silent = TellNow()
-        self._silent_look_at = 0.0
+        self._topic_limiter = ReportLimiter()
+        self._silent_limiter = ReportLimiter()
+        self._silent_poll_at = 0.0
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Send the checks that are due and may be sent, and ask for the wanted ends."""
@@ -106,9 +106,9 @@ class Asker:
             self._metrics.barriers(begun)
         self._sender.serve()
         if self._sender.untimely is not None:
-            self._stamps.refused(self._sender.untimely)
-        if now >= self._silent_look_at:
-            self._silent_look_at = now + NOBODY_LOOK_S
+            self._timestamps.refused(self._sender.untimely)
+        if now >= self._silent_poll_at:
+            self._silent_poll_at = now + SILENT_POLL_S
             self._report_silent(pairs, now)
 
     def answered(self, answers: Iterable[Op], now: float) -> None:
@@ -116,7 +116,7 @@ class Asker:
         for op in answers:
             self._unanswered.answered(op.producer_group, now)
 
-    def take_answers(self, pairs: Mapping[int, Pair], now: float) -> None:
+    def handle_answers(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Hand the brokers' answers to the ledgers."""
         for answer in self._questions.answers():
             pair = pairs.get(answer.partition)
@@ -126,7 +126,7 @@ class Asker:
             pair = pairs.get(proof.partition)
             if pair is not None:
                 pair.half_end(proof.end, proof.token)
-        for number, is_clear in self._barriers.take_silent().items():
+        for number, is_clear in self._barriers.pop_silent().items():
             self._topics.half_is_silent(number, now, is_clear=is_clear)
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
@@ -139,9 +139,9 @@ class Asker:
             if self._topics.finds(record.topic, now):
                 record = record._replace(
                     partition=spread(check, self._topics.partitions(record.topic)),
-                    timestamp_ms=self._stamps.ms(record.timestamp_ms, pair.latest_ms),
+                    timestamp_ms=self._timestamps.ms(record.timestamp_ms, pair.latest_ms),
                 )
-                is_sent = self._sender.send(record, self._stamps.turn)
+                is_sent = self._sender.send(record, self._timestamps.turn)
                 sent[check.half.metadata.producer_group] += is_sent
                 if are_traced and is_sent:
                     trace_check(check, pair.partition, topic=record.topic)
@@ -154,20 +154,20 @@ class Asker:
 
     def _report_silent(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Log now and then which groups answer nothing, and what an operator has to do."""
-        silent = self._unanswered.silent_groups(now, NOBODY_S)
+        silent = self._unanswered.silent_groups(now, SILENT_GROUP_S)
         if not silent:
             return
         ages: dict[str, list[float]] = {group: [] for group in silent}
-        counted = list(islice(_asked(pairs, now), NOBODY_COUNT_MAX))
+        counted = list(islice(_asked(pairs, now), SILENT_COUNT_MAX))
         for group, age_s in counted:
             if group in ages:
                 ages[group].append(age_s)
-        is_all = len(counted) < NOBODY_COUNT_MAX
+        is_all = len(counted) < SILENT_COUNT_MAX
         for group, of_group in ages.items():
             if not of_group:
                 if is_all:
                     self._unanswered.nothing_open(group)
-            elif self._told_silent.is_due(group, now):
+            elif self._silent_limiter.is_due(group, now):
                 _log.warning(
                     "nobody answers checks of group %s: %s%d undecided transactions, the oldest for"
                     " %.0f s. Start a member of the group (a producer with its checker);"
@@ -183,7 +183,7 @@ class Asker:
     def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:
         """Count the check, and log now and then what an operator has to do."""
         self._metrics.check_topic_missing(group)
-        if not self._told.is_due(topic, now):
+        if not self._topic_limiter.is_due(topic, now):
             return
         _log.warning(
             "nobody can be asked about undecided transactions of group %s: topic %s does not exist"
@@ -271,14 +271,14 @@ class CheckSender:
         }
         self._silence = Silence()
         self._writer = self._kafka.writer(self._properties)
-        self.untimely: int | None = None  # the turn of `Stamps` that was refused last
+        self.untimely: int | None = None  # the turn of `TimestampSource` that was refused last
 
     def send(self, record: Outgoing, turn: int) -> bool:
         """Send without waiting; False if the queue is full.
 
         Args:
             record: The request.
-            turn: The turn of `Stamps` that gave the request's timestamp.
+            turn: The turn of `TimestampSource` that gave the request's timestamp.
         """
         if self._silence.is_over_limit(self._monotonic()):
             self._replace()

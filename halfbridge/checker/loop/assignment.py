@@ -1,6 +1,6 @@
 """The pairs of a worker: starts them from committed offsets, leaves them out or stops them.
 
-A pair that brokers do not answer for waits (`Waits`), so that the other pairs are served. No
+A pair that brokers do not answer for waits (`WaitingPairs`), so that the other pairs are served. No
 operator is needed: brokers are asked again, and the pair is served once they answer.
 """
 
@@ -70,8 +70,8 @@ class Assignment:
         self._status = status
         self._clock = clock
         self._away = away
-        self._doubts = Doubts()
-        self._waits = Waits(status)
+        self._doubts = EndsInDoubt()
+        self._waits = WaitingPairs(status)
         self._question: Ranges | None = None  # about waiting pairs
 
     @property
@@ -158,10 +158,10 @@ class Assignment:
             self._waits.lost(number, texts[number], now, well_s=well_s, are_all=are_all)
         return InputLostError("; ".join(texts.values()))
 
-    def look_again(self, now: float) -> None:
+    def poll_waiting(self, now: float) -> None:
         """Ask about waiting pairs, without waiting; begin anew once one can be served."""
-        self._waits.tell(now)
-        if self._guard.look(now):
+        self._waits.show_in_health(now)
+        if self._guard.poll(now):
             self._input.changed = True
         if not self._input.assigned:
             return  # between two assignments
@@ -230,7 +230,7 @@ class Assignment:
         asked = [number for number in numbers if number not in self._waits.numbers]
         asked = asked or [number for number in numbers if self._waits.may_be_tried(number, now)]
         if not asked:
-            self._waits.tell(now)
+            self._waits.show_in_health(now)
             raise InputLostError(self._waits.why())
         return asked
 
@@ -352,7 +352,7 @@ def where_to_begin(
         return error
 
 
-class Doubts:
+class EndsInDoubt:
     """Pairs whose progress lies beyond a log's end, which is trusted only after BEYOND_END_S."""
 
     def __init__(self) -> None:
@@ -384,7 +384,7 @@ ASK_AGAIN_S_MAX = 8.0
 FIRST_S = 1.0  # the first of these intervals
 TAKE_AGAIN_S_MAX = 300.0
 # A pair that waits longer is shown in health. Brokers elect a new leader in less time.
-ILL_S = 30.0
+UNHEALTHY_S = 30.0
 # A pair that was read for this time has recovered.
 STEADY_S = 60.0
 # A failure later than this after the last one begins a new row: a pair with the longest wait takes
@@ -393,7 +393,7 @@ ROW_S = TAKE_AGAIN_S_MAX + 3 * STEADY_S
 
 
 @dataclass(slots=True)
-class Wait:
+class WaitingPair:
     """A waiting pair.
 
     Attributes:
@@ -426,12 +426,12 @@ class Loss:
         return well_s < STEADY_S and now - self.at < ROW_S
 
 
-class Waits:
+class WaitingPairs:
     """The waiting pairs, and when brokers are asked about them. Times are monotonic seconds."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
-        self._waits: dict[int, Wait] = {}
+        self._waits: dict[int, WaitingPair] = {}
         self._losses: dict[int, Loss] = {}
 
     @property
@@ -450,9 +450,8 @@ class Waits:
         was = self._waits.get(number)
         failures = 1 if was is None else was.failures + 1
         since = now if was is None else was.since
-        self._wait(
-            number, Wait(why, since, failures, now + delay_s(failures, FIRST_S, ASK_AGAIN_S_MAX))
-        )
+        ask_at = now + delay_s(failures, FIRST_S, ASK_AGAIN_S_MAX)
+        self._wait(number, WaitingPair(why, since, failures, ask_at))
 
     def lost(
         self, number: int, why: str, now: float, *, well_s: float, are_all: bool = False
@@ -476,16 +475,16 @@ class Waits:
         self._losses[number] = Loss(was.failures + 1, was.since, now)
         longest_s = ASK_AGAIN_S_MAX if are_all else TAKE_AGAIN_S_MAX
         ask_at = now + delay_s(was.failures, FIRST_S, longest_s)
-        self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
+        self._wait(number, WaitingPair(why, was.since, was.failures, ask_at, was_lost=True))
 
     def unsafe(self, number: int, why: str, now: float) -> None:
         """Leave out a pair whose records end the process; it is shown in health at once."""
         was = self._waits.get(number)
         failures = 1 if was is None else was.failures + 1
-        ask_at = now + delay_s(failures, ILL_S, TAKE_AGAIN_S_MAX)
-        since = now - ILL_S if was is None else was.since
-        self._wait(number, Wait(why, since, failures, ask_at, was_lost=True))
-        self.tell(now)
+        ask_at = now + delay_s(failures, UNHEALTHY_S, TAKE_AGAIN_S_MAX)
+        since = now - UNHEALTHY_S if was is None else was.since
+        self._wait(number, WaitingPair(why, since, failures, ask_at, was_lost=True))
+        self.show_in_health(now)
 
     def end(self, number: int) -> None:
         """Record that a pair is served, or stopped, from now on."""
@@ -513,13 +512,13 @@ class Waits:
         if number in self._waits:
             self._waits[number].is_over = True
 
-    def tell(self, now: float) -> None:
-        """Show in health the pairs that have waited for more than ILL_S."""
+    def show_in_health(self, now: float) -> None:
+        """Show in health the pairs that have waited for more than UNHEALTHY_S."""
         for number, wait in self._waits.items():
-            if now - wait.since >= ILL_S:
+            if now - wait.since >= UNHEALTHY_S:
                 self._status.stop_partition(number, f"waits, and is asked again: {wait.why}")
 
-    def _wait(self, number: int, wait: Wait) -> None:
+    def _wait(self, number: int, wait: WaitingPair) -> None:
         if number not in self._waits:
             _log.warning(
                 "partition %d waits: %s. Brokers are asked again; other partitions are served",

@@ -12,9 +12,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
-from halfbridge.checker.loop.outlet import BatchWriter, Told, Transactor, shared_properties
+from halfbridge.checker.loop.outlet import (
+    BatchWriter,
+    DeliveryReports,
+    Transactor,
+    shared_properties,
+)
 from halfbridge.kafka.errors import MEMBER_FENCED, Code, KafkaFailure, RetriableError, bridge_error
 from halfbridge.kafka.ports import Writer
 from halfbridge.serde.delivery import Delivery
@@ -47,15 +52,15 @@ class BoundMember:
         membership: Its id and generation in the assignment callback.
 
     Attributes:
-        is_worn: A commit was in doubt, or the client lost a connection meanwhile. Its request may
-            still arrive, behind a later commit, and set the offsets back. The member must be
-            replaced: brokers refuse a late request of a member that another one has replaced.
+        must_be_replaced: The outcome of a commit was unknown, or the client lost a connection
+            during a commit. The request may still arrive after a later commit, and set the offsets
+            back. Brokers refuse a late request of a member that another one has replaced.
     """
 
     def __init__(self, member: Member, membership: object) -> None:
         self._member = member
         self.membership = membership
-        self.is_worn = False
+        self.must_be_replaced = False
         self._is_committing = self._is_in_doubt = False
 
     def commit(
@@ -94,7 +99,7 @@ class BoundMember:
                 pause()
         finally:
             self._is_committing = False
-            self.is_worn = self.is_worn or self._is_in_doubt
+            self.must_be_replaced = self.must_be_replaced or self._is_in_doubt
 
     def connection_lost(self) -> None:
         """Take note that the client has lost a connection or an answer."""
@@ -121,7 +126,7 @@ class AtLeastOnce:
         transactional_id: str,
         *,
         ports: Ports,
-        batch: Batch = Batch.USUAL,
+        batch: SendSize = SendSize.USUAL,
     ) -> None:
         self._config, self._id, self._ports, self.batch = config, transactional_id, ports, batch
         self._own = frozenset((config.names.half, config.names.op, config.names.dead))
@@ -160,7 +165,7 @@ class AtLeastOnce:
             return {}
         if batch:
             self._kafka_txns_left = max(0, self._kafka_txns_left - 1)
-        if self._transactor.worn:
+        if self._transactor.must_be_replaced:
             stall_s = self.stall_s
             self._transactor.close()
             self._transactor = self._new_transactor()
@@ -185,8 +190,8 @@ class AtLeastOnce:
             self._transactor.commit(offsets, cast("BoundMember", membership).membership)
 
     @property
-    def worn(self) -> bool:
-        """False: `write` replaces a worn transactional producer itself, when one is needed."""
+    def must_be_replaced(self) -> bool:
+        """False: `write` itself replaces the transactional producer when that is needed."""
         return False
 
     @property
@@ -202,7 +207,7 @@ class AtLeastOnce:
     def _may_be_plain(self, batch: Sequence[Outgoing]) -> bool:
         if not batch:
             return True
-        if self._kafka_txns_left or self.batch is not Batch.USUAL:
+        if self._kafka_txns_left or self.batch is not SendSize.USUAL:
             return False
         own = self._own
         return not any(record.topic in own for record in batch)
@@ -226,17 +231,19 @@ class PlainOutlet(BatchWriter[Writer]):
     Args: as `Transactor`.
     """
 
-    def __init__(self, config: CheckerConfig, *, ports: Ports, batch: Batch = Batch.USUAL) -> None:
-        told = Told()
+    def __init__(
+        self, config: CheckerConfig, *, ports: Ports, batch: SendSize = SendSize.USUAL
+    ) -> None:
+        reports = DeliveryReports()
         writer = ports.kafka.writer(
             {
-                **shared_properties(config, told, batch),
+                **shared_properties(config, reports, batch),
                 "enable.idempotence": True,
                 "enable.gapless.guarantee": True,
                 "message.timeout.ms": _NEVER_MS,
             }
         )
-        super().__init__(writer, told, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
+        super().__init__(writer, reports, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
         self._first_writes = FirstWrites(writer)
 
     def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
@@ -245,7 +252,7 @@ class PlainOutlet(BatchWriter[Writer]):
         Raises:
             KafkaTxnFailedError: the client takes no more records.
         """
-        self._told.begin()
+        self._reports.begin()
         try:
             is_first = True
             for piece in self._first_writes.pieces([*records]):
@@ -276,7 +283,7 @@ class PlainOutlet(BatchWriter[Writer]):
     def _prove_all(self) -> None:
         """As `_prove`; a record that is refused for any reason is not proven."""
         self._prove()
-        refused = self._told.refused
+        refused = self._reports.refused
         if refused is not None:
             raise self._given_up(refused[0])
 
@@ -303,7 +310,7 @@ class PlainOutlet(BatchWriter[Writer]):
         The client says less of a refusal than a kafka_txn does: of two records with bad timestamps
         it calls each one invalid. The kafka_txns that follow find the cause (FIRST_KAFKA_TXNS).
         """
-        named, topic = self._told.refused or (cause, "")
+        named, topic = self._reports.refused or (cause, "")
         where = f" for {topic}" if topic else ""
         return KafkaTxnFailedError(
             f"a record{where} was not stored: {named.text}", places=self._places()

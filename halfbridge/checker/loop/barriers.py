@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from halfbridge.checker.loop.clients import QUESTION_S, client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import STALL_S, failed
-from halfbridge.checker.loop.report import TellNow
-from halfbridge.checker.loop.turns import UNENDED_S, TransactionalIds, with_spares
+from halfbridge.checker.loop.producers import UNENDED_S, TransactionalIds, with_spares
+from halfbridge.checker.loop.report import ReportLimiter
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from halfbridge.kafka.trouble import Troubles
 
@@ -84,7 +84,7 @@ class Barriers:
         self._began = ports.clock.monotonic()
         self._failing_since: float | None = None
         self._trouble = ""
-        self._told = TellNow()
+        self._limiter = ReportLimiter()
         self._thread = ports.run.side_thread("halfbridge-barrier")
         self._under_way: Call | None = self._thread.submit(self._writer.open)
 
@@ -122,7 +122,7 @@ class Barriers:
         proofs, self._proofs = self._proofs, []
         return proofs
 
-    def take_silent(self) -> Mapping[int, bool]:
+    def pop_silent(self) -> Mapping[int, bool]:
         """Return which partitions took no record in time, and whether they are to blame for it.
 
         Where no partition took any, the last kafka_txn of the id may not have ended yet. Each round
@@ -151,7 +151,7 @@ class Barriers:
             f"the end of a half partition cannot be proven: {error}; the daemon writes it with the"
             f" transactional id {self._writer.transactional_id}"
         )
-        if self._told.is_due(str(error), now):
+        if self._limiter.is_due(str(error), now):
             _log.warning("%s", self._trouble)
 
     def _prove(self, stall_s: float) -> None:
@@ -216,7 +216,7 @@ class _Writer:
         """Return for each partition an offset above all records stored before the call.
 
         Returns:
-            Partition -> offset, and what `Barriers.take_silent` returns. After silence there is no
+            Partition -> offset, and what `Barriers.pop_silent` returns. After silence there is no
             writer: call `open`.
 
         Raises:

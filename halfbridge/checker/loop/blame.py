@@ -31,7 +31,7 @@ BISECT_FACTOR = 8
 DOUBTFUL_MAX = 100
 
 
-class Batch(Enum):
+class SendSize(Enum):
     """How much is sent to a partition at once: a topic's `max.message.bytes` limits each batch.
 
     There are only three steps, because each step costs a failed kafka_txn.
@@ -66,7 +66,7 @@ class Blame:
         limit_max: int,
     ) -> None:
         self._limits: dict[int, int] = {}
-        self.batch = Batch.USUAL
+        self.batch = SendSize.USUAL
         self._limit_max = limit_max
         self._names = names
         self._routes = routes
@@ -82,7 +82,7 @@ class Blame:
     def watched(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
         """Return `records`, those of the next kafka_txn; in ONE_RECORD mode, sizes are noted."""
         self._largest = {}
-        return records if self.batch is not Batch.ONE_RECORD else self._measured(records)
+        return records if self.batch is not SendSize.ONE_RECORD else self._measured(records)
 
     def succeeded(self, plans: Mapping[int, Plan]) -> None:
         """Record that `plans` were committed: pairs that delivered get a larger next batch.
@@ -102,16 +102,16 @@ class Blame:
         """Record that the broker permanently refuses something in `plans`.
 
         Args:
-            error: The error of the kafka_txn. A bad timestamp is blamed on nobody (`Stamps`).
+            error: The error of the kafka_txn. No transaction is blamed for a refused timestamp.
             plans: The batch: partition -> plan of the pair.
             now_ms: Monotonic milliseconds.
 
         Raises:
             InputLostError: no broker answered; try again.
         """
-        if error.is_vague and self.batch is not Batch.ONE_RECORD:
+        if error.is_vague and self.batch is not SendSize.ONE_RECORD:
             # Of a record that is sent alone, the client tells the broker's reason.
-            self.batch, self._doubtful = Batch.ONE_RECORD, DOUBTFUL_MAX
+            self.batch, self._doubtful = SendSize.ONE_RECORD, DOUBTFUL_MAX
             return
         self._end_doubt()
         if not error.untimely:
@@ -133,7 +133,7 @@ class Blame:
         if len(suspects) == 1 and (error.topic or _is_alone(suspects[0], plans.values())):
             self._routes.refuse(suspects[0], str(error))
             if error.too_large:
-                self.batch = Batch.USUAL  # the cause is found: this record was too large
+                self.batch = SendSize.USUAL  # the cause is found: this record was too large
             return
         for partition, plan in plans.items():
             if any(not error.topic or _goes_to(one, error.topic) for one in plan.deliveries):
@@ -141,7 +141,7 @@ class Blame:
 
     def _end_doubt(self) -> None:
         if self._doubtful:
-            self.batch, self._doubtful = Batch.USUAL, 0
+            self.batch, self._doubtful = SendSize.USUAL, 0
 
     def _measured(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
         largest = self._largest
@@ -156,13 +156,13 @@ class Blame:
         The client sends less at once: 32 KiB, then one record. Once one record alone was refused,
         the topic's limit is learned from it, and the client sends as much as before.
         """
-        if self.batch is not Batch.ONE_RECORD:
+        if self.batch is not SendSize.ONE_RECORD:
             # Perhaps no single record is too large, but several records that were sent at once.
-            self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD
+            self.batch = SendSize.SMALL if self.batch is SendSize.USUAL else SendSize.ONE_RECORD
             return True
         if not self._learn(topic, now_ms):
             return False
-        self.batch = Batch.USUAL  # the cause is found: a record was too large
+        self.batch = SendSize.USUAL  # the cause is found: a record was too large
         return True
 
     def _learn(self, topic: str, now_ms: int) -> bool:

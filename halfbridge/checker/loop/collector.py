@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.blame import Blame
     from halfbridge.checker.loop.intake import Input
     from halfbridge.checker.loop.pair import BodyReader, Pair
-    from halfbridge.checker.loop.publish import Stamps
+    from halfbridge.checker.loop.producers import TransactionalProducers
+    from halfbridge.checker.loop.publish import TimestampSource
     from halfbridge.checker.loop.report import Reporter
     from halfbridge.checker.loop.topic_watch import TopicWatch
-    from halfbridge.checker.loop.turns import Turns
     from halfbridge.checker.metrics import Metrics
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.topics import TopicNames
@@ -62,7 +62,7 @@ class Collector:
         Raises:
             InputLostError: topics must be looked up, and no broker answered.
         """
-        self._topics.look_for_dead(now)
+        self._topics.find_dead_topic(now)
         batch: list[Work] = []
         left, left_bytes = self._config.batch_records_max, self._config.batch_bytes_max
         for pair in in_turn(pairs, self._last):
@@ -84,7 +84,8 @@ class Collector:
         return batch
 
     def _may_have_work(self, pair: Pair, now: float) -> bool:
-        has_news = pair.has_news or (pair.ledger.deferred and self._topics.looks != pair.retried_by)
+        is_new = self._topics.refreshes != pair.retried_by
+        has_news = pair.has_news or (pair.ledger.deferred and is_new)
         return has_news or now - pair.idle_at >= IDLE_PLAN_S
 
     def _plan(
@@ -98,9 +99,9 @@ class Collector:
                 records_max=records_max,
                 size_bytes_max=size_bytes_max,
                 awaits=self._topics.awaits(pair, now),
-                retry=self._topics.looks != pair.retried_by,
+                retry=self._topics.refreshes != pair.retried_by,
             )
-            pair.retried_by = self._topics.looks
+            pair.retried_by = self._topics.refreshes
         if not plan.records:
             self._reporter.written(plan, pair, refused=(), stubs=0)
             plan = Plan()
@@ -129,32 +130,32 @@ class WorkAtHand:
 
     Args:
         names: Names of the installation's topics.
-        turns: The transactional producers.
+        producers: The transactional producers.
         intake: Has the membership for committed offsets.
         blame: Finds refused records.
         bodies: Reads bodies again that a ledger has dropped.
-        stamps: Chooses the records' timestamps.
+        timestamps: Chooses the records' timestamps.
         reporter, metrics: Count the written records.
     """
 
     def __init__(
         self,
         names: TopicNames,
-        turns: Turns,
+        producers: TransactionalProducers,
         *,
         intake: Input,
         blame: Blame,
         bodies: BodyReader,
-        stamps: Stamps,
+        timestamps: TimestampSource,
         reporter: Reporter,
         metrics: Metrics,
     ) -> None:
         self._names = names
-        self._turns = turns
+        self._producers = producers
         self._intake = intake
         self._blame = blame
         self._bodies = bodies
-        self._stamps = stamps
+        self._timestamps = timestamps
         self._reporter = reporter
         self._metrics = metrics
         self._progress: dict[int, Progress] = {}
@@ -168,8 +169,7 @@ class WorkAtHand:
             now: Monotonic seconds.
 
         Returns:
-            True: the commit runs in the background; see `Turns.is_done`. False: the commit is
-            acknowledged.
+            True: the commit runs in the background. False: the commit is acknowledged.
 
         Raises:
             KafkaTxnFailedError: The kafka_txn failed, or its outcome is unknown.
@@ -179,19 +179,19 @@ class WorkAtHand:
         for pair, plan in work:
             restore_plan(plan, partial(self._bodies.read, pair.partition))
         records = chain.from_iterable(
-            pair.publisher.records(plan, self._stamps.ms(now_ms, pair.latest_ms), now_ms)
+            pair.publisher.records(plan, self._timestamps.ms(now_ms, pair.latest_ms), now_ms)
             for pair, plan in work
             for now_ms in (pair.now_ms(now),)
         )
         in_background = sum(plan.records for _, plan in work) >= BACKGROUND_RECORDS
-        self._turns.batch = self._blame.batch
-        copies_end = self._turns.write(self._blame.watched(records))
+        self._producers.batch = self._blame.batch
+        copies_end = self._producers.write(self._blame.watched(records))
         self._progress = {
             pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))
             for pair, _ in work
         }
         offsets = [*self._offsets()]
-        self._turns.commit(offsets, self._intake.membership, in_background=in_background)
+        self._producers.commit(offsets, self._intake.membership, in_background=in_background)
         return in_background
 
     def stands(self, work: Sequence[Work], now: float) -> None:

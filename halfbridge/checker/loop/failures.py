@@ -110,7 +110,7 @@ class FailureCount:
         wait_s = delay_s(self._in_a_row, FIRST_S, LONGEST_S)
         _log.warning("%s; reading again from the committed offsets in %.1f s", why, wait_s)
         if self._in_a_row >= FAILURES_RED:
-            self._status.set_ill("work", why)
+            self._status.set_problem("work", why)
         return wait_s
 
     def kafka_txn_failed(self, pairs: Iterable[int]) -> None:
@@ -130,7 +130,7 @@ class FailureCount:
     def _succeeded(self) -> None:
         if self._in_a_row:
             self._in_a_row = 0
-            self._status.set_ill("work", "")
+            self._status.set_problem("work", "")
 
 
 _DOUBLINGS_MAX = 16  # every delay has reached its longest by then

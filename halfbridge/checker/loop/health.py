@@ -37,7 +37,7 @@ SHOWN_MAX = 3
 GAUGES_MAX = 20
 
 
-class Ills:
+class HealthReport:
     """Tells what is wrong of a worker at present. Times are monotonic seconds."""
 
     def __init__(
@@ -60,17 +60,17 @@ class Ills:
         self._own_away: Mapping[Place, str] = {}
         self._waited: set[tuple[int, str, int]] = set()  # (pair, topic, partition) with a log line
 
-    def tell(self, now: float, assignment: Assignment, barriers: Barriers) -> None:
-        """Look at everything, and tell it."""
+    def refresh(self, now: float, assignment: Assignment, barriers: Barriers) -> None:
+        """Update health, gauges and log lines."""
         missing = f"{self._dead} is missing: `halfbridge topics create` makes it"
-        self._status.set_ill("dead letters", missing if self._topics.lacks_dead else "")
-        self._status.set_ill("group", self._input.group_trouble.text(now))
-        self._status.set_ill("memory", assignment.memory_trouble())
-        self._status.set_ill("barriers", barriers.trouble(now))
-        self._tell_own()
-        self._tell_waits(assignment.pairs.values(), int(now * 1000))
+        self._status.set_problem("dead letters", missing if self._topics.lacks_dead else "")
+        self._status.set_problem("group", self._input.group_trouble.text(now))
+        self._status.set_problem("memory", assignment.memory_trouble())
+        self._status.set_problem("barriers", barriers.trouble(now))
+        self._report_own()
+        self._report_waits(assignment.pairs.values(), int(now * 1000))
 
-    def _tell_own(self) -> None:
+    def _report_own(self) -> None:
         """Tell which partitions of half, op and dead-letter topic concern this worker, and wait."""
         own = {
             place: why
@@ -85,9 +85,9 @@ class Ills:
                 _log.warning("%s", text)
         self._own_away = own
         more = [f"and {len(own) - SHOWN_MAX} more"] if len(own) > SHOWN_MAX else []
-        self._status.set_ill("own partitions", "; ".join([*texts[:SHOWN_MAX], *more]))
+        self._status.set_problem("own partitions", "; ".join([*texts[:SHOWN_MAX], *more]))
 
-    def _tell_waits(self, pairs: Iterable[Pair], now_ms: int) -> None:
+    def _report_waits(self, pairs: Iterable[Pair], now_ms: int) -> None:
         waited = {
             (pair.partition, lack.topic, lack.partition): lack
             for pair in pairs
@@ -107,12 +107,12 @@ class Ills:
         self._status.metrics.partitions_unavailable(dict(islice(away.items(), GAUGES_MAX)))
         by_topic = Counter(lack.topic for lack in waited.values())
         self._status.metrics.real_topics_missing(by_topic)
-        self._status.set_ill("real topics", self._missing([*waited.values()]))
+        self._status.set_problem("real topics", self._missing([*waited.values()]))
 
     def _missing(self, lacks: list[Lack]) -> str:
         if not lacks:
             return ""
-        found = Counter((lack.topic, lack.partition, lack.why) for lack in lacks)
+        found = Counter((each.topic, each.partition, each.why) for each in lacks)
         texts = [
             f"deliveries of {'1 pair' if count == 1 else f'{count} pairs'} wait, because"
             f" {self._text(Lack(one_line(topic), number, why))}"

@@ -186,7 +186,7 @@ class Input:
             # client has failed for good, for example since another worker took the slot over.
             with suppress(RuntimeError, KafkaFailure):
                 self._leave()
-        self._let_go()
+        self._close_member()
 
     # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
     # it has fetched. So callbacks only take notes. A replaced member may still call them.
@@ -252,7 +252,7 @@ class Input:
             SlotTakenError: another worker runs on this slot.
         """
         bound = self.membership
-        if self.assigned and isinstance(bound, BoundMember) and bound.is_worn:
+        if self.assigned and isinstance(bound, BoundMember) and bound.must_be_replaced:
             self._failures.give_up("a commit of offsets may arrive late")
         if why := self._failures.why_replace():
             self._renew(why)
@@ -310,7 +310,7 @@ class Input:
         while self.assigned and self._monotonic() < deadline:
             self._member.poll(_LEAVE_S / 10)
 
-    def _let_go(self) -> None:
+    def _close_member(self) -> None:
         """Close the member, whose callbacks change nothing from now on.
 
         In a member that leaves the group, close() may call back, and the client may not answer a
@@ -320,7 +320,7 @@ class Input:
         self._ports.run.let_go(self._member)
 
     def _renew(self, why: str) -> NoReturn:
-        self._let_go()
+        self._close_member()
         self._served = []
         self._paused.clear()
         self.assigned, self.is_member = frozenset(), False

@@ -1,8 +1,8 @@
 """A transactional producer of the daemon, which writes one kafka_txn after the other.
 
 `BatchWriter` hands a batch of records to a producer, and proves that brokers have stored them.
-`Told` collects the reports of the producer's client. Each guard against a trap of Kafka's protocol
-names the trap.
+`DeliveryReports` collects the reports of the producer's client. Each guard against a trap of
+Kafka's protocol names the trap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.clients import client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.kafka.client_errors import failure_of
@@ -52,7 +52,7 @@ class BatchWriter(Generic[AnyWriter]):
 
     Args:
         writer: Made with `shared_properties`.
-        told: Takes the reports of that writer's client.
+        reports: Takes the reports of that writer's client.
         timeout_ms: Longest wait for brokers, milliseconds.
         clock: The clock.
 
@@ -63,9 +63,11 @@ class BatchWriter(Generic[AnyWriter]):
             of the next one, for any partition.
     """
 
-    def __init__(self, writer: AnyWriter, told: Told, *, timeout_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, writer: AnyWriter, reports: DeliveryReports, *, timeout_ms: int, clock: Clock
+    ) -> None:
         self._writer = writer
-        self._told = told
+        self._reports = reports
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._sending_since: float | None = None
@@ -73,13 +75,13 @@ class BatchWriter(Generic[AnyWriter]):
         self.names_places = True
 
     @property
-    def worn(self) -> bool:
+    def must_be_replaced(self) -> bool:
         """Whether this producer must be replaced before its next batch.
 
         Late requests of the last kafka_txn may still arrive. With the same epoch they would apply
         to the next kafka_txn (KAFKA-17754).
         """
-        return self._told.worn
+        return self._reports.must_be_replaced
 
     @property
     def is_hung(self) -> bool:
@@ -106,13 +108,13 @@ class BatchWriter(Generic[AnyWriter]):
         began = moved = self._clock.monotonic()
         before = -1
         while left := self._writer.flush(FLUSH_S):
-            if self._told.refused is not None:
+            if self._reports.refused is not None:
                 break  # records in the queue behind a refused record are never sent
             now = self._clock.monotonic()
             moved, before = (moved if left == before else now), left
             if now - moved > self.stall_s or now - began > self._timeout_s:
                 raise self._stalled(left)
-        refused = self._told.refused
+        refused = self._reports.refused
         if refused is not None and refused[0] is INFERRED:
             raise failed(INFERRED)
         if refused is not None and refused[0].code in AWAY:
@@ -120,7 +122,7 @@ class BatchWriter(Generic[AnyWriter]):
 
     def _stalled(self, left: int) -> KafkaTxnFailedError:
         """Give up what is not acknowledged, and return the error that names its partitions."""
-        self._told.is_given_up = True
+        self._reports.is_given_up = True
         with suppress(KafkaFailure):
             self._writer.purge()
             self._writer.flush(FLUSH_S)
@@ -133,18 +135,18 @@ class BatchWriter(Generic[AnyWriter]):
 
     def _places(self) -> frozenset[Place]:
         """Return the partitions that are to blame because they do not take records for now."""
-        is_clear = self.names_places or self._told.has_stored
-        return frozenset(self._told.away) if is_clear else frozenset()
+        is_clear = self.names_places or self._reports.has_stored
+        return frozenset(self._reports.away) if is_clear else frozenset()
 
     def _produce(self, records: Iterable[Outgoing]) -> bool:
         """Hand over the records; tell whether there are copies among them."""
         produce = self._writer.produce
-        on_delivery = self._told.on_delivery
+        on_delivery = self._reports.on_delivery
         has_copies = False
         for record in records:
             callback = on_delivery
             if record.is_copy:
-                callback, has_copies = self._told.on_copy, True
+                callback, has_copies = self._reports.on_copy, True
             waits_until = 0.0
             while True:
                 try:
@@ -190,18 +192,18 @@ class Transactor(BatchWriter[TransactionalWriter]):
         transactional_id: str,
         *,
         ports: Ports,
-        batch: Batch = Batch.USUAL,
+        batch: SendSize = SendSize.USUAL,
     ) -> None:
-        told = Told()
+        reports = DeliveryReports()
         writer = ports.kafka.transactional_writer(
             {
-                **shared_properties(config, told, batch),
+                **shared_properties(config, reports, batch),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": config.kafka_txn_timeout_ms,
             },
-            on_lost=told.on_lost,
+            on_lost=reports.on_lost,
         )
-        super().__init__(writer, told, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
+        super().__init__(writer, reports, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
         self.transactional_id = transactional_id
         self.batch = batch
 
@@ -219,7 +221,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         except KafkaFailure as failure:
             raise failed(failure) from failure
         self._writer.poll(0)
-        self._told.worn = False  # earlier trouble does not affect the new epoch
+        self._reports.must_be_replaced = False  # earlier trouble does not affect the new epoch
 
     def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
         """Begin a kafka_txn and hand `records` over, in order.
@@ -233,7 +235,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         Raises:
             KafkaTxnFailedError: the kafka_txn failed.
         """
-        self._told.begin()
+        self._reports.begin()
         try:
             self._writer.begin()
             if self._produce(records):
@@ -241,7 +243,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
                 self._prove()
         except KafkaFailure as failure:
             raise self._aborted(failure) from failure
-        return self._told.copies_end
+        return self._reports.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
         """Commit the written records together with `offsets`.
@@ -286,7 +288,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
             self._writer.poll(0)  # serves the remaining error callbacks
             self.names_places = False  # the markers of this kafka_txn may not be written yet
             if in_doubt or self._clock.monotonic() - began > SLOW_COMMIT_S:
-                self._told.worn = True
+                self._reports.must_be_replaced = True
             return
         raise KafkaTxnFailedError("the commit's outcome stays unknown")
 
@@ -306,13 +308,13 @@ class Transactor(BatchWriter[TransactionalWriter]):
         if cause.code == Code.STATE:
             with suppress(KafkaFailure):
                 self._writer.poll(FLUSH_S)
-            requires_abort = self._told.refused is not None
-        if requires_abort and not cause.is_fatal and not self._told.away:
+            requires_abort = self._reports.refused is not None
+        if requires_abort and not cause.is_fatal and not self._reports.away:
             # The next producer of this id would abort too; without one, readers would wait longer.
             # Where a partition is away, the abort would wait for its marker.
             with suppress(KafkaFailure):
                 self._writer.abort(self._timeout_s)
-        named, topic = self._told.refused or (cause, "")
+        named, topic = self._reports.refused or (cause, "")
         is_another = named.code == Code.INVALID_RECORD and cause.code not in _OF_INVALID_RECORDS
         if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP or is_another:
             named, topic = cause, ""
@@ -348,14 +350,16 @@ STALL_S = 5.0
 # The same while a partition is tried that was away a moment ago.
 TRY_S = 1.5
 # Small batches pass most topics' limits. ONE_RECORD sends each record alone.
-_BATCHES: dict[Batch, dict[str, int]] = {
-    Batch.USUAL: {},
-    Batch.SMALL: {"batch.size": 32 * 1024},
-    Batch.ONE_RECORD: {"batch.num.messages": 1},
+_BATCHES: dict[SendSize, dict[str, int]] = {
+    SendSize.USUAL: {},
+    SendSize.SMALL: {"batch.size": 32 * 1024},
+    SendSize.ONE_RECORD: {"batch.num.messages": 1},
 }
 
 
-def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[str, Any]:
+def shared_properties(
+    config: CheckerConfig, reports: DeliveryReports, batch: SendSize
+) -> dict[str, Any]:
     """Return the properties of a producer that writes whole batches."""
     return {
         "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may override it
@@ -363,7 +367,7 @@ def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[s
         # The Java partitioner, so that Java and Python producers agree on keys.
         "partitioner": "murmur2_random",
         "message.max.bytes": MESSAGE_BYTES_MAX,
-        "error_cb": told.on_error,
+        "error_cb": reports.on_error,
         # All records of a batch are handed over at once, so waiting gains nothing.
         "linger.ms": 0,
         # A topic that is missing nevertheless was deleted, and is not worth the default of 30 s.
@@ -387,14 +391,14 @@ def failed(
     )
 
 
-class Told:
+class DeliveryReports:
     """The reports of a producer's client, and the callbacks that take them.
 
     The callbacks hold no reference to the producer. Such a cycle would keep a dropped producer,
     with its threads and connections, because a worker hardly collects cycles (`GC_THRESHOLDS`).
 
     Attributes:
-        worn: See `Transactor`.
+        must_be_replaced: See `Transactor`.
         copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
         refused: The failure of a record of this kafka_txn, and the record's topic.
         has_stored: Brokers have confirmed a record of this kafka_txn.
@@ -403,7 +407,7 @@ class Told:
     """
 
     def __init__(self) -> None:
-        self.worn = False
+        self.must_be_replaced = False
         self.copies_end: dict[int, int] = {}
         self.refused: tuple[KafkaFailure, str] | None = None
         self.has_stored = False
@@ -418,11 +422,11 @@ class Told:
     def on_error(self, error: Any) -> None:
         """Take an error of the client."""
         if failure_of(error).code in UNREACHABLE:
-            self.worn = True
+            self.must_be_replaced = True
 
     def on_lost(self) -> None:
         """Note a lost connection: a request on it, and its repetition, may both arrive."""
-        self.worn = True
+        self.must_be_replaced = True
 
     def on_copy(self, error: Any, record: Any) -> None:
         """Take the result of a copy."""

@@ -59,8 +59,8 @@ class Pair:
         held: A plan that was taken from the ledger and is not written yet.
         held_since: When the held plan was taken, monotonic seconds.
         topics_read: Real topics of the half messages that were read since the caller cleared it.
-        retried_by: Number of the last look-up of topics (`TopicWatch.looks`) before the last plan:
-            a later one is new to deferred deliveries.
+        retried_by: `TopicWatch.refreshes` when the last plan was made: deferred deliveries are
+            retried after a further refresh.
         began_from: Progress from which this ledger was rebuilt.
         committed: Progress that is committed.
         paused: Topics of the pair that are not fetched at present.
@@ -112,7 +112,7 @@ class Pair:
             return 0
         return self._newest_ms + int((monotonic_s - self._newest_at) * 1000)
 
-    def take_half(self, message: Any, monotonic_s: float) -> None:
+    def add_half(self, message: Any, monotonic_s: float) -> None:
         """Take a consumed half record."""
         append_ms = self._take_time(message, monotonic_s)
         try:
@@ -147,7 +147,7 @@ class Pair:
             )
         )
 
-    def take_op(self, message: Any, monotonic_s: float) -> Op | None:
+    def add_op(self, message: Any, monotonic_s: float) -> Op | None:
         """Take a consumed op record; return the op, or None if it cannot be read."""
         append_ms = self._take_time(message, monotonic_s)
         value = message.value() or b""
@@ -168,7 +168,7 @@ class Pair:
         self.ledger.op(OpRead(message.offset(), append_ms, op, len(message)))
         return op
 
-    def take_end(self, message: Any, *, is_half: bool) -> None:
+    def add_end(self, message: Any, *, is_half: bool) -> None:
         """Record that one of the two topics was read to its end (PARTITION_EOF)."""
         self.has_news = True
         self.read_to_end.add(message.topic())
@@ -246,7 +246,7 @@ class Pair:
         """
         memory = self.ledger.memory
         if self.held is not None and not is_written and memory.is_too_large(self.plan_bytes):
-            let_go_plan(self.held)
+            release_bodies(self.held)
         memory.keep_bodies(self.plan_bytes)
 
     @property
@@ -266,9 +266,9 @@ def _junk(body: Any, message: Any, error: DecodeError) -> JunkRead:
     append_ms = append_ms_of(*message.timestamp())
     headers = body.headers()
     size_bytes = bytes_at_most(body.key(), body.value(), headers) + _overhead_bytes(headers)
-    is_doubted = isinstance(error, NotBelievedError)
+    is_not_believed = isinstance(error, NotBelievedError)
     return JunkRead(
-        message.offset(), append_ms, shortened(error.reason), size_bytes, body, is_doubted
+        message.offset(), append_ms, shortened(error.reason), size_bytes, body, is_not_believed
     )
 
 
@@ -376,7 +376,7 @@ def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) ->
     plan.body_bytes += sum(each.record.body_bytes for each in plan.junk)
 
 
-def let_go_plan(plan: Plan) -> None:
+def release_bodies(plan: Plan) -> None:
     """Let the half records' bodies of `plan` go, until `restore_plan`; ops' bodies stay."""
 
     def bare(half: HalfRead) -> HalfRead:

@@ -2,7 +2,8 @@
 
 The body of a half record is the consumed message itself (`key()`, `value()`, `headers()`): it goes
 from consumer to producer unchanged. What a record needs beside its content is decided here as well:
-whether its size fits into its topic (`Sizes`), and which clock its timestamp comes from (`Stamps`).
+whether its size fits into its topic (`Sizes`), and which clock its timestamp comes from
+(`TimestampSource`).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Publisher:
         Args:
             plan: What to write.
             now_ms: Timestamps: partition time, which comes from the brokers, unless brokers refuse
-                it (`Stamps`). A worker's wall clock decides nothing.
+                it (`TimestampSource`). A worker's wall clock decides nothing.
             partition_ms: Partition time, of signatures; None: `now_ms`.
 
         Raises:
@@ -110,9 +111,9 @@ class Publisher:
             else:
                 yield from self._deliver(delivery, now_ms)
         for dead in plan.dead:
-            yield self._bury(dead, now_ms)
+            yield self._dead_half(dead, now_ms)
         for junk in plan.junk:
-            yield self._bury_junk(junk, now_ms)
+            yield self._dead_junk(junk, now_ms)
         for put_back in plan.put_backs:
             yield self._put_back(put_back, now_ms, signed_ms)
         for op in plan.discards:
@@ -194,9 +195,9 @@ class Publisher:
                 DeadDecision.COMMIT,
             )
             self.refused.append(replace(dead, half=half._replace(body=None)))
-            yield self._bury(dead, now_ms)
+            yield self._dead_half(dead, now_ms)
 
-    def _bury(self, dead: DeadHalf, now_ms: int) -> Outgoing:
+    def _dead_half(self, dead: DeadHalf, now_ms: int) -> Outgoing:
         letter = DeadLetter(
             reason=dead.reason,
             detail=shortened(dead.detail),
@@ -212,7 +213,7 @@ class Publisher:
             return self._stub(letter, dead.half.metadata, now_ms)
         return self._dead_letter(dead.half.body, letter, dead.half.metadata, now_ms)
 
-    def _bury_junk(self, junk: DeadJunk, now_ms: int) -> Outgoing:
+    def _dead_junk(self, junk: DeadJunk, now_ms: int) -> Outgoing:
         letter = DeadLetter(
             reason=DeadReason.INVALID,
             detail=shortened(junk.record.detail),
@@ -378,7 +379,7 @@ CLIENTS_CLOCK = 0
 _CLOCKS = 3
 
 
-class Stamps:
+class TimestampSource:
     """Partition time, unless a broker refuses it: then another clock, until that one is refused.
 
     A broker refuses timestamps too far ahead of its clock (`message.timestamp.after.max.ms`).

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Clock
     from halfbridge.serde.records import Op
 
-# The same trouble of one name is logged again after this time; at most TOLD_MAX names are kept.
-TOLD_S = 300.0
-TOLD_MAX = 1000
+# The same trouble of one name is logged again after this time; at most REPORTED_MAX names are kept.
+REPORTED_AGAIN_S = 300.0
+REPORTED_MAX = 1000
 # A client can cause a log line by each half or op record that it writes. 20 lines a second are some
 # 300 MB a day.
 LINES_A_SECOND_MAX = 20
@@ -44,23 +44,23 @@ _DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
 _log = logging.getLogger("halfbridge.checker")
 
 
-class TellNow:
+class ReportLimiter:
     """Tells when a report about a name is due again; clients may invent names."""
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
 
     def is_due(self, name: str, now: float) -> bool:
         """Tell whether a report about `name` is due, and if so record it as made."""
-        if now - self._told.get(name, float("-inf")) < TOLD_S:
+        if now - self._reported_at.get(name, float("-inf")) < REPORTED_AGAIN_S:
             return False
-        if name not in self._told and len(self._told) >= TOLD_MAX:
+        if name not in self._reported_at and len(self._reported_at) >= REPORTED_MAX:
             return False
-        self._told[name] = now
+        self._reported_at[name] = now
         return True
 
 
-class Lines:
+class LimitedLog:
     """Logs lines about records of clients, at most LINES_A_SECOND_MAX a second.
 
     Args:
@@ -74,7 +74,7 @@ class Lines:
         self._since = -inf
         self._logged = self._left_out = 0
 
-    def say(self, text: str, *arguments: object, **fields: object) -> None:
+    def log(self, text: str, *arguments: object, **fields: object) -> None:
         """Log a line, or count it among those left out; `fields` as in `log_format.about`."""
         now = self._clock.monotonic()
         if now - self._since >= 1:
@@ -98,9 +98,9 @@ class Reporter:
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
-        self._failed = TellNow()
-        self._lines = Lines(clock)
-        self._answers = Lines(clock, logging.INFO)
+        self._failed = ReportLimiter()
+        self._lines = LimitedLog(clock)
+        self._answers = LimitedLog(clock, logging.INFO)
 
     def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
         """Report that `plan` is committed.
@@ -115,10 +115,10 @@ class Reporter:
         if plan.deliveries:
             self._delivered(plan)
         if plan.dead or plan.junk or refused:
-            self._buried(plan, pair, refused)
+            self._dead_lettered(plan, pair, refused)
         if stubs:
             metrics.stubs(stubs)
-            self._lines.say(
+            self._lines.log(
                 "partition %d: %d dead letters only refer to their records, which are deleted with"
                 " the retention of the half and op topic",
                 *(pair.partition, stubs),
@@ -134,19 +134,19 @@ class Reporter:
         if plan.counts:
             self._counted(plan.counts)
         for note in plan.notes:
-            self._lines.say("partition %d: %s", pair.partition, note)
+            self._lines.log("partition %d: %s", pair.partition, note)
 
     def answered(self, answers: Iterable[Op], monotonic_s: float) -> None:
         """Count answers to checks and failed attempts; log decisions, and failures now and then.
 
-        A failure is logged once per group in TOLD_S. Answers of UNKNOWN decide nothing.
+        A failure is logged once per group in REPORTED_AGAIN_S. Answers of UNKNOWN decide nothing.
         """
         counts: Counter[tuple[str, str]] = Counter()
         for op in answers:
             if not is_failed_attempt(op):
                 counts[op.producer_group, op.kind.value] += 1
                 if op.kind in _DECISIONS:
-                    self._answers.say(
+                    self._answers.log(
                         "a check of transaction %s is answered %s by group %s, at %s",
                         *(op.transaction_id, op.kind.value, op.producer_group, op.actor),
                         transaction_id=op.transaction_id,
@@ -157,7 +157,7 @@ class Reporter:
                 continue
             counts[op.producer_group, FAILED] += 1
             if self._failed.is_due(op.producer_group, monotonic_s):
-                self._lines.say(
+                self._lines.log(
                     "transaction %s stays undecided: the checker of group %s, at %s, failed: %s",
                     *(op.transaction_id, op.producer_group, op.actor, op.reason),
                 )
@@ -165,7 +165,7 @@ class Reporter:
 
     def waits_for_topic(self, partition: int, lack: Lack) -> None:
         """Report that deliveries of a pair wait for a real topic or for a partition of it."""
-        self._lines.say(
+        self._lines.log(
             "partition %d: deliveries wait, because %s; other deliveries go on. After %.0f s of"
             " waiting their transactions become dead letters, UNDELIVERABLE",
             *(partition, lack, lack.limit_ms / 1000),
@@ -219,7 +219,7 @@ class Reporter:
         self._metrics.committed(delivered)
         self._metrics.finish_latencies_s(latencies)
 
-    def _buried(self, plan: Plan, pair: Pair, refused: Sequence[DeadHalf]) -> None:
+    def _dead_lettered(self, plan: Plan, pair: Pair, refused: Sequence[DeadHalf]) -> None:
         reasons = Counter(one.reason.value for one in (*plan.dead, *refused))
         for dead in (*plan.dead, *refused):
             self._dead_letter(dead, pair.partition)
@@ -228,11 +228,11 @@ class Reporter:
         doubted: Counter[str] = Counter()
         for junk in plan.junk:
             name, record = "op" if junk.is_op else "half", junk.record
-            doubted[name] += record.is_doubted
-            self._lines.say(
+            doubted[name] += record.is_not_believed
+            self._lines.log(
                 "dead letter, INVALID: the record at offset %d of %s partition %d %s: %s",
                 *(record.offset, name, pair.partition),
-                "is not believed" if record.is_doubted else "cannot be read",
+                "is not believed" if record.is_not_believed else "cannot be read",
                 record.detail,
                 reason="INVALID",
                 detail=record.detail,
@@ -243,18 +243,18 @@ class Reporter:
         self._metrics.not_believed(+doubted)
 
     def _dead_letter(self, dead: DeadHalf, partition: int) -> None:
-        told, reason = dead.half.metadata, dead.reason.value
-        self._lines.say(
+        metadata, reason = dead.half.metadata, dead.reason.value
+        self._lines.log(
             "dead letter, %s: message %d of transaction %s of group %s for topic %s, half offset %d"
             " of partition %d%s%s",
-            *(reason, told.message_index, told.transaction_id, told.producer_group),
-            *(told.real_topic, dead.half.offset, partition),
+            *(reason, metadata.message_index, metadata.transaction_id, metadata.producer_group),
+            *(metadata.real_topic, dead.half.offset, partition),
             _COMMITTED if dead.decision is DeadDecision.COMMIT else "",
             f": {dead.detail}" if dead.detail else "",
-            transaction_id=told.transaction_id,
-            producer_group=told.producer_group,
-            message_index=told.message_index,
-            real_topic=told.real_topic,
+            transaction_id=metadata.transaction_id,
+            producer_group=metadata.producer_group,
+            message_index=metadata.message_index,
+            real_topic=metadata.real_topic,
             reason=reason,
             detail=dead.detail,
             decision=dead.decision,
@@ -296,13 +296,14 @@ def is_traced() -> bool:
 
 def trace_check(asked: Check, partition: int, *, topic: str) -> None:
     """Log that a producer group is asked about a transaction."""
-    told = asked.half.metadata
+    metadata = asked.half.metadata
     _line(
         "check %d of transaction %s is asked of group %s, request %d of it, on topic %s",
-        *(asked.check_number, told.transaction_id, told.producer_group, asked.attempt, topic),
+        *(asked.check_number, metadata.transaction_id, metadata.producer_group, asked.attempt),
+        topic,
         event="check",
-        transaction_id=told.transaction_id,
-        producer_group=told.producer_group,
+        transaction_id=metadata.transaction_id,
+        producer_group=metadata.producer_group,
         check_number=asked.check_number,
         attempt=asked.attempt,
         partition=partition,

@@ -50,7 +50,7 @@ BLAMED_MS_MAX = 60_000
 TOOK_NOTHING = "took no record in time"
 # An answered look-up adds at most so much to the time that a partition was away: while no broker
 # answers, nobody knows.
-LOOK_STEP_MS_MAX = 2_000
+REFRESH_STEP_MS_MAX = 2_000
 
 
 class _Blamed(NamedTuple):
@@ -133,7 +133,7 @@ class Routes:
         now_ms: int,
         min_in_sync: Callable[[str], int | None],
     ) -> None:
-        step_ms = min(now_ms - self._updated_ms, LOOK_STEP_MS_MAX)
+        step_ms = min(now_ms - self._updated_ms, REFRESH_STEP_MS_MAX)
         self._updated_ms = now_ms
         for topic, numbers in self._away.items():
             for number in numbers:
@@ -256,8 +256,8 @@ class Routes:
             now_ms: The time.
         """
         return any(
-            op_age_ms < lack.limit_ms or lack.left_ms > 0 or lack.topic in self._lost_since
-            for lack in self.lacks(messages, now_ms)
+            op_age_ms < each.limit_ms or each.left_ms > 0 or each.topic in self._lost_since
+            for each in self.lacks(messages, now_ms)
         )
 
     def lacks(self, messages: Iterable[HalfRead], now_ms: int) -> Iterator[Lack]:

@@ -52,10 +52,10 @@ MISSING_MAX = 1_000
 # Interval of questions while a right is missing, which may be granted again.
 RIGHTS_S = 2.0
 # Look-ups take at most 1/10 of the loop's time, whatever topics are missing.
-LOOK_SHARE = 10
+REFRESH_SHARE = 10
 # For this time after the first look-up of a process no delivery is given up: brokers learn of a
 # topic one after the other, and an earlier process may have used up the budgets of waiting.
-FIRST_LOOKS_S = 2.0
+FIRST_REFRESHES_S = 2.0
 # Why a real topic cannot be written that this daemon has no right to.
 NO_RIGHT = "may not be written by this daemon: grant it WRITE"
 
@@ -74,8 +74,8 @@ class TopicWatch:
         settings: The known settings of topics.
         guard: Judges the settings.
         lacks_dead: A plan waits for the dead-letter topic, which is missing.
-        looks: Look-ups that were answered.
-        look_at: When the look-up is due that deferred deliveries wait for; infinite if none does.
+        refreshes: Number of refreshes that were answered.
+        refresh_at: When the refresh is due that deferred deliveries wait for; infinite if none is.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class TopicWatch:
         self.guard = TopicGuard(config, self.settings, status)
         self._own = OwnTopics(config, status)
         self.lacks_dead = False
-        self.looks = 0
-        self.look_at = float("inf")
+        self.refreshes = 0
+        self.refresh_at = float("inf")
         self._questions = questions
         self._routes = routes
         self._names = names
@@ -111,16 +111,16 @@ class TopicWatch:
         half, op = (known.get(topic, {}).get(RETENTION_MS, "") for topic in (names.half, names.op))
         return number(half), number(op)
 
-    def look(self, now: float) -> None:
+    def refresh(self, now: float) -> None:
         """Look up all topics.
 
         Raises:
             InputLostError: no broker answered.
         """
-        self._at, self.look_at = now, float("inf")
+        self._at, self.refresh_at = now, float("inf")
         began = self._clock.monotonic()
         topics = self._questions.topics()
-        self.looks += 1
+        self.refreshes += 1
         self._looked_for -= topics.keys()
         refused = [topic for topic in self._routes.refused_topics if topic in topics]
         self._routes.update(topics, int(now * MS_PER_S), self.settings.min_in_sync)
@@ -128,15 +128,15 @@ class TopicWatch:
         for group in self._names.groups_of(topics):
             self.settings.want(self._names.check(group))
         self._ask_rights(refused, now)
-        self._not_before = now + LOOK_SHARE * (self._clock.monotonic() - began)
+        self._not_before = now + REFRESH_SHARE * (self._clock.monotonic() - began)
         self._first_at = now if self._first_at is None else self._first_at
 
-    def look_now_and_then(self, now: float) -> None:
+    def refresh_if_due(self, now: float) -> None:
         """Look up all topics if that is due."""
         pace_s = RIGHTS_S if self._routes.refused_topics else FRESH_S
         pace_s = OWN_POLL_S if self._own.missing else pace_s
-        if now >= min(self._at + pace_s, self.look_at):
-            self.look(now)
+        if now >= min(self._at + pace_s, self.refresh_at):
+            self.refresh(now)
 
     def away(self, number: int) -> str:
         """Return why half or op partition `number` takes no records; empty if it does."""
@@ -155,7 +155,7 @@ class TopicWatch:
         """Tell whether half partition `number` takes no records; it is looked up again soon."""
         is_away = bool(self._routes.absence((self._names.half, number)))
         if is_away:
-            self._look_at(self._at + MISSING_S)
+            self._schedule_refresh(self._at + MISSING_S)
         return is_away
 
     def half_is_silent(self, number: int, now: float, *, is_clear: bool) -> None:
@@ -182,7 +182,7 @@ class TopicWatch:
     def exists(self, topic: str, now: float) -> bool:
         """Tell whether `topic` exists; looks it up again if it was missing."""
         if not self._routes.exists(topic) and now - self._at > MISSING_S:
-            self._look_again(now)
+            self._refresh_again(now)
         return self._routes.exists(topic)
 
     def finds(self, topic: str, now: float) -> bool:
@@ -194,7 +194,7 @@ class TopicWatch:
         is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
         pause_s = self._pauses.get(topic, MISSING_S) if is_known else ABSENT_S
         is_due = not self._routes.exists(topic) and now - self._at > pause_s
-        if is_due and self._look_again(now) and is_known:
+        if is_due and self._refresh_again(now) and is_known:
             self._pauses[topic] = min(2 * pause_s, ABSENT_S)
         is_there = self._routes.exists(topic)
         if is_there:
@@ -214,18 +214,18 @@ class TopicWatch:
             is_new = topic not in self._looked_for and not self._routes.exists(topic)
             if is_new and len(self._looked_for) < MISSING_MAX:
                 self._looked_for.add(topic)
-                self._look_at(now)
+                self._schedule_refresh(now)
 
     def awaits(self, pair: Pair, now: float) -> Awaits:
         """Return which deliveries of a pair must wait for a real topic or a partition of it.
 
         No delivery is given up by a look-up from before its COMMIT was read: the topic may be newer
-        than the look-up. So each waits for the next look-up, which is due at once (`look_at`).
+        than the look-up. So each waits for the next look-up, which is due at once (`refresh_at`).
         """
         routes, partition_ms, monotonic_ms = self._routes, pair.now_ms(now), int(now * MS_PER_S)
-        is_early = self._first_at is None or now - self._first_at < FIRST_LOOKS_S
+        is_early = self._first_at is None or now - self._first_at < FIRST_REFRESHES_S
         if pair.ledger.deferred:
-            self._look_at(self._at + MISSING_S)
+            self._schedule_refresh(self._at + MISSING_S)
 
         def awaits(messages: Sequence[HalfRead], op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
             if routes.takes(messages):
@@ -236,15 +236,15 @@ class TopicWatch:
             else:
                 must_wait = routes.must_wait(messages, partition_ms - op_append_ms, monotonic_ms)
             if must_wait:
-                self._look_at(self._at + MISSING_S if again else now)
+                self._schedule_refresh(self._at + MISSING_S if again else now)
             return must_wait
 
         return awaits
 
-    def _look_at(self, at: float) -> None:
-        self.look_at = min(self.look_at, max(at, self._not_before))
+    def _schedule_refresh(self, at: float) -> None:
+        self.refresh_at = min(self.refresh_at, max(at, self._not_before))
 
-    def look_for_dead(self, now: float) -> None:
+    def find_dead_topic(self, now: float) -> None:
         """Look up the dead-letter topic again if it was missing: before plans are made."""
         self.exists(self._names.dead, now)
 
@@ -256,7 +256,7 @@ class TopicWatch:
         if not self._routes.is_open(self._names.dead):
             if plan.dead or plan.junk or any(map(self._routes.refusal, plan.deliveries)):
                 self.lacks_dead = not self._routes.exists(self._names.dead)
-                self._look_at(self._at + MISSING_S)
+                self._schedule_refresh(self._at + MISSING_S)
                 return True
         else:
             self.lacks_dead = False
@@ -267,12 +267,12 @@ class TopicWatch:
                 return True
         return False
 
-    def _look_again(self, now: float) -> bool:
-        """Look up topics unless look-ups take too much time (LOOK_SHARE); tell whether done."""
+    def _refresh_again(self, now: float) -> bool:
+        """Look up topics unless look-ups take too much time (REFRESH_SHARE); tell whether done."""
         if now < self._not_before:
             return False
-        self.look_at = float("inf")
-        self.look(now)
+        self.refresh_at = float("inf")
+        self.refresh(now)
         return True
 
     def _ask_rights(self, topics: Iterable[str], now: float) -> None:
@@ -364,7 +364,7 @@ class TopicSettings:
         """Ask for the settings of the internal topics, and wait at most `wait_s` for answers."""
         self._take(self._questions.ask_settings(sorted(self._always)).answers(wait_s))
 
-    def look(self, now: float, pace_s: float = SETTINGS_POLL_S) -> bool:
+    def poll(self, now: float, pace_s: float = SETTINGS_POLL_S) -> bool:
         """Send the questions that are due, or take answers; tell whether any came. Never waits.
 
         Args:
@@ -445,8 +445,8 @@ class TopicGuard:
         self._settings = settings
         self._status = status
         self._flaws = Flaws()
-        self._told = ""
-        self._told_at = float("-inf")
+        self._logged = ""
+        self._logged_at = float("-inf")
         self._unread: frozenset[str] = frozenset()
 
     def before_start(self, now: float) -> None:
@@ -454,13 +454,13 @@ class TopicGuard:
         self._settings.read(START_S)
         self._judge(now)
 
-    def look(self, now: float) -> bool:
+    def poll(self, now: float) -> bool:
         """Judge new answers of brokers; never waits.
 
         Returns whether the pairs must begin anew, to stop or to go on.
         """
         is_flawed = self._flaws.stopping or self._flaws.alarms
-        if not self._settings.look(now, FLAWED_S if is_flawed else SETTINGS_POLL_S):
+        if not self._settings.poll(now, FLAWED_S if is_flawed else SETTINGS_POLL_S):
             return False
         before = self.stops
         self._judge(now)
@@ -483,19 +483,19 @@ class TopicGuard:
             )
         elif before and not self.stops:
             _log.info("the settings of half and op topic are as they must be: partitions go on")
-        self._status.set_ill("topics", told(flaws.alarms))
+        self._status.set_problem("topics", told(flaws.alarms))
         self._status.metrics.topic_settings_wrong(
             {(each.subject, each.setting): 1 for each in (*flaws.stopping, *flaws.alarms)}
         )
-        self._tell(now)
+        self._log_flaws(now)
 
-    def _tell(self, now: float) -> None:
+    def _log_flaws(self, now: float) -> None:
         """Log new wrong settings that stop nothing, and all again every FLAWS_LOGGED_S."""
         text = told((*self._flaws.alarms, *self._flaws.advice))
-        if text and (text != self._told or now - self._told_at >= FLAWS_LOGGED_S):
-            self._told_at = now
+        if text and (text != self._logged or now - self._logged_at >= FLAWS_LOGGED_S):
+            self._logged_at = now
             _log.warning("settings of topics: %s", text)
-        self._told = text
+        self._logged = text
         refused = self._settings.refused
         if unread := sorted(refused.keys() - self._unread):
             more = f" and {len(unread) - SHOWN_MAX} more topics" if len(unread) > SHOWN_MAX else ""
@@ -508,7 +508,7 @@ class TopicGuard:
 
 
 # Topics may be made beside a daemon that starts: health turns red after this time.
-ILL_S = 30.0
+UNHEALTHY_S = 30.0
 # While they are missing they are looked for at this pace, and the error is logged again at that.
 OWN_POLL_S = 2.0
 OWN_LOGGED_S = 300.0
@@ -519,7 +519,7 @@ class OwnTopics:
 
     Args:
         config: The daemon's settings.
-        status: Told after `ILL_S`.
+        status: Shows missing topics after `UNHEALTHY_S`.
 
     Attributes:
         missing: Names of half, op and dead-letter topic that are not there.
@@ -534,7 +534,7 @@ class OwnTopics:
         self._needed = (names.op, names.half, names.dead)
         self._status = status
         self._since = 0.0
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
         self.missing: tuple[str, ...] = ()
 
     def judge(self, topics: Collection[str], now: float) -> None:
@@ -543,8 +543,8 @@ class OwnTopics:
         if not self.missing:
             if before:
                 _log.info("the topics of this installation are there now")
-                self._told_at = float("-inf")
-            self._status.set_ill("own topics", "")
+                self._logged_at = float("-inf")
+            self._status.set_problem("own topics", "")
             return
         if not before:
             self._since = now
@@ -552,7 +552,7 @@ class OwnTopics:
             f"{', '.join(self.missing)}: no such topic, or no right to see it. Nothing is delivered"
             f" until there is. Run: {self._create}"
         )
-        if now - self._told_at >= OWN_LOGGED_S:
-            self._told_at = now
+        if now - self._logged_at >= OWN_LOGGED_S:
+            self._logged_at = now
             _log.error("%s", what)
-        self._status.set_ill("own topics", what if now - self._since >= ILL_S else "")
+        self._status.set_problem("own topics", what if now - self._since >= UNHEALTHY_S else "")

@@ -18,15 +18,15 @@ from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.clients import QUESTION_S, Questions
 from halfbridge.checker.loop.collector import Collector, WorkAtHand
 from halfbridge.checker.loop.failures import FailureCount, InputLostError, KafkaTxnFailedError
-from halfbridge.checker.loop.health import Ills
+from halfbridge.checker.loop.health import HealthReport
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.outlet import STALL_S, TRY_S
 from halfbridge.checker.loop.pair import BodyReader
-from halfbridge.checker.loop.publish import Publisher, Sizes, Stamps
+from halfbridge.checker.loop.producers import TransactionalProducers
+from halfbridge.checker.loop.publish import Publisher, Sizes, TimestampSource
 from halfbridge.checker.loop.report import Reporter, is_traced, trace_ops
 from halfbridge.checker.loop.routes import TOOK_NOTHING, Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
-from halfbridge.checker.loop.turns import Turns
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code
 from halfbridge.kafka.signatures import NO_SIGNATURES
@@ -85,10 +85,12 @@ class Worker:
         self._reporter = Reporter(status.metrics, ports.clock)
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._failures = FailureCount(status)
-        self._stamps = Stamps()
+        self._timestamps = TimestampSource()
         self._gauges_at = 0.0
         self._work: list[Work] = []
-        self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
+        self._producers = TransactionalProducers(
+            config, ids.transactional_id_prefix, status.metrics, ports=ports
+        )
         self._checks = CheckSender(
             config, ports, partial(status.metrics.clients_replaced, {"checks": 1})
         )
@@ -105,11 +107,11 @@ class Worker:
         )
         self._at_hand = WorkAtHand(
             config.names,
-            self._turns,
+            self._producers,
             intake=self._input,
             blame=self._blame,
             bodies=self._bodies,
-            stamps=self._stamps,
+            timestamps=self._timestamps,
             reporter=self._reporter,
             metrics=status.metrics,
         )
@@ -128,7 +130,7 @@ class Worker:
             topics=self._topics,
             metrics=status.metrics,
         )
-        self._ills = Ills(
+        self._health = HealthReport(
             config,
             status,
             topics=self._topics,
@@ -189,49 +191,51 @@ class Worker:
     # --- one turn of the loop --------------------------------------------------------------
 
     def _step(self) -> None:
-        if not self._turns.are_ready:
-            self._topics.look(self._monotonic())  # finds brokers down sooner than a producer does
-            self._turns.start()
+        if not self._producers.are_ready:
+            # This finds out sooner than a producer that brokers are down.
+            self._topics.refresh(self._monotonic())
+            self._producers.start()
         messages = self._fetch()
         now = self._monotonic()
         if self._input.changed:
-            self._begin_anew(now)
+            self._restart(now)
             return
         if messages:
             self._ingest(messages, now)
-        self._stall_watch.look(now)
-        self._asker.take_answers(self._assignment.pairs, now)
-        self._look_around(now)
+        self._stall_watch.poll(now)
+        self._asker.handle_answers(self._assignment.pairs, now)
+        self._housekeeping(now)
         self._asker.ask(self._assignment.pairs, now)
-        if self._turns.is_under_way:
-            if not self._turns.is_done():
+        if self._producers.is_under_way:
+            if not self._producers.is_done():
                 return
             self._committed()
         self._work = self._collector.collect(self._assignment.pairs, now)
         if self._work:
             self._transact(now)
 
-    def _begin_anew(self, now: float) -> None:
-        if self._turns.settle():
+    def _restart(self, now: float) -> None:
+        if self._producers.settle():
             self._committed()
-        if self._turns.are_ready:  # else make producers first: they fence a late commit of offsets
+        # Without producers, `_step` makes them first: they fence a late commit of offsets.
+        if self._producers.are_ready:
             self._input.changed = False
-            self._topics.look(now)
+            self._topics.refresh(now)
             self._assignment.start()
 
     def _fetch(self) -> list[Any]:
         """Return records; while a commit is under way, no more than the next batches take."""
-        if not self._turns.is_under_way:
+        if not self._producers.is_under_way:
             pairs = self._assignment.pairs.values()
-            return self._input.fetch(idle_s(pairs, self._monotonic(), self._topics.look_at))
+            return self._input.fetch(idle_s(pairs, self._monotonic(), self._topics.refresh_at))
         if not self._assignment.is_far_ahead:
             return self._input.fetch(UNDER_WAY_S)
-        if self._turns.is_done(UNDER_WAY_S):
+        if self._producers.is_done(UNDER_WAY_S):
             self._committed()
         return []
 
     def _ingest(self, messages: list[Any], now: float) -> None:
-        taken = take_records(messages, self._assignment.pairs, self._names.half, now)
+        taken = distribute(messages, self._assignment.pairs, self._names.half, now)
         if taken.answers:
             self._reporter.answered(taken.answers, now)
             self._asker.answered(taken.answers, now)
@@ -245,25 +249,25 @@ class Worker:
             pair.topics_read.clear()
         self._assignment.pause_or_resume(*with_news)
 
-    def _look_around(self, now: float) -> None:
+    def _housekeeping(self, now: float) -> None:
         """Do the work of each turn, and the periodic work that is due."""
         self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
         self._assignment.announce(now)
-        self._assignment.look_again(now)
-        self._topics.look_now_and_then(now)
+        self._assignment.poll_waiting(now)
+        self._topics.refresh_if_due(now)
         if self._assignment.is_rebuilt:
             self._failures.rebuilt(self._assignment.pairs)
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
             self._sizes.refresh(int(now * 1000))
-            self._ills.tell(now, self._assignment, self._barriers)
+            self._health.refresh(now, self._assignment, self._barriers)
             self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
             self._assignment.pause_or_resume()
 
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
-        self._turns.stall_s = TRY_S if self._topics.is_trying(now) else STALL_S
+        self._producers.stall_s = TRY_S if self._topics.is_trying(now) else STALL_S
         if not self._at_hand.write(self._work, now):
             self._committed()
 
@@ -283,19 +287,19 @@ class Worker:
         self._status.metrics.kafka_txn_failed()
         self._topics.forget()  # a topic may have changed
         if error.untimely:
-            self._stamps.refused(self._stamps.turn)
+            self._timestamps.refused(self._timestamps.turn)
         for place in error.places:
             self._routes.blame(place, TOOK_NOTHING, int(self._monotonic() * 1000))
         if error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
                 plans = {pair.partition: plan for pair, plan in self._work}
                 self._blame.failed(error, plans, int(self._monotonic() * 1000))
-            self._turns.batch = self._blame.batch
+            self._producers.batch = self._blame.batch
         if error.fenced:
             self._wait_for_verdict()
         # Even after an abort, requests that timed out may still reach the broker, and apply to the
         # next kafka_txn if its epoch is the same (KAFKA-17754); a new producer fences them.
-        self._turns.discard()
+        self._producers.discard()
         self._recover(f"kafka_txn failed: {error}", stop)
 
     def _wait_for_verdict(self) -> None:
@@ -307,7 +311,7 @@ class Worker:
 
     def _recover(self, why: str, stop: Event) -> None:
         delay_s = self._failures.failed(why)
-        self._turns.settle()
+        self._producers.settle()
         self._assignment.drop()
         self._work = []
         stop.wait(delay_s)
@@ -315,7 +319,7 @@ class Worker:
 
     def close(self) -> None:
         """Finish the present kafka_txn and close everything; no turn may follow."""
-        self._turns.close()
+        self._producers.close()
         self._checks.close()
         self._barriers.close()
         self._input.close(leave=self._config.leave)
@@ -374,7 +378,7 @@ class StallWatch:
         self._question: Ends | None = None
         self._behind: dict[Place, Behind] = {}
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Find out whether logs go on beyond the positions; never waits.
 
         Raises:
@@ -412,7 +416,7 @@ class StallWatch:
         self._input.renew(str(self._assignment.lost(unread, why, since=max(stalled.values()))))
 
 
-class Taken(NamedTuple):
+class Fetched(NamedTuple):
     """The result of taking the records of one fetch.
 
     Attributes:
@@ -426,9 +430,9 @@ class Taken(NamedTuple):
     failed: dict[int, str]
 
 
-def take_records(
+def distribute(
     messages: Iterable[Any], pairs: Mapping[int, Pair], half_topic: str, now: float
-) -> Taken:
+) -> Fetched:
     """Hand each record of half and op topic to its pair, in order; stop at a failure.
 
     Args:
@@ -446,12 +450,12 @@ def take_records(
         if error is not None:
             failure = failure_of(error)
             if failure.code != Code.PARTITION_EOF:
-                return Taken(answers, failure, {pair.partition: topic})
-            pair.take_end(message, is_half=topic == half_topic)
+                return Fetched(answers, failure, {pair.partition: topic})
+            pair.add_end(message, is_half=topic == half_topic)
         elif topic == half_topic:
-            pair.take_half(message, now)
+            pair.add_half(message, now)
         else:
-            op = pair.take_op(message, now)
+            op = pair.add_op(message, now)
             if op is not None and op.source is OpSource.CHECK:
                 answers.append(op)
-    return Taken(answers, None, {})
+    return Fetched(answers, None, {})

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 # Time between two looks. Each look opens one or two connections and reads a few records. Wrong
 # settings are reported some minutes late, and workers that disagree write a record at each look.
-LOOK_S = 180.0
+POLL_S = 180.0
 # How long the end of a worker waits for a look; a reader notices its end within 0.1 s.
 _STOP_S = 2.0
 # Characters of another worker's name in a log line and in /healthz; slots are not longer.
@@ -73,7 +73,7 @@ class SettingsRecord:
         self._status = status
         self._create = create
         self._end: int | None = None  # records below were compared; None before the first look
-        self._told = ""
+        self._logged = ""
         self._trouble = ""
         self._ports = ports
         self._stopping = ports.run.event()
@@ -81,7 +81,7 @@ class SettingsRecord:
 
     def start(self) -> None:
         """Start the thread; returns at once."""
-        self._running = self._ports.run.start(self._look_on_and_on, "halfbridge-settings")
+        self._running = self._ports.run.start(self._poll_on, "halfbridge-settings")
 
     def stop(self) -> None:
         """Stop the thread; a running look is given up."""
@@ -89,29 +89,29 @@ class SettingsRecord:
         if self._running is not None:
             self._running.join(_STOP_S)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read new records, report differences, and write the record if it is out of date."""
         try:
             said, end = self._topic.read(self._stopping)
             self._compare(said, end)
             if not said or not _says(said[-1], self._mine):
                 self._write()
-            self._tell_trouble("")
+            self._report_trouble("")
         except TopicSetupError as error:
-            self._tell_trouble(
+            self._report_trouble(
                 f"{error}; clients assume the daemon's defaults. Run: {self._create}"
             )
         except BridgeError as error:
             if not self._stopping.is_set():
-                self._tell_trouble(str(error))
+                self._report_trouble(str(error))
 
-    def _look_on_and_on(self) -> None:
+    def _poll_on(self) -> None:
         while True:
             try:
-                self.look()
+                self.poll()
             except Exception:  # noqa: BLE001 (logged; a hint that cannot be given stops no worker
                 _log.exception("the settings record was not looked at")
-            if self._stopping.wait(LOOK_S):
+            if self._stopping.wait(POLL_S):
                 return
 
     def _compare(self, said: Sequence[Said], end: int) -> None:
@@ -129,18 +129,18 @@ class SettingsRecord:
         # Records from before the start may be of workers that are gone, or of this worker.
         news = "" if self._end is None else disagreement(self._mine, new)
         self._end = end
-        if news and news != self._told:
+        if news and news != self._logged:
             _log.warning("%s", news)
-        elif self._told and not news:
+        elif self._logged and not news:
             _log.info("workers run with the same limits again")
-        self._told = news
-        self._status.set_ill("settings", news)
+        self._logged = news
+        self._status.set_problem("settings", news)
         self._status.metrics.settings_disagree(bool(news))
 
     def _write(self) -> None:
         self._topic.write(self._mine._replace(timestamp=self._ports.clock.time_ms()))
 
-    def _tell_trouble(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
             _log.warning("settings record: %s", trouble)
         self._trouble = trouble
@@ -232,7 +232,7 @@ class SettingsTopic:
         """
         ports, config = self._ports, self._config
         reader = ports.kafka.reader(
-            {**client_config(config), **unjoined(config), **self._told(), **READING}
+            {**client_config(config), **unjoined(config), **self._error_callback(), **READING}
         )
         try:
             return read_settings(reader, self._topic, stop=stop, clock=ports.clock)
@@ -250,7 +250,7 @@ class SettingsTopic:
         writer = self._ports.kafka.writer(
             {
                 **client_config(self._config),
-                **self._told(),
+                **self._error_callback(),
                 "enable.idempotence": True,
                 "message.timeout.ms": int(WRITE_S * 1000),
                 "linger.ms": 0,
@@ -273,5 +273,5 @@ class SettingsTopic:
         if outcomes[0] is not None:
             raise bridge_error(failure_of(outcomes[0]))
 
-    def _told(self) -> dict[str, Any]:
+    def _error_callback(self) -> dict[str, Any]:
         return {"error_cb": Troubles(_log, self._ports.clock).note}

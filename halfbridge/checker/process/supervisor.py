@@ -212,7 +212,7 @@ class _Keeper(threading.Thread):
         with self._lock:
             self._level = DEBUG_ON if is_debug else DEBUG_OFF
             if self._process is not None:
-                _tell(self._process, self._level)
+                _send(self._process, self._level)
 
     def run(self) -> None:
         early_ends = 0
@@ -251,7 +251,7 @@ class _Keeper(threading.Thread):
                 return EXIT_ERROR
             self._process = process
             self._starts += 1
-            _tell(process, order + self._level)
+            _send(process, order + self._level)
         try:
             return process.wait()
         finally:
@@ -266,7 +266,7 @@ class _Keeper(threading.Thread):
         _log.error("worker %s is not started again: it %s", self._slot, self._given_up)
 
 
-def _tell(process: subprocess.Popen[bytes], order: bytes) -> None:
+def _send(process: subprocess.Popen[bytes], order: bytes) -> None:
     if process.stdin is None:
         raise AssertionError("started with a pipe")
     with suppress(BrokenPipeError):  # the process died at once; wait() returns its status

@@ -20,7 +20,7 @@ columns of the record still tell a message that was delivered twice from two equ
 `__messageIndex__` is among the compared bytes. So messages with different indices are never the
 same. A message that an older daemon delivered first and a newer daemon again is kept twice.
 
-After a broker has refused the daemon's timestamps (`checker.loop.stamps`), the records of one
+After a broker has refused the daemon's timestamps (`checker.loop.publish`), the records of one
 delivery may differ by milliseconds. Equal messages without an index are then taken for repeated
 deliveries.
 

@@ -225,7 +225,7 @@ def judge(
             op.transaction_id, op.resume_count
         )
         apply(read, read.append_ms)
-        plan = book.draft.take()
+        plan = book.draft.pop()
         plans.append(plan)
         entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
         after = None if entry is None else entry.state
@@ -234,8 +234,8 @@ def judge(
             winners[op.resume_count, op.producer_group] = read.offset
     for half in left:
         book.half(half)
-    book.draft.take_letters(records_max=_PLAN_MAX, size_bytes_max=_PLAN_MAX)
-    plans.append(book.draft.take())
+    book.draft.add_letters(records_max=_PLAN_MAX, size_bytes_max=_PLAN_MAX)
+    plans.append(book.draft.pop())
     return _judged(book, group, winners, rulings, plans)
 
 

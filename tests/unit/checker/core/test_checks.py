@@ -6,7 +6,7 @@ import pytest
 
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Count
-from halfbridge.checker.core.schedule import REST_MAX
+from halfbridge.checker.core.schedule import STALE_MAX
 from halfbridge.serde.protocol import NO_APPEND_MS, State
 from tests.playbook import (
     HOUR_MS,
@@ -285,7 +285,7 @@ def test_nothing_without_an_append_time_is_asked_about_before_time_is_known() ->
 def test_what_is_decided_is_not_kept_until_time_is_known() -> None:
     """Memory is for what is undecided."""
     book = Playbook()
-    for number in range(REST_MAX + 2):
+    for number in range(STALE_MAX + 2):
         book.reader.ledger.half(HalfRead(number, NO_APPEND_MS, metadata(str(number)), "", 1, None))
     book << nothing
     for entry in list(book.ledger._book.entries):

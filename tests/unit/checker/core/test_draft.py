@@ -49,8 +49,8 @@ def test_a_discard_names_what_it_is_about() -> None:
 def test_a_taken_plan_is_not_touched_again() -> None:
     """What is drawn up afterwards belongs to the next one."""
     draft = Draft(1_000)
-    draft.bury_junk_op(JunkRead(1, 2, "broken", 10, None))
-    taken = draft.take()
-    draft.bury_junk_op(JunkRead(2, 2, "broken", 20, None))
+    draft.dead_letter_junk_op(JunkRead(1, 2, "broken", 10, None))
+    taken = draft.pop()
+    draft.dead_letter_junk_op(JunkRead(2, 2, "broken", 20, None))
     assert (len(taken.junk), taken.records, taken.size_bytes) == (1, 1, 10)
     assert len(draft.plan.junk) == 1

@@ -171,12 +171,12 @@ def test_a_group_apart_that_says_it_again_stays_apart() -> None:
     book << delivered("A") >> commit("A", **theirs) << nothing >> rollback("A") << nothing
     find = book.ledger._book.entries.find
     first = find("A", 0, "billing")
-    book.ledger._book.decided.let_go()
+    book.ledger._book.decided.forget_first()
     again = find("A", 0, "billing")
     assert first is not None
     assert again is not None
     assert (first.op_offset, again.op_offset, again.key) == (0, 1, first.key)
-    book.ledger._book.decided.let_go()
+    book.ledger._book.decided.forget_first()
     assert find("A", 0, "billing") is None
     assert find("A", 0, "orders") is not None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.core.entries import IN_FLIGHT, REST_MAX, Entry, Holdings
+from halfbridge.checker.core.entries import IN_FLIGHT, STALE_MAX, Entry, Holdings
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.serde.protocol import State
 from tests.playbook import Playbook, commit, delivered, half, metadata, nothing, unknown, unread
@@ -71,7 +71,7 @@ def test_decided_ones_are_swept_out_behind_an_undecided_head() -> None:
     held = Holdings()
     head = Entry(_half(0))
     held.hold(head)
-    for offset in range(1, REST_MAX + 5):
+    for offset in range(1, STALE_MAX + 5):
         entry = Entry(_half(offset))
         held.hold(entry)
         held.release(entry)

@@ -11,8 +11,8 @@ from halfbridge.checker.core.entries import Entry
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.schedule import (
     REPEAT_SHARE,
-    REST_MAX,
     SORTED_MAX,
+    STALE_MAX,
     CheckSchedule,
     backoff_ms,
     first_due_ms,
@@ -57,10 +57,10 @@ def test_entries_come_up_when_due() -> None:
     assert schedule.next_due_ms() == 20
     schedule.add(early, 10)
     assert schedule.next_due_ms() == 10
-    assert schedule.take(9, 9) == []
-    assert schedule.take(10, 9) == [early]
+    assert schedule.pop_due(9, 9) == []
+    assert schedule.pop_due(10, 9) == [early]
     assert schedule.next_due_ms() == 20
-    assert schedule.take(20, 9) == [late]
+    assert schedule.pop_due(20, 9) == [late]
     assert schedule.next_due_ms() is None
 
 
@@ -70,7 +70,7 @@ def test_a_clock_that_was_set_back_delays_nobody() -> None:
     future, present = _entry(), _entry()
     schedule.add_in_turn(future, 1 << 50)
     schedule.add_in_turn(present, 10)
-    assert schedule.take(10, 9) == [present]
+    assert schedule.pop_due(10, 9) == [present]
 
 
 def test_moved_and_decided_entries_do_not_come_up() -> None:
@@ -84,8 +84,8 @@ def test_moved_and_decided_entries_do_not_come_up() -> None:
     schedule.add(moved_in_turn, 40)
     decided.state = State.COMMITTED
     assert schedule.next_due_ms() == 30
-    assert schedule.take(29, 9) == []
-    assert schedule.take(40, 9) == [moved, moved_in_turn]
+    assert schedule.pop_due(29, 9) == []
+    assert schedule.pop_due(40, 9) == [moved, moved_in_turn]
 
 
 def test_an_entry_that_was_decided_while_it_waited_its_turn_is_skipped() -> None:
@@ -94,9 +94,9 @@ def test_an_entry_that_was_decided_while_it_waited_its_turn_is_skipped() -> None
     first, second, third = _entry(), _entry(), _entry()
     for entry in (first, second, third):
         schedule.add_in_turn(entry, 10)
-    assert schedule.take(10, 1) == [first]
+    assert schedule.pop_due(10, 1) == [first]
     second.state = State.ROLLED_BACK
-    assert schedule.take(10, 9) == [third]
+    assert schedule.pop_due(10, 9) == [third]
 
 
 def test_an_entry_is_taken_once_however_often_it_came_up() -> None:
@@ -105,9 +105,9 @@ def test_an_entry_is_taken_once_however_often_it_came_up() -> None:
     first, twice = _entry(), _entry()
     schedule.add_in_turn(first, 10)
     schedule.add_in_turn(twice, 10)
-    assert schedule.take(10, 1) == [first]
+    assert schedule.pop_due(10, 1) == [first]
     schedule.add(twice, 20)
-    assert schedule.take(20, 9) == [twice]
+    assert schedule.pop_due(20, 9) == [twice]
 
 
 def test_an_entry_that_waits_its_turn_survives_a_clock_that_is_set_back() -> None:
@@ -116,8 +116,8 @@ def test_an_entry_that_waits_its_turn_survives_a_clock_that_is_set_back() -> Non
     first, second = _entry(), _entry()
     schedule.add_in_turn(first, 10)
     schedule.add_in_turn(second, 10)
-    assert schedule.take(10, 1) == [first]
-    assert schedule.take(9, 1) == [second]
+    assert schedule.pop_due(10, 1) == [first]
+    assert schedule.pop_due(9, 1) == [second]
 
 
 def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
@@ -131,7 +131,7 @@ def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
             schedule._first._heap.append((10, number, entry))
     entry.due_ms = 10
     began = process_time()
-    assert schedule.take(10, 3) == [entry]
+    assert schedule.pop_due(10, 3) == [entry]
     assert process_time() - began < 1
     assert schedule._first.count < 2 * SORTED_MAX
     assert schedule._repeats.count == 0
@@ -144,10 +144,10 @@ def test_first_checks_find_room_beside_a_million_repeats() -> None:
         repeat = _entry()
         repeat.attempt = 1
         schedule.add(repeat, number)
-    assert len(schedule.take(1 << 40, 1)) == 1
+    assert len(schedule.pop_due(1 << 40, 1)) == 1
     newcomer = _entry()
     schedule.add_in_turn(newcomer, 5)
-    assert schedule.take(1 << 40, 1) == [newcomer]
+    assert schedule.pop_due(1 << 40, 1) == [newcomer]
 
 
 def _repeat(group: str = "orders") -> Entry:
@@ -167,7 +167,7 @@ def test_repeats_do_not_starve_behind_first_checks(limit: int) -> None:
             schedule.add(_repeat(), 10)
     taken: list[Entry] = []
     while len(taken) < 4 * REPEAT_SHARE:
-        taken += schedule.take(20, min(limit, 4 * REPEAT_SHARE - len(taken)))
+        taken += schedule.pop_due(20, min(limit, 4 * REPEAT_SHARE - len(taken)))
     repeats = [number for number, entry in enumerate(taken) if entry.attempt]
     assert repeats == [3, 7, 11, 15]
 
@@ -179,7 +179,7 @@ def test_the_share_of_repeats_goes_from_group_to_group() -> None:
         schedule.add_in_turn(_entry(), 5)
     for group in ("many", "many", "many", "few"):
         schedule.add(_repeat(group), 10)
-    taken = [entry.group for entry in schedule.take(20, 2 * REPEAT_SHARE) if entry.attempt]
+    taken = [entry.group for entry in schedule.pop_due(20, 2 * REPEAT_SHARE) if entry.attempt]
     assert taken == ["many", "few"]
 
 
@@ -190,7 +190,7 @@ def test_repeats_find_room_beside_a_million_first_checks() -> None:
         schedule.add(_entry(), number)
     repeat = _repeat()
     schedule.add(repeat, 1 << 39)
-    assert repeat in schedule.take(1 << 40, REPEAT_SHARE)
+    assert repeat in schedule.pop_due(1 << 40, REPEAT_SHARE)
 
 
 def test_a_group_without_room_delays_no_other_group() -> None:
@@ -202,10 +202,10 @@ def test_a_group_without_room_delays_no_other_group() -> None:
     quick = _entry("quick")
     schedule.add_in_turn(quick, 6)
     room = {"slow": 1, "quick": 9}
-    taken = [schedule.take(10, 9, lambda group: room[group]) for _ in range(3)]
+    taken = [schedule.pop_due(10, 9, lambda group: room[group]) for _ in range(3)]
     assert taken == [[slow[0]], [slow[1]], [slow[2], quick]]
     room = {"slow": 2}
-    assert schedule.take(10, 9, lambda group: room[group]) == slow[3:5]
+    assert schedule.pop_due(10, 9, lambda group: room[group]) == slow[3:5]
 
 
 def test_a_group_without_room_for_first_checks_has_none_for_repeats() -> None:
@@ -214,9 +214,9 @@ def test_a_group_without_room_for_first_checks_has_none_for_repeats() -> None:
     for number in range(4):
         schedule.add_in_turn(_entry("slow"), number)
         schedule.add(_repeat("slow"), number)
-    assert len(schedule.take(10, 9, lambda _group: 3)) == 3
-    assert schedule.take(10, 9, lambda _group: 0) == []
-    assert len(schedule.take(10, 9)) == 5
+    assert len(schedule.pop_due(10, 9, lambda _group: 3)) == 3
+    assert schedule.pop_due(10, 9, lambda _group: 0) == []
+    assert len(schedule.pop_due(10, 9)) == 5
 
 
 def test_what_waits_its_turn_does_not_hide_what_falls_due() -> None:
@@ -224,7 +224,7 @@ def test_what_waits_its_turn_does_not_hide_what_falls_due() -> None:
     schedule = CheckSchedule()
     for due_ms in (5, 5, 30):
         schedule.add_in_turn(_entry(), due_ms)
-    assert len(schedule.take(10, 1)) == 1
+    assert len(schedule.pop_due(10, 1)) == 1
     assert schedule.next_due_ms() == 0
     assert schedule.next_unsorted_ms() == 30
 
@@ -232,15 +232,15 @@ def test_what_waits_its_turn_does_not_hide_what_falls_due() -> None:
 def test_decided_entries_that_wait_their_turn_are_swept_out() -> None:
     """A group that may not be asked for a day keeps no memory of what was decided since."""
     schedule = CheckSchedule()
-    entries = [_entry() for _ in range(REST_MAX + 5)]
+    entries = [_entry() for _ in range(STALE_MAX + 5)]
     for entry in entries:
         schedule.add_in_turn(entry, 5)
-    assert schedule.take(10, 9, lambda _group: 0) == []
+    assert schedule.pop_due(10, 9, lambda _group: 0) == []
     for entry in entries[:-1]:
         entry.state = State.COMMITTED
     schedule.trim(1)
     assert schedule._first.count == 1
-    assert schedule.take(10, 9) == entries[-1:]
+    assert schedule.pop_due(10, 9) == entries[-1:]
     assert schedule.next_due_ms() is None
 
 
@@ -250,7 +250,7 @@ def test_decided_entries_are_swept_out() -> None:
     head, moved = _entry(), _entry()
     schedule.add_in_turn(head, 1)
     schedule.add(moved, 2)
-    for number in range(REST_MAX + 5):
+    for number in range(STALE_MAX + 5):
         for add in (schedule.add_in_turn, schedule.add):
             entry = _entry()
             add(entry, 10 + number)
@@ -263,4 +263,4 @@ def test_decided_entries_are_swept_out() -> None:
     schedule.trim(2)
     assert not schedule._in_turn
     assert not schedule._in_turn_due
-    assert module.TAKEN > 1 << 60
+    assert module.NOT_SCHEDULED > 1 << 60

@@ -9,7 +9,7 @@ import pytest
 
 from halfbridge import Message, Resolution
 from halfbridge.checker.loop.asking import UNANSWERED_MAX
-from halfbridge.checker.loop.report import TOLD_S
+from halfbridge.checker.loop.report import REPORTED_AGAIN_S
 from halfbridge.testkit.memory import MemoryStack, Step
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def test_a_group_that_nobody_answers_is_reported_now_and_then(
         (line,) = reports()
         assert "of group shop: 1 undecided transactions" in line
         assert "halfbridge groups show shop" in line
-        stack.advance(TOLD_S)
+        stack.advance(REPORTED_AGAIN_S)
         assert len(reports()) == 2
         stack.restart()
         stack.wait_until_decided()
-        stack.advance(2 * TOLD_S)
+        stack.advance(2 * REPORTED_AGAIN_S)
         assert len(reports()) == 2

@@ -171,7 +171,7 @@ def test_a_commit_in_doubt_is_repeated(scene: Scene) -> None:
     bound = BoundMember(member, scene.joined.memberships[-1])
     scene.write(_real(b"1"), bound=bound)
     assert (member.failures, scene.committed) == (0, (1, "metadata"))
-    assert bound.is_worn, "one of the three may still arrive"
+    assert bound.must_be_replaced, "one of the three may still arrive"
 
 
 def test_a_member_that_lost_a_connection_in_a_commit_is_worn(scene: Scene) -> None:
@@ -179,12 +179,12 @@ def test_a_member_that_lost_a_connection_in_a_commit_is_worn(scene: Scene) -> No
     bound = scene.bound
     bound.connection_lost()
     scene.write(_real(b"1"), bound=bound)
-    assert not bound.is_worn
+    assert not bound.must_be_replaced
     losing: Any = _Doubtful(scene.joined.member, 0)
     losing.commit_as = lambda _offsets, _membership: bound.connection_lost()
     bound._member = losing
     scene.write(_real(b"2"), bound=bound)
-    assert bound.is_worn
+    assert bound.must_be_replaced
 
 
 def test_a_member_that_was_closed_commits_nothing(scene: Scene) -> None:

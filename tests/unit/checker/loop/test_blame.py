@@ -11,7 +11,7 @@ import pytest
 
 from halfbridge import Message, Resolution
 from halfbridge.checker.core.plan import Delivery, Plan
-from halfbridge.checker.loop.blame import DOUBTFUL_MAX, Batch, Blame
+from halfbridge.checker.loop.blame import DOUBTFUL_MAX, Blame, SendSize
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.publish import Outgoing, Sizes, bytes_alone
 from halfbridge.checker.loop.routes import REFUSED_TOPIC_MS, Routes
@@ -90,7 +90,7 @@ def _vaguely(blame: Blame, routes: Routes) -> Delivery:
     book = Playbook() >> half("A") >> commit("A")
     book.take_plan()
     blame.failed(VAGUE, {0: book.plan}, 0)
-    assert blame.batch is Batch.ONE_RECORD
+    assert blame.batch is SendSize.ONE_RECORD
     (delivery,) = book.plan.deliveries
     assert not routes.refusal(delivery)
     return delivery
@@ -103,7 +103,7 @@ def test_of_an_unknown_reason_nobody_is_blamed_before_records_went_alone() -> No
     delivery = _vaguely(blame, routes)
     blame.failed(VAGUE, {0: Plan(deliveries=[delivery])}, 0)
     assert routes.refusal(delivery)
-    assert blame.batch is Batch.USUAL
+    assert blame.batch is SendSize.USUAL
 
 
 def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
@@ -112,7 +112,7 @@ def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
     blame = _blame(routes)
     delivery = _vaguely(blame, routes)
     blame.failed(UNTIMELY, {0: Plan(deliveries=[delivery])}, 0)
-    assert blame.batch is Batch.USUAL
+    assert blame.batch is SendSize.USUAL
     assert not routes.refusal(delivery)
 
 
@@ -122,7 +122,7 @@ def test_records_do_not_go_alone_for_good() -> None:
     blame = _blame(routes)
     _vaguely(blame, routes)
     successes = 0
-    while blame.batch is Batch.ONE_RECORD:
+    while blame.batch is SendSize.ONE_RECORD:
         blame.succeeded({1: Plan()})
         successes += 1
     assert successes == DOUBTFUL_MAX
@@ -132,7 +132,7 @@ def _too_large(topic: str) -> KafkaTxnFailedError:
     return KafkaTxnFailedError("too large", KafkaFailure(Code.MSG_SIZE_TOO_LARGE), topic=topic)
 
 
-def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[Batch]:
+def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[SendSize]:
     """Have `topic` refuse a record of a batch until each goes alone and its size is learned."""
     records = [Outgoing(topic, 0, None, b"v" * each, [], 0) for each in sizes_bytes]
     seen = []
@@ -148,8 +148,9 @@ def test_the_largest_record_alone_tells_what_a_topic_takes(topic: str) -> None:
     """Each record went alone and one was refused: the largest is, and smaller ones may fit."""
     sizes = Sizes(lambda _topic: None)
     blame = _blame(Routes(0), sizes)
-    assert _refused(blame, topic, 10, 900, 30) == [Batch.USUAL, Batch.SMALL, Batch.ONE_RECORD]
-    assert blame.batch is Batch.USUAL
+    refused = _refused(blame, topic, 10, 900, 30)
+    assert refused == [SendSize.USUAL, SendSize.SMALL, SendSize.ONE_RECORD]
+    assert blame.batch is SendSize.USUAL
     assert sizes.limit(topic) == bytes_alone(None, b"v" * 900, []) - 1
 
 

@@ -87,7 +87,7 @@ def test_a_pair_with_news_is_asked_at_once(collector: Collector, pair: Pair) -> 
     pairs = {pair.partition: pair}
     later = 0.0
     for tell in (
-        lambda: pair.take_end(End(), is_half=True),
+        lambda: pair.add_end(End(), is_half=True),
         lambda: pair.op_end(0, BEGIN_MS),
         lambda: pair.half_end(0, 0),
     ):

@@ -264,7 +264,7 @@ def test_after_an_unknown_outcome_only_the_commit_is_repeated(
     writer.commits = [KafkaFailure(Code.TIMED_OUT, is_retriable=True), 0.0]
     _transact(transactor, REAL)
     assert writer.calls[-3:] == ["offsets", "commit", "commit"]
-    assert transactor.worn
+    assert transactor.must_be_replaced
 
 
 def test_a_fence_after_an_unknown_outcome_is_not_aborted(
@@ -287,22 +287,24 @@ def test_a_commit_is_not_repeated_for_ever(writer: _Writer, transactor: Transact
         _transact(transactor, REAL)
 
 
-@pytest.mark.parametrize(("took_s", "is_worn"), [(0.5, False), (SLOW_COMMIT_S + 0.1, True)])
+@pytest.mark.parametrize(
+    ("took_s", "must_be_replaced"), [(0.5, False), (SLOW_COMMIT_S + 0.1, True)]
+)
 def test_a_slow_commit_wears_its_producer(
-    writer: _Writer, transactor: Transactor, took_s: float, *, is_worn: bool
+    writer: _Writer, transactor: Transactor, took_s: float, *, must_be_replaced: bool
 ) -> None:
     """It may have been sent twice (KAFKA-17754)."""
     writer.commits = [took_s]
     _transact(transactor, REAL)
-    assert transactor.worn is is_worn
+    assert transactor.must_be_replaced is must_be_replaced
 
 
 def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Transactor) -> None:
     """Until its epoch begins, trouble is none of its."""
     writer.on_lost()
-    assert transactor.worn
+    assert transactor.must_be_replaced
     transactor.start()
-    assert not transactor.worn
+    assert not transactor.must_be_replaced
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.topic_watch import ILL_S, OWN_LOGGED_S, OwnTopics
+from halfbridge.checker.loop.topic_watch import OWN_LOGGED_S, UNHEALTHY_S, OwnTopics
 from halfbridge.checker.status import Status
 
 CONFIG = CheckerConfig(bootstrap_servers="kafka:9092", topic_prefix="p.")
@@ -41,9 +41,9 @@ def test_health_turns_red_after_a_while(status: Status) -> None:
     """Topics may be made beside a daemon that starts; then nothing is wrong."""
     own = OwnTopics(CONFIG, status)
     own.judge(set(), 100.0)
-    own.judge(set(), 100.0 + ILL_S - 1)
+    own.judge(set(), 100.0 + UNHEALTHY_S - 1)
     assert status.snapshot().all_well
-    own.judge(set(), 100.0 + ILL_S)
+    own.judge(set(), 100.0 + UNHEALTHY_S)
     assert not status.snapshot().all_well
     assert COMMAND in status.snapshot().reason
     own.judge(ALL, 140.0)

@@ -84,7 +84,7 @@ def pair() -> Pair:
 def test_a_letter_that_waits_is_work(pair: Pair) -> None:
     """The next plan need not wait for records to come."""
     for offset in range(2):
-        pair.take_half(Message(offset), 0.0)
+        pair.add_half(Message(offset), 0.0)
     assert pair.has_work
     for is_left in (True, False):
         pair.ledger.plan(0, records_max=1, size_bytes_max=UNLIMITED)
@@ -95,9 +95,9 @@ def test_a_letter_that_waits_is_work(pair: Pair) -> None:
 def test_what_cannot_be_read_is_weighed(pair: Pair) -> None:
     """As half messages are: key, value, headers, and what is around them."""
     bad = Message(1, has_bad_name=True)
-    pair.take_half(Message(0), 0.0)
-    pair.take_half(bad, 0.0)
-    pair.take_op(Message(0, b"broken"), 0.0)
+    pair.add_half(Message(0), 0.0)
+    pair.add_half(bad, 0.0)
+    pair.add_op(Message(0, b"broken"), 0.0)
     plan = pair.ledger.plan(0, records_max=10, size_bytes_max=UNLIMITED)
     header: list[tuple[str, bytes | None]] = [("h", b"12345")]
     around = RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES
@@ -132,7 +132,7 @@ def test_junk_is_given_its_body_back() -> None:
 @pytest.mark.parametrize("is_half", [True, False])
 def test_a_time_that_a_client_wrote_moves_nothing(pair: Pair, *, is_half: bool) -> None:
     """Neither partition time nor what timestamps are made from; it is read all the same."""
-    take = pair.take_half if is_half else pair.take_op
+    take = pair.add_half if is_half else pair.add_op
     for offset, ahead_ms in enumerate((0, 10**12)):
         take(Message(offset, timestamp=(TIMESTAMP_CREATE_TIME, 5_000 + ahead_ms)), 0.0)
         assert (pair.now_ms(9.0), pair.latest_ms) == (0, 0)

@@ -46,7 +46,7 @@ def left_s(pair: Pair, half_ms: int | None = HALF_MS, op_ms: int | None = OP_MS)
     return value("halfbridge_retention_left_seconds", {"partition": "3"})
 
 
-def take_half(pair: Pair, name: str, offset: int, append_ms: int) -> None:
+def add_half(pair: Pair, name: str, offset: int, append_ms: int) -> None:
     """Have the ledger read a half message."""
     pair.ledger.half(HalfRead(offset, append_ms, metadata(name), "", 1, None))
 
@@ -54,8 +54,8 @@ def take_half(pair: Pair, name: str, offset: int, append_ms: int) -> None:
 def test_retention_counts_from_the_oldest_undecided_half_message(pair: Pair) -> None:
     """Until it is decided; then from the next one, and from nothing."""
     assert left_s(pair) == inf
-    take_half(pair, "A", 0, BEGIN_MS)
-    take_half(pair, "B", 1, BEGIN_MS + SECOND_MS)
+    add_half(pair, "A", 0, BEGIN_MS)
+    add_half(pair, "B", 1, BEGIN_MS + SECOND_MS)
     assert left_s(pair) == (HALF_MS - HOUR_MS) / 1000
     for offset, (name, wanted) in enumerate((("A", (HALF_MS - HOUR_MS) / 1000 + 1), ("B", inf))):
         op = op_record(name, OpKind.ROLLBACK, half_offset=offset)
@@ -69,7 +69,7 @@ def test_retention_counts_from_the_oldest_op_that_is_not_applied(pair: Pair) -> 
     pair.ledger.op(OpRead(0, BEGIN_MS, op_record("A", OpKind.COMMIT, half_offset=5)))
     pair.ledger.op(OpRead(1, BEGIN_MS + 1, op_record("B", OpKind.COMMIT, half_offset=5)))
     assert left_s(pair) == (OP_MS - HOUR_MS) / 1000
-    take_half(pair, "A", 0, BEGIN_MS)
+    add_half(pair, "A", 0, BEGIN_MS)
     assert left_s(pair) == (HALF_MS - HOUR_MS) / 1000
 
 
@@ -78,13 +78,13 @@ def test_what_is_kept_for_ever_or_for_nobody_knows_how_long(
     pair: Pair, kept_ms: int | None
 ) -> None:
     """There is nothing to count from, and no alarm."""
-    take_half(pair, "A", 0, BEGIN_MS)
+    add_half(pair, "A", 0, BEGIN_MS)
     assert left_s(pair, half_ms=kept_ms) == inf
 
 
 def test_a_record_without_an_append_time_counts_for_nothing(pair: Pair) -> None:
     """Its topic goes by its writer's clock, and nobody believes that."""
-    take_half(pair, "A", 0, -1)
+    add_half(pair, "A", 0, -1)
     assert left_s(pair) == inf
 
 
@@ -93,12 +93,12 @@ def test_lines_about_records_of_others_are_counted_beyond_a_pace(
 ) -> None:
     """Whoever may write a record can have a line logged for it: only so many a second are."""
     clock = Clock()
-    lines = report.Lines(clock)
+    lines = report.LimitedLog(clock)
     for number in range(report.LINES_A_SECOND_MAX + 7):
-        lines.say("line %d", number)
+        lines.log("line %d", number)
     assert len(caplog.messages) == report.LINES_A_SECOND_MAX
     clock.now += 1.0
-    lines.say("the next second")
+    lines.log("the next second")
     assert caplog.messages[-2:] == ["7 more lines like these were left out", "the next second"]
 
 
@@ -111,7 +111,7 @@ def test_a_failed_attempt_is_told_apart_from_an_answer(caplog: pytest.LogCapture
     )
     failed = answer._replace(check_number=0, actor="host:7", reason="checker raised\nOSError()")
     reporter.answered([answer, failed, failed], 0.0)
-    reporter.answered([failed], report.TOLD_S - 1)
+    reporter.answered([failed], report.REPORTED_AGAIN_S - 1)
     value = metrics.registry.get_sample_value
     for resolution, count in (("UNKNOWN", 1), ("FAILED", 3)):
         labels = {"group": "orders", "resolution": resolution}
@@ -121,5 +121,5 @@ def test_a_failed_attempt_is_told_apart_from_an_answer(caplog: pytest.LogCapture
         "transaction A stays undecided: the checker of group orders, at host:7, failed:"
         " checker raised\\nOSError()"
     )
-    reporter.answered([failed], report.TOLD_S)
+    reporter.answered([failed], report.REPORTED_AGAIN_S)
     assert len(caplog.messages) == 2

@@ -13,9 +13,9 @@ from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery
 from halfbridge.checker.loop.routes import (
     BLAMED_MS,
-    LOOK_STEP_MS_MAX,
     LOST_MS,
     PARTITION_DOUBT_MS,
+    REFRESH_STEP_MS_MAX,
     REFUSED_TOPIC_MS,
     REFUSED_TRANSACTIONS_MAX,
     Routes,
@@ -227,10 +227,10 @@ def test_a_wait_is_measured_by_answered_look_ups(routes: Routes) -> None:
     away, hour_ms = _delivery("orders", 2), 3_600_000
     routes.update(_away(2), 0)
     routes.update(_away(2), hour_ms)  # no look-up was answered for an hour
-    now_ms, steps = hour_ms, AWAY_MS_MIN // LOOK_STEP_MS_MAX
+    now_ms, steps = hour_ms, AWAY_MS_MIN // REFRESH_STEP_MS_MAX
     for _ in range(1, steps):
         assert _waits(routes, away, hour_ms, now_ms)
-        now_ms += LOOK_STEP_MS_MAX
+        now_ms += REFRESH_STEP_MS_MAX
         routes.update(_away(2), now_ms)
     assert not _waits(routes, away, hour_ms, now_ms)
 
@@ -260,7 +260,7 @@ def test_a_silent_partition_is_tried_once_more_before_it_is_given_up(routes: Rou
     for _ in range(3):  # pauses of 5, 10 and 20 s: the limit of 30 s comes within the third
         routes.blame(place, "silent", now_ms)
         while routes.refusal(delivery) and _waits(routes, delivery, hour_ms, now_ms):
-            now_ms += LOOK_STEP_MS_MAX
+            now_ms += REFRESH_STEP_MS_MAX
             routes.update(_away(), now_ms)
     assert routes.refusal(delivery) == ""
     assert not _waits(routes, delivery, hour_ms, now_ms)  # it is written to

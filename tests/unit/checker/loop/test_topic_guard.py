@@ -39,7 +39,7 @@ class Settings:
     def read(self, _wait_s: float) -> None:
         """Have asked."""
 
-    def look(self, _now: float, pace_s: float) -> bool:
+    def poll(self, _now: float, pace_s: float) -> bool:
         """Have an answer each time."""
         self.paces.append(pace_s)
         return True
@@ -70,15 +70,15 @@ def test_pairs_begin_anew_when_they_must_stop_and_when_they_may_go_on(
     guard: TopicGuard, settings: Settings
 ) -> None:
     """Not at each look between the two; while something is wrong, looks come sooner."""
-    assert not guard.look(1.0)
+    assert not guard.poll(1.0)
     settings.known[HALF]["message.timestamp.type"] = "CreateTime"
-    assert guard.look(2.0)
+    assert guard.poll(2.0)
     assert HALF in guard.stops
-    assert not guard.look(3.0)
+    assert not guard.poll(3.0)
     settings.known[HALF]["message.timestamp.type"] = "LogAppendTime"
-    assert guard.look(4.0)
+    assert guard.poll(4.0)
     assert guard.stops == ""
-    assert not guard.look(5.0)
+    assert not guard.poll(5.0)
     assert settings.paces == [SETTINGS_POLL_S, SETTINGS_POLL_S, FLAWED_S, FLAWED_S, SETTINGS_POLL_S]
 
 
@@ -87,9 +87,9 @@ def test_a_topic_whose_settings_are_not_known_stops_nothing(
 ) -> None:
     """Nor one that stopped the pairs until the right to read its settings was taken away."""
     settings.known[OP]["cleanup.policy"] = "compact"
-    assert guard.look(1.0)
+    assert guard.poll(1.0)
     del settings.known[OP]
-    assert guard.look(2.0)
+    assert guard.poll(2.0)
     assert guard.stops == ""
 
 
@@ -99,16 +99,16 @@ def test_what_stops_nothing_is_told_at_a_pace(
     """Once when it is new, then every hour; health names it all the time."""
     settings.known[HALF]["retention.bytes"] = "1000"
     for now in (1.0, 2.0, FLAWS_LOGGED_S, FLAWS_LOGGED_S + 1, FLAWS_LOGGED_S + 2):
-        assert not guard.look(now)
+        assert not guard.poll(now)
         assert "retention.bytes is 1000" in status.snapshot().reason
         assert not status.snapshot().healthy
     assert len(caplog.records) == 2
     settings.known[OP]["retention.bytes"] = "1000"
-    guard.look(FLAWS_LOGGED_S + 3)
+    guard.poll(FLAWS_LOGGED_S + 3)
     assert len(caplog.records) == 3
     for topic in (HALF, OP):
         settings.known[topic]["retention.bytes"] = "-1"
-    guard.look(FLAWS_LOGGED_S + 4)
+    guard.poll(FLAWS_LOGGED_S + 4)
     assert status.snapshot().healthy
 
 
@@ -119,11 +119,11 @@ def test_topics_that_may_not_be_read_are_told_once(
     names = [f"topic-{number}" for number in range(SHOWN_MAX + 2)]
     settings.refused = dict.fromkeys(names, "not authorized")
     for now in (1.0, 2.0):
-        guard.look(now)
+        guard.poll(now)
     (line,) = (each.getMessage() for each in caplog.records if each.levelno == logging.WARNING)
     assert all(name in line for name in names[:SHOWN_MAX])
     assert "and 2 more topics cannot be read (not authorized)" in line
     settings.refused["another"] = "not authorized"
-    guard.look(3.0)
+    guard.poll(3.0)
     assert "another" in caplog.records[-1].getMessage()
     assert "topic-0" not in caplog.records[-1].getMessage()

@@ -77,7 +77,7 @@ def settings(brokers: Brokers) -> TopicSettings:
 
 def look_twice(settings: TopicSettings, now: float) -> bool:
     """Ask, and take the answers; tell whether any came."""
-    return settings.look(now) | settings.look(now)
+    return settings.poll(now) | settings.poll(now)
 
 
 def test_internal_topics_are_asked_about_now_and_then(

@@ -13,10 +13,10 @@ from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import Pair
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import (
-    FIRST_LOOKS_S,
+    FIRST_REFRESHES_S,
     FRESH_S,
-    LOOK_SHARE,
     MISSING_MAX,
+    REFRESH_SHARE,
     RIGHTS_S,
     TopicWatch,
 )
@@ -95,70 +95,70 @@ def scene() -> _Scene:
 
 def test_a_topic_that_comes_is_seen(scene: _Scene) -> None:
     """Its deliveries wait, and no longer; the wait makes a look-up due."""
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     assert scene.waits("late", now=5.0, op_at=5.0)
-    assert scene.topics.look_at <= 5.0
+    assert scene.topics.refresh_at <= 5.0
     scene.cluster.there["late"] = 1
-    scene.topics.look_now_and_then(5.0)
-    assert scene.topics.look_at == float("inf")
+    scene.topics.refresh_if_due(5.0)
+    assert scene.topics.refresh_at == float("inf")
     assert not scene.waits("late", now=5.0, op_at=5.0)
 
 
 def test_a_topic_that_never_comes_is_given_up(scene: _Scene) -> None:
     """After topic_gone_ms from the append time of the COMMIT, by a look-up of that moment."""
-    scene.topics.look(0.0)
-    scene.topics.look(64.9)
+    scene.topics.refresh(0.0)
+    scene.topics.refresh(64.9)
     assert scene.waits("none", now=64.9, op_at=5.0)
-    scene.topics.look(65.0)
+    scene.topics.refresh(65.0)
     assert not scene.waits("none", now=65.0, op_at=5.0)
 
 
 def test_no_op_is_judged_by_a_look_from_before_it_was_read(scene: _Scene) -> None:
     """The COMMIT is old, and the topic was made a moment before the COMMIT was read."""
-    scene.topics.look(100.0)
+    scene.topics.refresh(100.0)
     scene.cluster.there["new"] = 1
     assert scene.waits("new", now=110.0, op_at=0.0, again=False)
-    scene.topics.look_now_and_then(110.0)
+    scene.topics.refresh_if_due(110.0)
     assert not scene.waits("new", now=110.0, op_at=0.0)
 
 
 def test_a_topic_is_looked_up_when_its_first_half_message_is_read(scene: _Scene) -> None:
     """Once: the topic of a message that is never decided causes no look-ups without end."""
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     looks = scene.cluster.looks
     scene.cluster.there["new"] = 1
     for step in range(100):
         scene.topics.expect({"orders", "new", "none"}, step / 100)
-        scene.topics.look_now_and_then(step / 100)
+        scene.topics.refresh_if_due(step / 100)
     assert scene.cluster.looks == looks + 1
     assert not scene.waits("new", now=1.0, op_at=1.0, again=False)
 
 
 def test_looks_take_a_part_of_the_time_only(scene: _Scene) -> None:
     """Whoever names missing topics without end does not keep the loop looking them up."""
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     scene.cluster.look_s = 0.5
     before = scene.cluster.looks
     for turn in range(1_000, 3_000):
         now = turn / 100
         assert scene.waits("none", now=now, op_at=now)
-        scene.topics.look_now_and_then(now)
-    assert 3 <= scene.cluster.looks - before <= 20 / 0.5 / LOOK_SHARE + 1
+        scene.topics.refresh_if_due(now)
+    assert 3 <= scene.cluster.looks - before <= 20 / 0.5 / REFRESH_SHARE + 1
 
 
 def test_nothing_is_given_up_by_the_first_looks_of_a_process(scene: _Scene) -> None:
     """The op is an hour old, for the daemon was away; brokers may have just begun as well."""
-    scene.topics.look(3600.0)
+    scene.topics.refresh(3600.0)
     assert scene.waits("none", now=3600.1, op_at=0.0)
-    scene.topics.look(3600.0 + FIRST_LOOKS_S)
-    assert not scene.waits("none", now=3600.0 + FIRST_LOOKS_S, op_at=0.0)
+    scene.topics.refresh(3600.0 + FIRST_REFRESHES_S)
+    assert not scene.waits("none", now=3600.0 + FIRST_REFRESHES_S, op_at=0.0)
 
 
 def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
     """A kafka_txn that fails over them has all pairs of the worker read again."""
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     for _ in range(2):
         assert not scene.waits("orders", now=0.1, op_at=0.1)
         assert scene.waits("closed", now=0.1, op_at=0.1)
@@ -170,15 +170,15 @@ def test_a_topic_without_a_right_is_waited_for_like_a_missing_one(scene: _Scene)
     """Until the right is there, or topic_gone_ms have passed since the COMMIT's append time."""
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     assert scene.waits("closed", now=5.0, op_at=5.0)
-    scene.topics.look(64.9)
+    scene.topics.refresh(64.9)
     assert scene.waits("closed", now=64.9, op_at=5.0)
-    scene.topics.look(65.0)
+    scene.topics.refresh(65.0)
     assert not scene.waits("closed", now=65.0, op_at=5.0)
     assert scene.waits("closed", now=65.0, op_at=64.0)
     scene.cluster.forbidden.clear()
-    scene.topics.look(65.5)
+    scene.topics.refresh(65.5)
     assert not scene.waits("closed", now=65.5, op_at=64.0)
 
 
@@ -186,20 +186,20 @@ def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -
     """Every 10 s a kafka_txn failed to find out that nothing had changed."""
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     assert scene.waits("closed", now=0.1, op_at=0.1)
     for number in range(1, 60):
-        scene.topics.look_now_and_then(5.0 + number * RIGHTS_S)
+        scene.topics.refresh_if_due(5.0 + number * RIGHTS_S)
         assert scene.routes.refused_topics == ["closed"]
     scene.cluster.forbidden.clear()
-    scene.topics.look_now_and_then(5.0 + 60 * RIGHTS_S)
+    scene.topics.refresh_if_due(5.0 + 60 * RIGHTS_S)
     assert scene.routes.refused_topics == []
 
 
 def test_where_nobody_tells_of_rights_it_is_tried(scene: _Scene) -> None:
     """Brokers that do not answer such questions are written to all the same."""
     scene.cluster.is_silent = True
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     assert not scene.waits("orders", now=0.1, op_at=0.1)
     assert scene.routes.refused_topics == []
     assert not scene.waits("orders", now=0.2, op_at=0.2)
@@ -209,7 +209,7 @@ def test_where_nobody_tells_of_rights_it_is_tried(scene: _Scene) -> None:
 def _watch(cluster: _Cluster) -> TopicWatch:
     scene = _Scene()
     scene.topics._questions = cluster
-    scene.topics.look(0.0)
+    scene.topics.refresh(0.0)
     return scene.topics
 
 
@@ -243,10 +243,10 @@ def test_a_topic_that_is_found_and_lost_again_is_looked_for_at_once() -> None:
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(600))
     cluster.there["check-a"] = 4
-    watch.look(700.0)
+    watch.refresh(700.0)
     assert watch.finds("check-a", 700.1)
     del cluster.there["check-a"]
-    watch.look(701.0)
+    watch.refresh(701.0)
     looks = cluster.looks
     assert not watch.finds("check-a", 701.6)
     assert cluster.looks == looks + 1

@@ -89,7 +89,7 @@ def test_stopped_partition_turns_health_red_until_it_is_cleared(
 
 def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None:
     """What the worker calls unhealthy is a 503 with its reason."""
-    status.set_ill("work", "no WRITE on the op topic")
+    status.set_problem("work", "no WRITE on the op topic")
 
     code, body = _get_json(server.port, "/healthz")
 
@@ -98,7 +98,7 @@ def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None
 
 def test_readiness_does_not_hide_why_health_is_red(status: Status) -> None:
     """Becoming ready leaves the reason of a red health in place."""
-    status.set_ill("work", "no quorum")
+    status.set_problem("work", "no quorum")
     status.set_ready(ready=True)
 
     assert status.snapshot().reason == "no quorum"
@@ -106,11 +106,11 @@ def test_readiness_does_not_hide_why_health_is_red(status: Status) -> None:
 
 def test_one_trouble_that_ends_does_not_hide_another(status: Status) -> None:
     """Health is green once nothing is wrong any more."""
-    status.set_ill("work", "no quorum")
-    status.set_ill("dead letters", "no such topic")
-    status.set_ill("work", "")
+    status.set_problem("work", "no quorum")
+    status.set_problem("dead letters", "no such topic")
+    status.set_problem("work", "")
     assert (status.snapshot().healthy, status.snapshot().reason) == (False, "no such topic")
-    status.set_ill("dead letters", "")
+    status.set_problem("dead letters", "")
     assert status.snapshot().healthy
 
 

@@ -68,9 +68,9 @@ class Worker:
             self.mine, log, self.status, ports=fake_ports(), create=CREATE
         )
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """Look once; return what /healthz shows of it."""
-        self._record.look()
+        self._record.poll()
         health = self.status.snapshot()
         disagrees = self.status.metrics.registry.get_sample_value("halfbridge_settings_disagree")
         assert disagrees == (not health.healthy)
@@ -82,7 +82,7 @@ def test_the_first_look_writes_the_limits() -> None:
     log = Log()
     first, second = Worker(log, "w-0"), Worker(log, "w-1")
     for _ in range(3):
-        assert (first.look(), second.look()) == ("", "")
+        assert (first.poll(), second.poll()) == ("", "")
     (said,) = log.said
     assert said.settings is not None
     further = {"delivery": 1, "topic_gone_ms": 60_000}
@@ -93,9 +93,9 @@ def test_the_first_look_writes_the_limits() -> None:
 def test_a_restart_with_other_settings_writes_them() -> None:
     """What stands there is of the worker before it, or of one that is stopped too: no alarm."""
     log = Log()
-    Worker(log, "w-0").look()
+    Worker(log, "w-0").poll()
     again = Worker(log, "w-1", check_count_max=5)
-    assert [again.look(), again.look()] == ["", ""]
+    assert [again.poll(), again.poll()] == ["", ""]
     assert log.workers() == ["w-0", "w-1"]
     assert log.said[-1].settings is not None
     assert log.said[-1].settings.check_count_max == 5
@@ -105,26 +105,26 @@ def test_workers_that_disagree_both_say_so(caplog: pytest.LogCaptureFixture) -> 
     """At each look but the first, in log, health and metric, until one is corrected."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", transaction_age_ms_max=7_200_000)
-    assert (here.look(), there.look()) == ("", "")
+    assert (here.poll(), there.poll()) == ("", "")
     for _ in range(2):
-        assert "'w-1' runs with other limits: transaction_age_ms_max 7200000" in here.look()
-        assert "transaction_age_ms_max 259200000 (here 7200000)" in there.look()
+        assert "'w-1' runs with other limits: transaction_age_ms_max 7200000" in here.poll()
+        assert "transaction_age_ms_max 259200000 (here 7200000)" in there.poll()
     warnings = [each for each in caplog.records if "runs with other limits" in each.message]
     assert len(warnings) == 2, "each is told once"
 
     corrected = Worker(log, "w-1")  # restarted with the settings of the other
-    corrected.look()
-    here.look()  # reads what the other wrote before its restart
-    assert (corrected.look(), here.look()) == ("", "")
+    corrected.poll()
+    here.poll()  # reads what the other wrote before its restart
+    assert (corrected.poll(), here.poll()) == ("", "")
 
 
 def test_workers_with_different_modes_both_say_so() -> None:
     """By the names that the setting has, in either worker."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", delivery="at-least-once")
-    assert (here.look(), there.look()) == ("", "")
-    assert "'w-1' runs with other limits: delivery at-least-once (here exactly-once)" in here.look()
-    assert "delivery exactly-once (here at-least-once)" in there.look()
+    assert (here.poll(), there.poll()) == ("", "")
+    assert "'w-1' runs with other limits: delivery at-least-once (here exactly-once)" in here.poll()
+    assert "delivery exactly-once (here at-least-once)" in there.poll()
 
 
 def test_a_mode_that_is_not_known_is_told_as_it_stands() -> None:
@@ -140,19 +140,19 @@ def test_a_third_worker_sees_both_sides() -> None:
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
     third = Worker(log, "w-2")
     for worker in (here, third, there, here):
-        worker.look()
+        worker.poll()
     assert log.workers() == ["w-0", "w-1", "w-0"]
-    assert "'w-1' runs with other limits: check_count_max 5 (here 15)" in third.look()
+    assert "'w-1' runs with other limits: check_count_max 5 (here 15)" in third.poll()
 
 
 def test_the_record_of_a_worker_that_is_gone_is_replaced() -> None:
     """It is told of once, and no longer at the look after."""
     log = Log()
     stays = Worker(log, "w-0")
-    stays.look()
-    Worker(log, "w-1", check_count_max=5).look()
-    assert "check_count_max 5" in stays.look()
-    assert stays.look() == ""
+    stays.poll()
+    Worker(log, "w-1", check_count_max=5).poll()
+    assert "check_count_max 5" in stays.poll()
+    assert stays.poll() == ""
     assert log.workers() == ["w-0", "w-1", "w-0"]
 
 
@@ -160,16 +160,16 @@ def test_a_topic_that_was_made_anew_gets_the_record_again() -> None:
     """All that stands in it is new, also at offsets that were read in the old one."""
     log = Log()
     worker = Worker(log, "w-0")
-    worker.look()
+    worker.poll()
     log.make_anew()
-    worker.look()
+    worker.poll()
     assert log.workers() == ["w-0"]
     log.append(None)
     log.append(None)
-    worker.look()
+    worker.poll()
     log.make_anew()
-    Worker(log, "w-1", check_count_max=5).look()
-    assert "'w-1' runs with other limits" in worker.look()
+    Worker(log, "w-1", check_count_max=5).poll()
+    assert "'w-1' runs with other limits" in worker.poll()
 
 
 def test_compaction_hides_no_disagreement() -> None:
@@ -177,11 +177,11 @@ def test_compaction_hides_no_disagreement() -> None:
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
     for worker in (here, there, here, there):
-        worker.look()
+        worker.poll()
         log.compact()
-    assert here.look()
+    assert here.poll()
     log.compact()
-    assert there.look()
+    assert there.poll()
 
 
 @pytest.mark.parametrize("problem", ["", "DaemonSettings: unknown schema fingerprint 00"])
@@ -191,10 +191,10 @@ def test_what_cannot_be_read_is_written_again(
     """A deleted record, a damaged one, or one of a newer schema: one line for what is no limit."""
     log = Log()
     worker = Worker(log, "w-0")
-    worker.look()
+    worker.poll()
     log.append(None, problem)
     for _ in range(3):
-        assert worker.look() == ""
+        assert worker.poll() == ""
     assert log.workers() == ["w-0", "w-0"]
     assert sum("cannot be read" in each.message for each in caplog.records) == bool(problem)
 
@@ -203,9 +203,9 @@ def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
     """A newer worker beside it says more, and says the same of all that both know."""
     log = Log()
     older = Worker(log, "w-0")
-    older.look()
+    older.poll()
     log.append(older.mine._replace(worker="w-1", further={**older.mine.further, "answers_max": 7}))
-    assert (older.look(), older.look()) == ("", "")
+    assert (older.poll(), older.poll()) == ("", "")
     assert log.workers() == ["w-0", "w-1"]
 
 
@@ -224,10 +224,10 @@ def test_without_the_topic_the_worker_goes_on(
     log.failure = failure
     worker = Worker(log, "w-0")
     with caplog.at_level(logging.INFO):
-        assert [worker.look(), worker.look()] == ["", ""]
+        assert [worker.poll(), worker.poll()] == ["", ""]
     assert [told in each.message for each in caplog.records] == [True]
     log.failure = None
-    worker.look()
+    worker.poll()
     assert log.workers() == ["w-0"]
 
 
@@ -235,11 +235,11 @@ def test_a_look_that_fails_leaves_the_alarm() -> None:
     """Nobody has said that the workers agree."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
-    here.look()
-    there.look()
-    assert here.look()
+    here.poll()
+    there.poll()
+    assert here.poll()
     log.failure = RetriableError("no broker")
-    assert here.look()
+    assert here.poll()
 
 
 def test_a_forged_name_is_cut() -> None:

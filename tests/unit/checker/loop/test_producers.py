@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
-from halfbridge.checker.loop.turns import Turns
+from halfbridge.checker.loop.producers import TransactionalProducers
 from halfbridge.checker.metrics import Metrics
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import ConfigError
@@ -34,15 +34,15 @@ NOWHERE = "127.0.0.1:1"
 TIMEOUT_S = 30
 
 
-def _made(config: CheckerConfig) -> Turns:
-    return Turns(config, "slot", Metrics(), ports=system_ports())
+def _made(config: CheckerConfig) -> TransactionalProducers:
+    return TransactionalProducers(config, "slot", Metrics(), ports=system_ports())
 
 
 def _transactors(config: CheckerConfig) -> list[Transactor]:
     return [Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)]
 
 
-def _under_way(turns: Turns, config: CheckerConfig) -> Future[None]:
+def _under_way(turns: TransactionalProducers, config: CheckerConfig) -> Future[None]:
     """Have a commit be under way that another thread carries out."""
     turns._transactors = [
         Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
@@ -78,7 +78,7 @@ def test_a_producer_that_sends_otherwise_is_replaced_before_its_next_batch() -> 
     turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000))
     before = _transactors(turns._config)
     turns._transactors = [*before]
-    turns.batch = Batch.ONE_RECORD
+    turns.batch = SendSize.ONE_RECORD
     with pytest.raises(KafkaTxnFailedError):  # its successor finds no broker
         turns.write([])
     with pytest.raises(RuntimeError, match="closed"):
@@ -114,7 +114,7 @@ def _await_more(count: int, before: set[str]) -> None:
     until(f"{count} more clients", lambda: len(_clients() - before) == count)
 
 
-def _turns() -> Turns:
+def _turns() -> TransactionalProducers:
     config = CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000)
     return _made(config)
 

@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from halfbridge.checker.loop.at_least_once import AtLeastOnce
-from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import STALL_S, Transactor
 from halfbridge.kafka.errors import ConfigError
@@ -33,7 +33,7 @@ _log = logging.getLogger("halfbridge.checker")
 LOOK_S = 0.5
 
 
-class TurnMetrics(Protocol):
+class ProducerMetrics(Protocol):
     """Counters of the daemon and of the relay of changes."""
 
     def producer_replaced(self) -> None:
@@ -43,7 +43,7 @@ class TurnMetrics(Protocol):
         """Count a transactional id that was left for another one."""
 
 
-class Turns:
+class TransactionalProducers:
     """Writes kafka_txns, one at a time; a large one commits while the caller reads on.
 
     Commits run in a thread of their own, because sending offsets can block without limit if a
@@ -56,7 +56,7 @@ class Turns:
     """
 
     def __init__(
-        self, config: CheckerConfig, id_prefix: str, metrics: TurnMetrics, *, ports: Ports
+        self, config: CheckerConfig, id_prefix: str, metrics: ProducerMetrics, *, ports: Ports
     ) -> None:
         self._config = config
         self._ids = TransactionalIds(
@@ -67,7 +67,7 @@ class Turns:
         self._metrics = metrics
         self._ports = ports
         self._transactors: list[Transactor | AtLeastOnce] = []
-        self.batch = Batch.USUAL
+        self.batch = SendSize.USUAL
         self.stall_s = STALL_S
         self._were_ready = False
         self._turn = 0
@@ -101,7 +101,7 @@ class Turns:
             KafkaTxnFailedError: the kafka_txn failed.
         """
         transactor = self._transactors[self._turn]
-        if transactor.worn or transactor.batch is not self.batch:
+        if transactor.must_be_replaced or transactor.batch is not self.batch:
             transactor = self._replace(self._turn)
         transactor.stall_s = self.stall_s
         return transactor.write(records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.checker.loop.publish import CLIENTS_CLOCK, Stamps
+from halfbridge.checker.loop.publish import CLIENTS_CLOCK, TimestampSource
 
 NOW_MS = 1_700_000_000_000
 LATEST_MS = NOW_MS - 3_600_000
@@ -10,7 +10,7 @@ LATEST_MS = NOW_MS - 3_600_000
 
 def test_partition_time_until_it_is_refused() -> None:
     """Each other clock has its turn, and stays while it is taken; then they begin again."""
-    stamps = Stamps()
+    stamps = TimestampSource()
     seen = []
     for _ in range(4):
         seen += [stamps.ms(NOW_MS, LATEST_MS), stamps.ms(NOW_MS, LATEST_MS)]
@@ -21,7 +21,7 @@ def test_partition_time_until_it_is_refused() -> None:
 
 def test_old_news_changes_nothing() -> None:
     """Many records with one clock's timestamps are refused, one after the other: one turn ends."""
-    stamps = Stamps()
+    stamps = TimestampSource()
     first = stamps.turn
     for _ in range(3):
         stamps.refused(first)
