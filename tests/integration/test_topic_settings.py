@@ -30,7 +30,7 @@ def test_limits_of_internal_and_real_topics(installation: Installation) -> None:
     settings = TopicSettings(Questions(config, system_ports()), (names.half, names.dead))
 
     def found() -> list[int | None]:
-        settings.look(monotonic())
+        settings.poll(monotonic())
         topics = (names.half, names.dead, small, installation.real("fence"), missing)
         return [settings.max_bytes(topic) for topic in topics]
 
