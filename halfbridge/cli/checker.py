@@ -47,7 +47,7 @@ def run(**values: Any) -> int:
     if not config.admin_port:
         return supervisor.run(config, environ=os.environ)
     require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
-    from halfbridge.web.beside import server_beside
+    from halfbridge.web.server import server_beside
 
     with server_beside(config):
         return supervisor.run(config, environ=os.environ)

@@ -9,27 +9,37 @@ The page makes changes with `--allow-changes` only. A form repeats the session's
 browser must name the server itself as the form's Origin.
 
 Without a token file (loopback only) everybody on this machine may read, and nobody may change.
+Sessions are in memory only: after a restart of the process a browser signs in again.
+
+The token file has one line a token: the role (`read` or `operate`), the token, and a name for the
+audit log. Empty lines and lines that begin with `#` are left out. Example:
+
+    read     u6Dk0cQ1Xw3m9TzB5rYp2nLh   grafana
+    operate  Zp8sV4eN7aKj1RfM6tWc3yGq   alice
 """
 
 from __future__ import annotations
 
+import hmac
+import logging
+import math
+import os
+import secrets
+import stat
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.web.config import is_loopback
-from halfbridge.web.rates import (
-    FAILURES_AT_ONCE,
-    FAILURES_PER_S,
-    REQUESTS_AT_ONCE,
-    REQUESTS_PER_S,
-    RateLimit,
-)
-from halfbridge.web.refusals import Refusal
-from halfbridge.web.sessions import Session, Sessions
-from halfbridge.web.tokens import TOKEN_CHARS_MAX, Principal, Role, TokenFile
+from halfbridge.web.guards import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -37,6 +47,34 @@ if TYPE_CHECKING:
     from halfbridge.web.config import WebConfig
 
 COOKIE = "halfbridge_session"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who makes a request.
+
+    Attributes:
+        name: For the audit log: the token's name in the file, else `token-` and eight digits.
+        role: What the token allows.
+        digest: SHA-256 of the token; empty for everybody on a server without tokens.
+    """
+
+    name: str
+    role: Role
+    digest: bytes = b""
+
+
+class Role(Enum):
+    """What a token allows. OPERATE allows all that READ allows, and changes."""
+
+    READ = "read"
+    OPERATE = "operate"
+
+    def allows(self, wanted: Role) -> bool:
+        """Tell whether a token of this role may do what needs the role `wanted`."""
+        return self is wanted or self is Role.OPERATE
+
+
 ANYBODY = Principal("anybody", Role.READ)
 _BEARER = "bearer "
 
@@ -235,3 +273,279 @@ def _too_small(principal: Principal) -> Refusal:
 
 def _too_many(wait_s: int, why: str) -> Refusal:
     return Refusal(429, f"{why}: wait {wait_s} s", {"Retry-After": str(wait_s)})
+
+
+SESSIONS_MAX = 1000  # the one that was used longest ago makes room
+# Of one token. Otherwise a token with the role read could end all sessions of operators.
+SESSIONS_OF_ONE_MAX = 50
+IDLE_S_MAX = 3600.0
+AGE_S_MAX = 12 * 3600.0
+_ID_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One browser.
+
+    Attributes:
+        key: The cookie's value.
+        principal: Whose token the browser signed in with.
+        csrf: What each form of this browser must repeat.
+        born_s: When the browser signed in, monotonic seconds.
+    """
+
+    key: str
+    principal: Principal
+    csrf: str
+    born_s: float
+
+    def has_csrf(self, said: str) -> bool:
+        """Tell whether a form repeats this session's CSRF token."""
+        return hmac.compare_digest(self.csrf.encode(), said.encode("utf-8", "replace"))
+
+
+class Sessions:
+    """All sessions of this process.
+
+    The session that was used longest ago makes room for a new one: of the same token where the
+    token has `SESSIONS_OF_ONE_MAX`, else of all.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._used: OrderedDict[str, tuple[Session, float]] = OrderedDict()
+        self._words: dict[str, str] = {}
+
+    def open(self, principal: Principal) -> Session:
+        """Return a new session of `principal`."""
+        digest = principal.digest
+        own = [key for key, (each, _) in self._used.items() if each.principal.digest == digest]
+        if len(own) >= SESSIONS_OF_ONE_MAX:
+            self.close(own[0])
+        while len(self._used) >= SESSIONS_MAX:
+            self.close(next(iter(self._used)))
+        key, csrf = secrets.token_urlsafe(_ID_BYTES), secrets.token_urlsafe(_ID_BYTES)
+        session = Session(key, principal, csrf, self._monotonic())
+        self._used[key] = (session, session.born_s)
+        return session
+
+    def find(self, key: str) -> Session | None:
+        """Return the session with this id; None where there is none, or its time is over."""
+        session, used_s = self._used.get(key, (None, 0.0))
+        if session is None:
+            return None
+        now_s = self._monotonic()
+        if now_s - used_s > IDLE_S_MAX or now_s - session.born_s > AGE_S_MAX:
+            self.close(key)
+            return None
+        self._used[key] = (session, now_s)
+        self._used.move_to_end(key)
+        return session
+
+    def close(self, key: str) -> None:
+        """Forget a session."""
+        self._used.pop(key, None)
+        self._words.pop(key, None)
+
+    def tell(self, session: Session, words: str) -> None:
+        """Have the next page of a session say `words`."""
+        if session.key in self._used:
+            self._words[session.key] = words
+
+    def told(self, session: Session) -> str:
+        """Return what the next page of a session says, once."""
+        return self._words.pop(session.key, "")
+
+
+# 16 characters of base64 hold 96 bits, which nobody guesses at a few tries a second.
+TOKEN_CHARS_MIN = 16
+TOKEN_CHARS_MAX = 256
+NAME_CHARS_MAX = 64
+TOKENS_MAX = 1000
+FILE_BYTES_MAX = 1024 * 1024
+# How long a token that was taken out of the file may still be used.
+RELOAD_S = 5.0
+_NAME_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@")
+_log = logging.getLogger("halfbridge.web")
+
+
+class Tokens:
+    """The tokens of one reading of the file."""
+
+    def __init__(self, principals: tuple[Principal, ...]) -> None:
+        self._principals = principals
+
+    def find(self, token: str) -> Principal | None:
+        """Return whose token this is; the time taken does not depend on the token."""
+        return self.find_digest(_digest(token))
+
+    def find_digest(self, digest: bytes) -> Principal | None:
+        """Return who has the token of this digest; None once the token is gone from the file."""
+        found = None
+        for each in self._principals:  # all of them, whichever fits
+            if hmac.compare_digest(each.digest, digest):
+                found = each
+        return found
+
+
+class TokenFile:
+    """The token file, read again when the file has changed.
+
+    Args:
+        path: The file.
+        monotonic: Tells the time, seconds.
+
+    Raises:
+        ConfigError: the file cannot be used; the operator corrects it.
+    """
+
+    def __init__(self, path: Path, *, monotonic: Callable[[], float]) -> None:
+        self._path = path
+        self._monotonic = monotonic
+        self._looked_at_s = monotonic()
+        self._stamp = _stamp(path)
+        self._tokens = read_tokens(path)
+
+    def current(self) -> Tokens:
+        """Return the tokens, at most `RELOAD_S` old.
+
+        A file that can no longer be used changes nothing: the tokens of before stay, and the log
+        says why.
+        """
+        now_s = self._monotonic()
+        if now_s - self._looked_at_s >= RELOAD_S:
+            self._looked_at_s = now_s
+            self._reload()
+        return self._tokens
+
+    def _reload(self) -> None:
+        try:
+            stamp = _stamp(self._path)
+            if stamp == self._stamp:
+                return
+            self._tokens, self._stamp = read_tokens(self._path), stamp
+        except ConfigError as error:
+            _log.error("the token file cannot be read again, the old tokens stay: %s", error)
+        else:
+            _log.info("the token file has changed and was read again")
+
+
+def read_tokens(path: Path) -> Tokens:
+    """Return the tokens of a file.
+
+    Raises:
+        ConfigError: the file is missing, others may read it, or a line is wrong. The error names
+            the line and never shows a token.
+    """
+    try:
+        with path.open("rb") as file:
+            _check_mode(path, os.fstat(file.fileno()))
+            text = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _wrong(path, f"{error.strerror}", "a file that this process can read") from error
+    if len(text) > FILE_BYTES_MAX:
+        raise _wrong(path, "too long", f"at most {FILE_BYTES_MAX} bytes")
+    found = []
+    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            found.append(_principal(path, number, words))
+    if not 1 <= len(found) <= TOKENS_MAX:
+        raise _wrong(path, f"{len(found)} tokens", f"1 to {TOKENS_MAX} tokens")
+    if len({each.digest for each in found}) < len(found):
+        raise _wrong(path, "a token stands twice", "each token once")
+    return Tokens(tuple(found))
+
+
+def _principal(path: Path, number: int, words: list[str]) -> Principal:
+    """Return what one line says."""
+    allowed = f"'read TOKEN [NAME]' or 'operate TOKEN [NAME]' in line {number}"
+    if len(words) not in (2, 3) or words[0] not in (Role.READ.value, Role.OPERATE.value):
+        raise _wrong(path, f"line {number}", allowed)
+    token = words[1]
+    if not (TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX and token.isascii()):
+        bounds = f"{TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} ASCII characters"
+        raise _wrong(path, f"the token in line {number}", f"{bounds}, such as of openssl rand")
+    digest = _digest(token)
+    name = words[2] if words[2:] else f"token-{digest.hex()[:8]}"
+    if len(name) > NAME_CHARS_MAX or not set(name) <= _NAME_SIGNS:
+        raise _wrong(path, f"the name in line {number}", "letters, digits, '.', '_', '-', '@'")
+    return Principal(name, Role(words[0]), digest)
+
+
+def _check_mode(path: Path, seen: os.stat_result) -> None:
+    """Refuse a file that others may read, as PostgreSQL does with private keys.
+
+    A group may read a file of root's: a service's secret is often given to it in this way.
+    """
+    if not stat.S_ISREG(seen.st_mode):
+        raise _wrong(path, "not a file", "a regular file")
+    forbidden = 0o027 if seen.st_uid == 0 else 0o077
+    if seen.st_mode & forbidden:
+        mode = stat.S_IMODE(seen.st_mode)
+        raise _wrong(path, f"mode {mode:04o}", "0600, or 0640 where root is the owner")
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        seen = path.stat()
+    except OSError as error:
+        raise _wrong(path, f"{error.strerror}", "a file that this process can read") from error
+    return seen.st_mtime_ns, seen.st_size, seen.st_ino
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _wrong(path: Path, value: str, allowed: str) -> ConfigError:
+    return ConfigError(
+        field="admin_tokens", value=value, origin=f"--admin-tokens {path}", allowed=allowed
+    )
+
+
+# A page and what it loads are four requests; a script that polls makes one a second.
+REQUESTS_PER_S = 20.0
+REQUESTS_AT_ONCE = 60
+# Wrong tokens of one address. Of 2^96 tokens nobody finds one at this rate.
+FAILURES_PER_S = 0.2
+FAILURES_AT_ONCE = 10
+KEYS_MAX = 10_000
+
+
+class RateLimit:
+    """One bucket of requests for each key, which fills again with time.
+
+    Args:
+        per_s: Requests that a bucket gains a second.
+        at_once: Requests that a full bucket holds.
+        monotonic: Tells the time, seconds.
+    """
+
+    def __init__(self, per_s: float, at_once: int, *, monotonic: Callable[[], float]) -> None:
+        self._per_s, self._at_once = per_s, at_once
+        self._monotonic = monotonic
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, key: str) -> int:
+        """Return whole seconds until `key` may make a request; 0: now."""
+        missing = 1.0 - self._level(key)
+        return max(0, math.ceil(missing / self._per_s))
+
+    def take(self, key: str) -> int:
+        """Count one request of `key`; return 0, or in how many seconds it may be made instead."""
+        wait_s = self.wait_s(key)
+        if wait_s == 0:
+            self._put(key, self._level(key) - 1.0)
+        return wait_s
+
+    def _level(self, key: str) -> float:
+        level, at_s = self._buckets.get(key, (float(self._at_once), self._monotonic()))
+        return min(float(self._at_once), level + (self._monotonic() - at_s) * self._per_s)
+
+    def _put(self, key: str, level: float) -> None:
+        self._buckets[key] = (level, self._monotonic())
+        self._buckets.move_to_end(key)
+        while len(self._buckets) > KEYS_MAX:
+            # The key that has waited longest: its bucket is the fullest, nearly always.
+            self._buckets.popitem(last=False)

@@ -1,4 +1,4 @@
-"""What holds for every request, whoever makes it: sizes, times, the answer's headers."""
+"""What holds for every request, whoever makes it: sizes, times, refusals, the answer's headers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,50 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from halfbridge.web.refusals import Refusal
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+TITLES = {
+    400: "the request is wrong",
+    401: "a token is needed",
+    403: "not allowed",
+    404: "not found",
+    405: "not a method of this address",
+    408: "the request took too long",
+    409: "refused in this state",
+    413: "the request is too large",
+    415: "not a content type of this address",
+    429: "too many requests",
+    500: "unexpected error",
+    502: "Kafka says no",
+    503: "too busy",
+    504: "no answer in time",
+}
+
+
+class Refusal(Exception):  # noqa: N818 (an answer to a client; nothing is wrong here)
+    """A request that is not carried out.
+
+    Attributes:
+        status: HTTP's.
+        detail: What is wrong, and what to do, in one sentence.
+        headers: More headers of the answer.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+    @property
+    def title(self) -> str:
+        """The status in words."""
+        return TITLES.get(self.status, "error")
+
 
 BODY_BYTES_MAX = 64 * 1024  # a bulk resume of 100 ids of 36 characters has 6 KB
 BODY_S_MAX = 10.0  # a slow sender must not hold a place of the server

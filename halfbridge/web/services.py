@@ -11,7 +11,7 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.kafka.signatures import load_signatures
 from halfbridge.serde.signing_keys import Role
 from halfbridge.web.gate import Gate
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 from halfbridge.web.watch import Watch
 from halfbridge.web.work import Answers, Work
 

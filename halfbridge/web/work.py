@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

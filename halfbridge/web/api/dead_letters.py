@@ -9,8 +9,8 @@ from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Remed
 from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Told, redo
 from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.routes import PAGING, REASON, Argument, Call, Route, page_of
-from halfbridge.web.refusals import Refusal
-from halfbridge.web.tokens import Role
+from halfbridge.web.gate import Role
+from halfbridge.web.guards import Refusal
 from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import COUNT_UNKNOWN, ActionOutcome, OpKind
 from halfbridge.web.api.routes import REASON, Argument, Call, Route
 from halfbridge.web.api.transactions import FOUND_BY, life_of
-from halfbridge.web.refusals import Refusal
-from halfbridge.web.tokens import Role
+from halfbridge.web.gate import Role
+from halfbridge.web.guards import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

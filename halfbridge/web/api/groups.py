@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.groups import Groups, read_groups
 from halfbridge.web.api.routes import PAGING, Argument, Call, Route, page_of
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:

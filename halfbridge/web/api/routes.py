@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.web.refusals import Refusal
-from halfbridge.web.tokens import Principal, Role
+from halfbridge.web.gate import Principal, Role
+from halfbridge.web.guards import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

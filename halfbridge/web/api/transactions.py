@@ -12,7 +12,7 @@ from halfbridge.checker.admin.transactions.life import NOT_FOUND, Life
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
 from halfbridge.checker.admin.transactions.undecided import Filter, Listing, list_undecided
 from halfbridge.web.api.routes import PAGING, Argument, Call, Route
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from halfbridge.web.pages.page import Done, Form, Page, query_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from halfbridge.web.gate import Principal
     from halfbridge.web.pages.page import Fields, Visit
     from halfbridge.web.services import Services
-    from halfbridge.web.tokens import Principal
 
 LIST = "/dead-letters"
 

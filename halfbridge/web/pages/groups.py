@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.web.api.groups import KEEPS, SINCE
 from halfbridge.web.api.groups import look as groups_of
 from halfbridge.web.api.routes import PAGING, page_of
+from halfbridge.web.guards import Refusal
 from halfbridge.web.pages.page import Page, query_of
-from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from halfbridge.web.pages.page import Visit

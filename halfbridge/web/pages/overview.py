@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.web.api.doctor import KEEPS
 from halfbridge.web.api.doctor import look as findings_of
+from halfbridge.web.guards import Refusal
 from halfbridge.web.pages.page import Page
-from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.doctor.facts import Finding

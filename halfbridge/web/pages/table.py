@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
+from halfbridge.web.guards import Refusal
 from halfbridge.web.pages import (
-    audit_log,
     dead_letters,
-    doctor,
+    findings,
     groups,
     overview,
-    topics,
     transactions,
 )
 from halfbridge.web.pages.page import (
@@ -28,7 +27,6 @@ from halfbridge.web.pages.page import (
     safe_next,
     to_sign_in,
 )
-from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +40,7 @@ PAGES: tuple[Page, ...] = (
     *transactions.PAGES,
     *dead_letters.PAGES,
     *groups.PAGES,
-    *topics.PAGES,
-    *doctor.PAGES,
-    *audit_log.PAGES,
+    *findings.PAGES,
 )
 FORMS: tuple[Form, ...] = (*transactions.FORMS, *dead_letters.FORMS)
 NAVIGATION = tuple(each for each in PAGES if each.entry)

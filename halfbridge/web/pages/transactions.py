@@ -1,11 +1,21 @@
-"""Undecided transactions, and one transaction's life."""
+"""Undecided transactions, and one transaction's life.
+
+The timeline says where each mark of a transaction's life is drawn. Time is squeezed: a step of a
+millisecond and one of an hour both have to be seen. The width of a step grows with the logarithm of
+its time. Example: with steps of 1 ms, 10 s and 1 h, the widths are as 1.3 to 5 to 7.6.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from halfbridge.checker.admin.transactions.explain import explain
+from halfbridge.checker.admin.transactions.life import Kind, Verdict
+from halfbridge.logs import one_line
 from halfbridge.serde.records import OpKind
 from halfbridge.web.api.decisions import COMMITTED_BY, ROLLED_BACK_BY, decide
 from halfbridge.web.api.routes import Argument, read_arguments
@@ -19,15 +29,15 @@ from halfbridge.web.api.transactions import (
     paging_of,
 )
 from halfbridge.web.api.transactions import look as listing_of
-from halfbridge.web.pages.page import Done, Form, Page, query_of
-from halfbridge.web.pages.timeline import timeline
+from halfbridge.web.pages.page import Done, Form, Page, milliseconds, moment, query_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from halfbridge.checker.admin.transactions.life import Event
+    from halfbridge.web.gate import Principal
     from halfbridge.web.pages.page import Fields, Visit
     from halfbridge.web.services import Services
-    from halfbridge.web.tokens import Principal
 
 EVENTS_MAX = 500  # rows of the page; the API returns all
 _SEARCH = (
@@ -114,3 +124,126 @@ PAGES = (
         look=look_at_one,
     ),
 )
+MARKS_MAX = 300  # on 960 points of width more would be one line
+WIDTH = 960  # pixels: a page of a laptop
+LANE_HEIGHT = 46  # pixels: a mark, and a line of text above
+LEFT, RIGHT, TOP, BOTTOM = 130, 46, 14, 34  # pixels; RIGHT: half of a time of day
+TICK_DISTANCE = 84  # pixels: the width of a time of day
+_LANES = {
+    "messages": (Kind.HALF, Kind.COPY),
+    "checks": (Kind.CHECK, Kind.ANSWER),
+    "decision": (Kind.DECISION,),
+    "delivery": (Kind.DELIVERY, Kind.DEAD_LETTER),
+}
+_STYLES = {
+    Kind.HALF: "half",
+    Kind.COPY: "copy",
+    Kind.CHECK: "check",
+    Kind.ANSWER: "check",
+    Kind.DECISION: "decision",
+    Kind.DELIVERY: "delivery",
+    Kind.DEAD_LETTER: "dead",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One event: where it stands, its style, and what it is in words."""
+
+    x: float
+    y: float
+    style: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The picture.
+
+    Attributes:
+        width, height: Of the picture.
+        lanes: Name and height of each line.
+        marks: The events.
+        ticks: Place and text of each time on the axis.
+        left_out: Events beyond `MARKS_MAX`.
+    """
+
+    width: int
+    height: int
+    lanes: tuple[tuple[str, float], ...]
+    marks: tuple[Mark, ...]
+    ticks: tuple[tuple[float, str], ...]
+    left_out: int
+
+
+def timeline(events: Sequence[Event]) -> Timeline:
+    """Return the picture of some events, which are in the order of time."""
+    shown = events[:MARKS_MAX]
+    times = _times(shown)
+    places = _places(times)
+    lanes = tuple((name, TOP + LANE_HEIGHT * (n + 0.5)) for n, name in enumerate(_LANES))
+    heights = {
+        kind: y for (_, y), kinds in zip(lanes, _LANES.values(), strict=True) for kind in kinds
+    }
+    return Timeline(
+        width=WIDTH,
+        height=TOP + LANE_HEIGHT * len(lanes) + BOTTOM,
+        lanes=lanes,
+        marks=tuple(
+            Mark(x, heights[event.kind], _style(event), text_of(event))
+            for event, x in zip(shown, places, strict=True)
+        ),
+        ticks=_ticks(times, places),
+        left_out=len(events) - len(shown),
+    )
+
+
+def text_of(event: Event) -> str:
+    """Return what an event is, in one line."""
+    parts = [event.kind.value.replace("_", " ")]
+    if event.message_index is not None:
+        parts.append(f"of message {event.message_index}")
+    parts += [
+        one_line(each)
+        for each in (event.op, event.source and f"by {event.source}", event.actor)
+        if each
+    ]
+    if event.verdict is not None:
+        parts.append(event.verdict.value)
+    return f"{' '.join(parts)}, {moment(event.at_ms)}"
+
+
+def _times(events: Sequence[Event]) -> list[int]:
+    """Return the time of each event, never before the one of the event before it."""
+    times: list[int] = []
+    for event in events:
+        before = times[-1] if times else (event.at_ms or 0)
+        times.append(max(before, event.at_ms if event.at_ms is not None else before))
+    return times
+
+
+def _places(times: Sequence[int]) -> list[float]:
+    """Return where each event stands, from left to right."""
+    widths = [0.0]
+    for before, after in pairwise(times):
+        # Records of one moment stand side by side.
+        widths.append(widths[-1] + (1 + math.log10(1 + after - before) if after > before else 0.35))
+    room = WIDTH - LEFT - RIGHT
+    most = widths[-1] or 1.0
+    return [round(LEFT + room * each / most, 1) for each in widths[: len(times)]]
+
+
+def _ticks(times: Sequence[int], places: Sequence[float]) -> tuple[tuple[float, str], ...]:
+    ticks: list[tuple[float, str]] = []
+    said: set[str] = set()
+    for at_ms, x in zip(times, places, strict=True):
+        text = "begin" if at_ms == times[0] else f"+{milliseconds(at_ms - times[0])}"
+        if text not in said and (not ticks or x - ticks[-1][0] >= TICK_DISTANCE):
+            ticks.append((x, text))
+            said.add(text)
+    return tuple(ticks)
+
+
+def _style(event: Event) -> str:
+    is_lost = event.kind is Kind.DECISION and event.verdict is not Verdict.WON
+    return "other" if is_lost else _STYLES[event.kind]

@@ -11,13 +11,11 @@ from click.testing import CliRunner
 from halfbridge.checker.admin import cluster
 from halfbridge.cli import cli
 from halfbridge.web.api.routes import PREFIX
-from halfbridge.web.api.table import ROUTES
-from halfbridge.web.app import STATIC
+from halfbridge.web.app import ROUTES, STATIC
 from halfbridge.web.config import WebConfig
+from halfbridge.web.gate import FAILURES_AT_ONCE, REQUESTS_AT_ONCE, Role
 from halfbridge.web.guards import BODY_BYTES_MAX
 from halfbridge.web.pages.table import FORMS, PAGES
-from halfbridge.web.rates import FAILURES_AT_ONCE, REQUESTS_AT_ONCE
-from halfbridge.web.tokens import Role
 from tests.kit.web import (
     NO_KAFKA,
     OPERATE_TOKEN,
@@ -293,7 +291,7 @@ def test_htmx_is_the_file_that_its_makers_publish() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with the command that installs what is missing, in place of a traceback."""
-    monkeypatch.setattr("halfbridge.cli.web.find_spec", lambda name: None)
+    monkeypatch.setattr("halfbridge.cli.options.find_spec", lambda name: None)
     result = CliRunner().invoke(cli, ["web"])
     assert result.exit_code == 1
     assert "pip install 'halfbridge[web]'" in result.stderr

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from halfbridge.serde.settings import to_plain
 from halfbridge.testkit.ports import free_ports
-from halfbridge.web.beside import COMMAND
 from halfbridge.web.config import WebConfig
+from halfbridge.web.server import COMMAND
 
 _END_S_MAX = 30.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from halfbridge.web.overview import RATE_S, overview_of, quantile
-from halfbridge.web.readings import Reading
+from halfbridge.web.watch import RATE_S, Reading, overview_of, quantile
 
 
 def _reading(at_s: float, delivered: float, **more: object) -> Reading:

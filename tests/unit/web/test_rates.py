@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.web.rates import KEYS_MAX, RateLimit
+from halfbridge.web.gate import KEYS_MAX, RateLimit
 from tests.kit.web import ManualClock
 
 

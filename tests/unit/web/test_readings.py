@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from halfbridge.checker.metrics import Metrics
-from halfbridge.web.readings import reading_of
+from halfbridge.web.watch import reading_of
 
 FLEET = """\
 # TYPE halfbridge_worker_up gauge

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from halfbridge.web.sessions import (
+from halfbridge.web.gate import (
     AGE_S_MAX,
     IDLE_S_MAX,
     SESSIONS_MAX,
     SESSIONS_OF_ONE_MAX,
+    Principal,
+    Role,
     Sessions,
 )
-from halfbridge.web.tokens import Principal, Role
 from tests.kit.web import ManualClock
 
 ALICE = Principal("alice", Role.OPERATE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.kafka.errors import ConfigError
-from halfbridge.web.tokens import RELOAD_S, Role, TokenFile, read_tokens
+from halfbridge.web.gate import RELOAD_S, Role, TokenFile, read_tokens
 from tests.kit.web import OPERATE_TOKEN, READ_TOKEN, ManualClock, token_file
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 from halfbridge.web.work import CALLS_MAX, KEPT_MAX, Answers, Work
 
 LIMIT_S = 60.0

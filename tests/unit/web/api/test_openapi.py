@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.routing import Route as HttpRoute
 
-from halfbridge.web.api.openapi import openapi
 from halfbridge.web.api.routes import PREFIX
-from halfbridge.web.api.table import ROUTES
+from halfbridge.web.app import ROUTES, openapi
 from tests.kit.web import READ_TOKEN, stage
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from halfbridge.web.api.routes import (
     read_arguments,
     read_body,
 )
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 
 FORCE = Argument("force", bool, "Whatever.", default=False)
 STATE = Argument("state", str, "A state.", words=("A", "B"))

@@ -11,7 +11,7 @@ from halfbridge.checker.admin.dead.describe import as_json
 from halfbridge.checker.admin.dead.letters import Remedy, Wanted
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.web.api.dead_letters import BULK_MAX, bring_back
-from halfbridge.web.refusals import Refusal
+from halfbridge.web.guards import Refusal
 from tests.kit.dead_letters import TOPIC, Scene, sent, txn
 from tests.kit.web import MemoryWeb
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.doctor.facts import finding
-from halfbridge.web.overview import overview_of
 from halfbridge.web.pages.overview import FINDINGS_MAX, PAGES
 from halfbridge.web.pages.page import TEMPLATES
-from halfbridge.web.readings import Reading
+from halfbridge.web.watch import Reading, overview_of
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.doctor.facts import Finding

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from halfbridge.checker.admin.transactions.life import Event, Kind, Verdict
-from halfbridge.web.pages.timeline import (
+from halfbridge.web.pages.transactions import (
     LEFT,
     MARKS_MAX,
     RIGHT,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from halfbridge.web.pages.words import (
+from halfbridge.web.pages.page import (
     command,
     duration,
     labelled,
