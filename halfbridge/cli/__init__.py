@@ -120,7 +120,7 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exception(error)
     text, status = _explain(error)
-    with suppress(OSError):  # nobody reads standard error; the exit status says enough
+    with suppress(OSError):  # standard error is closed; the exit status remains
         click.echo(f"halfbridge: {text}", err=True)
     sys.exit(status)
 
@@ -138,7 +138,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return _one_line(error.format_message()), error.exit_code
     if isinstance(error, CheckerError):
-        # The exit status tells a service manager whether to restart the daemon.
+        # A service manager uses the exit status to decide whether to restart the daemon.
         return _one_line(str(error)), error.exit_code
     if isinstance(error, BridgeError):
         return _one_line(str(error)), EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
@@ -178,7 +178,7 @@ def main() -> NoReturn:
 def _open_closed_streams() -> None:
     """Open the null device in place of each standard stream that the caller has closed.
 
-    Otherwise the next file or socket gets the stream's number, and what is printed goes there.
+    Otherwise the next file or socket gets the stream's number, and receives the output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PORT = 9092  # Kafka's usual port
 _CONNECT_PORT = 8083  # Kafka Connect's usual port
 _PORT_MAX = 65535  # 16 bits of TCP
-_ALIVE_POLL_S = 0.5  # how late a broker that died is told
+_ALIVE_POLL_S = 0.5  # how late the death of a broker is noticed
 
 
 @click.group()
@@ -81,7 +81,7 @@ def start(*, port: int, directory: Path | None, connect: bool, connect_port: int
 
 
 def refuse_taken(port: int, option: str) -> None:
-    """Refuse a port in use, so that whoever answers on it later is what is started here."""
+    """Refuse a port in use, so that a later answer on it comes from the broker started here."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -93,7 +93,7 @@ def refuse_taken(port: int, option: str) -> None:
 def _say_and_wait(running: EmbeddedBroker, worker: ConnectWorker | None) -> None:
     """Say where the broker is; return after a signal. A broker that ends by itself is an error."""
     # Handlers are set only now: before the broker runs, Ctrl-C must interrupt the download. They
-    # are set before the address is told, since whoever reads it may send a signal at once.
+    # are set before the address is printed, since its reader may send a signal at once.
     stop = threading.Event()
     with on_signals(lambda _number: stop.set()):
         click.echo(running.bootstrap_servers)

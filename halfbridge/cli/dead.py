@@ -1,9 +1,4 @@
-"""`halfbridge dead`: look at dead letters, and bring them back.
-
-Options of `halfbridge dead`, and what they mean for its library.
-
-What `halfbridge dead` prints for people: text from records stands in one line each.
-"""
+"""`halfbridge dead`: list dead letters, resume or redeliver them, export and purge."""
 
 from __future__ import annotations
 
@@ -51,11 +46,11 @@ _LIMIT_MAX = 200_000  # transactions; each is kept in memory with its dead lette
 
 
 def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select transactions by what they are."""
+    """Add the options that select transactions by their properties."""
     return _filters("--reason")(command)
 
 
-_LIMIT = 1_000  # transactions: what a person can look through before --yes
+_LIMIT = 1_000  # transactions: a list that a person can check before --yes
 
 
 def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -133,7 +128,7 @@ def list_(**values: Any) -> int:
 @json_option
 @_connection
 def show(**values: Any) -> int:
-    """Show the dead letters of a transaction, with what was done about each."""
+    """Show the dead letters of a transaction, with the state of each."""
     from halfbridge.checker.admin.dead.describe import as_json, exported
 
     url = values["schema_registry"]
@@ -371,7 +366,7 @@ def wanted_of(values: dict[str, Any], *, is_open: bool = False) -> Wanted:
 
 
 def order_of(values: dict[str, Any]) -> Order:
-    """Return what the options order."""
+    """Return the order that the options give."""
     from halfbridge.checker.admin.dead.redoing import Order
 
     return Order(
@@ -385,7 +380,7 @@ def order_of(values: dict[str, Any]) -> Order:
 
 
 def choice_of(values: dict[str, Any], remedy: str) -> Choice:
-    """Return what the operator chose.
+    """Return the operator's choice.
 
     Raises:
         UsageError: --message without exactly one id, or a file that cannot be read.
@@ -406,7 +401,7 @@ def choice_of(values: dict[str, Any], remedy: str) -> Choice:
 
 
 def progress(line: str) -> None:
-    """Show a line about the progress where a person looks."""
+    """Show a line of progress on a terminal."""
     if sys.stderr.isatty():
         click.echo(line, err=True)
 
@@ -471,7 +466,7 @@ def _reasons(each: DeadTransaction) -> str:
 def print_life(
     each: DeadTransaction, looked: Sequence[Looked], registry: SchemaRegistry | None = None
 ) -> None:
-    """Print the letters of one life of a transaction, with the payloads that were looked at."""
+    """Print the letters of one life of a transaction, with the payloads that were read."""
     head = (
         f"{one_line(each.name)} life {each.key.resume_count} of {one_line(each.key.producer_group)}"
     )
@@ -512,7 +507,7 @@ def _print_body(looked: Looked, registry: SchemaRegistry | None) -> None:
 
 
 def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
-    """Print what was done about transactions, or would be."""
+    """Print the changes to transactions, done or planned."""
     able = [each for each in told if not each.refusal]
     refused = [each for each in told if each.refusal]
     write: Callable[[str], None] = lambda line: click.echo(line, err=err)  # noqa: E731  (of one type with the other)
@@ -530,7 +525,7 @@ def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
 
 
 def print_purge(meant: Purged, *, is_done: bool, err: bool) -> None:
-    """Print what a purge did, or would do."""
+    """Print the effect of a purge, done or planned."""
     prefix = "" if is_done else "would be "
     for each in meant.given_up[:_SHOWN_MAX]:
         reasons = ", ".join(reason.value for reason in each.reasons)

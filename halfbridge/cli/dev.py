@@ -156,7 +156,7 @@ def _serve(
     _wait_ready(f"{metrics}/readyz", check)
     _wait_ready(f"{page}/livez", check)
     stop = threading.Event()
-    # Before the addresses are printed: whoever reads them may send a signal at once.
+    # Set before the addresses are printed: their reader may send a signal at once.
     with on_signals(lambda _number: stop.set()):
         _say(broker, page=page, metrics=metrics, values=values)
         while not stop.wait(_POLL_S):

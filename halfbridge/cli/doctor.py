@@ -1,7 +1,4 @@
-"""`halfbridge doctor`: what is wrong with an installation, and the commands that mend it.
-
-What `halfbridge doctor` asks Kafka Connect and PostgreSQL about the relay of changes.
-"""
+"""`halfbridge doctor`: show faults of an installation, and the command that removes each."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.connect.rest import ConnectRest
 
 EXIT_WARNINGS, EXIT_ERRORS = 1, 2
-_TIMEOUT_S_MAX = 600  # ten minutes: a longer wait is a hang to whoever asks
+_TIMEOUT_S_MAX = 600  # ten minutes: a longer wait looks like a hang
 CHANGES_URL_VARIABLE = "HALFBRIDGE_CHANGES_URL"
 
 
@@ -219,7 +216,7 @@ def ask_changes(
 
 
 def changes_of(questions: Questions, connect_url: str, database: str) -> Changes:
-    """Return what was answered; that Kafka Connect is silent is a fact, and taken from there."""
+    """Return the answers; a silent Kafka Connect is a fact of its own."""
     return Changes(
         connect_url=connect_url.rstrip("/"),
         connect_silent=questions.silent.pop(_CONNECTORS, ""),

@@ -1,4 +1,4 @@
-"""`halfbridge groups`: producer groups, who answers their checks, and what is undecided."""
+"""`halfbridge groups`: list producer groups, who answers their checks, and undecided counts."""
 
 from __future__ import annotations
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from halfbridge.kafka.tasting import Deadly
 
 # Commands that read logs. The daemon has a supervisor; relays and the web server run for long, and
-# whoever starts them starts them again.
+# their service manager restarts them.
 _READING = frozenset(("audit-log", "dead", "doctor", "groups", "topics", "transactions", "tx"))
 # Commands that only read, and leave out a damaged partition when they run again.
 _LEAVING_OUT = (("tx", "list"), ("groups",))
-# Shows what it finds beside a damaged record, so a wrong checksum must not end it.
+# Shows findings in spite of a damaged record, so a wrong checksum must not end it.
 _NOT_VERIFYING = "doctor"
 # Damaged partitions that are left out. A cluster with more has lost a disk.
 _DAMAGED_MAX = 10
 _EXIT_ERROR = 1
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_BY_A_PROCESS = 0  # SI_USER; what a terminal sends reaches the child too
+_BY_A_PROCESS = 0  # SI_USER; a terminal's signals reach the child too
 
 
 def guard(words: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`halfbridge keys`: tables of a key file to add to it, and what a key file says."""
+"""`halfbridge keys`: create entries of a key file, and check the file."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def demand(groups: tuple[str, ...], wait_ms: int, fresh_ms: int | None) -> int:
 @keys.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def check(path: Path) -> int:
-    """Show what a key file says. Exit status 1 where something has to be done about it."""
+    """Check a key file and show its keys. Exit status 1 if the file must be changed."""
     try:
         ring = load_key_file(path)
     except KeyFileError as error:

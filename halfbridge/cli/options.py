@@ -1,10 +1,7 @@
-"""Makes command-line options from a settings dataclass, and loads the settings from them.
+"""Options that commands share, and how their values are read.
 
-What the commands that change something share: who acts, why, and what is asked before.
-
-Times on the command line: a span such as `90s`, `15m`, `2h` or `7d`, and a time.
-
-Options and error handling of commands that use a database.
+They come from a settings dataclass (`settings_options`), from commands that change something
+(`acting`), from times such as `90s` or `7d`, and from commands that use a database.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
 CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
-# Of commands that judge half and op records, or write some.
+# Settings of commands that judge half and op records, or write some.
 JUDGING = (*CONNECTION, "key_file")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _log_level = click.option(
@@ -180,7 +177,7 @@ def confirm(question: str, *, yes: bool) -> bool:
     """Ask on standard error; return whether the operator agrees.
 
     Raises:
-        UsageError: nobody can be asked, since standard input is no terminal.
+        UsageError: the operator cannot be asked, since standard input is no terminal.
     """
     if yes:
         return True

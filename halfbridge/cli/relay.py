@@ -1,10 +1,6 @@
-"""`halfbridge relay`: send the messages of a local message table, or a database's changes.
+"""`halfbridge relay`: send the rows of a local message table, or a database's changes.
 
-The process of a relay of either kind: its producer, its metrics and its signals.
-
-`halfbridge relay run --changes`: relay a topic of Debezium's change events.
-
-`halfbridge relay connector`: the configuration of the Debezium connector for tables.
+`relay run` runs the process of either relay; `relay connector` configures Debezium.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class SchemaRegistry:
         self._schemas: dict[int, dict[str, Any] | None] = {}
 
     def text_of(self, data: bytes | None) -> str | None:
-        """Return what a key or value says, as JSON; None where no schema of the registry fits.
+        """Return a key or value as JSON; None if no schema of the registry fits.
 
         Raises:
             ClickException: The registry does not answer, or refuses; the operator acts.

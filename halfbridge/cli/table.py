@@ -18,7 +18,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
     """Yield the lines of a table; the last column is as long as it is.
 
     Args:
-        headings: Of the columns.
+        headings: Headings of the columns.
         rows: Cells of any type; texts may be a stranger's.
     """
     shown = [[*map(_cell, row[:-1]), one_line(str(row[-1]))] for row in rows]

@@ -1,7 +1,4 @@
-"""`halfbridge topics`: create, check, describe and alter topics.
-
-`halfbridge topics create NAME --type`: a real topic with a type.
-"""
+"""`halfbridge topics`: create, check, describe and alter topics."""
 
 from __future__ import annotations
 
@@ -300,7 +297,7 @@ _PARTITIONS = 1  # of the settings topic
 
 
 def create_typed(values: dict[str, Any]) -> int:
-    """Make the topic and tell clients its type; return the exit status.
+    """Create the topic, write its type to the settings topic; return the exit status.
 
     1: the policy file, which the daemon goes by, says something else.
     """

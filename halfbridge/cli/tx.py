@@ -1,7 +1,4 @@
-"""`halfbridge tx`: see undecided transactions, and the life of one transaction.
-
-`halfbridge tx commit` and `rollback`: an operator decides.
-"""
+"""`halfbridge tx`: list undecided transactions, show the life of one, and decide."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # Rows that `--watch` shows unless --limit says otherwise: a screen.
 _WATCH_ROWS = 40
 _WATCH_S = 2.0
-# Transactions that `tx find` shows: a screen, and what a person can look through.
+# Transactions that `tx find` shows: a screen, which a person can read.
 _FOUND, _FOUND_MAX = 20, 1_000
 _PROGRESS_S = 1.0
 
@@ -285,7 +282,7 @@ def find_command(*, as_json: bool, **values: Any) -> int:
 
 
 def look_up_options(command: F) -> F:
-    """Add the argument ID, and the options that say where a transaction is looked for."""
+    """Add the argument ID, and the options for the range of the search."""
     for option in reversed(
         (
             click.argument("transaction_id", metavar="ID"),
@@ -408,9 +405,9 @@ def _cluster(config: CheckerConfig) -> Cluster:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Have the garbage collector rest: it would walk 100,000 entries again and again.
+    """Disable the garbage collector: it would traverse 100,000 entries again and again.
 
-    The process ends with the command, so what is not collected is let go soon.
+    The process ends with the command, so uncollected memory is released soon.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -426,7 +423,7 @@ class _Told:
     """Tells a number on standard error, once a second.
 
     Args:
-        what: What the number counts.
+        what: Noun of the counted things.
     """
 
     def __init__(self, what: str) -> None:
@@ -440,7 +437,7 @@ class _Told:
             click.echo(f"{number} {self._what}", err=True)
 
 
-# An op was written, and another decision stands before it.
+# An op was written after another decision.
 EXIT_OVERRULED = 3
 _MESSAGES_MAX = 1_000
 # Decisions that are written before they are read back together.

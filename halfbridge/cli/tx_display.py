@@ -1,7 +1,4 @@
-"""What `halfbridge tx` prints for people.
-
-What `halfbridge tx commit` and `rollback` show: before they ask, and after.
-"""
+"""The output of `halfbridge tx` for people."""
 
 from __future__ import annotations
 
@@ -117,7 +114,7 @@ def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
     """Print the life of a transaction, one event a line.
 
     Args:
-        life: What was found.
+        life: The transaction's life.
         registry: Decodes payloads; None: bytes are shown as text.
     """
     applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
@@ -163,7 +160,7 @@ def _show_payload(each: Event, registry: SchemaRegistry | None) -> None:
 
 
 def _what(each: Event) -> str:
-    """Return what one event says beside its time and place."""
+    """Return the text of one event, without its time and place."""
     words = []
     if each.message_index is not None:
         words.append(f"message {each.message_index}")

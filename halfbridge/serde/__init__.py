@@ -1,4 +1,4 @@
-"""What is on the wire: records, Avro, header and topic names. Knows no Kafka client."""
+"""The wire format: records, Avro, header and topic names. Uses no Kafka client."""
 
 from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.errors import DecodeError, SerdeError, UnknownSchemaError

@@ -3,18 +3,10 @@
 Layout: marker C3 01, the writer schema's CRC-64-AVRO fingerprint (8 bytes, little-endian),
 the Avro body. A reader finds the writer's schema by the fingerprint, without a registry.
 
-fastavro reads and writes every shape of record. In front of it stands a memo that uses one
-documented fact: an Avro record is the concatenation of its fields. Half and op records share
-their tail (group, topic, kind, ...) with thousands of others, so the bytes of each tail are
-encoded and decoded by fastavro once; per record only the id and one or two longs are left.
-Measured in docs/evidence/benchmarks.md.
-
-Avro's longs: zigzag, then 7 bits a byte. Pure.
-
-Marks of dead letters: what an operator did about each (docs/adr/0018).
-
-Whoever may write to the dead-letter topic may write anything there, so a reader gets a mark or a
-SerdeError.
+fastavro encodes and decodes every shape of record. A memo in front of it uses one documented fact:
+an Avro record is the concatenation of its fields. Half and op records share their tail (group,
+topic, kind, ...) with thousands of others, so fastavro handles each tail once, and only the id and
+one or two longs are encoded for each record. docs/evidence/benchmarks.md has the measurements.
 """
 
 from __future__ import annotations
@@ -69,10 +61,10 @@ V = TypeVar("V")
 
 
 class Memo(dict[K, V]):
-    """What was encoded or decoded before. It is emptied when it would hold too much.
+    """A memo of encoded and decoded records. It is emptied when it would become too large.
 
     Attributes:
-        size_bytes: Encoded bytes of what it holds.
+        size_bytes: Encoded bytes of its records.
     """
 
     size_bytes = 0
@@ -179,7 +171,7 @@ class Codec(Generic[R]):
 
         Raises:
             UnknownSchemaError: a newer writer; upgrade this reader.
-            DecodeError: too long, or not what the schema says; `data` keeps the bytes.
+            DecodeError: too long, or not valid by the schema; `data` keeps the bytes.
         """
         if len(data) > self._bytes_max:
             raise DecodeError(
@@ -206,7 +198,7 @@ class Codec(Generic[R]):
                 second, at = read_long(data, at)
                 lead = (transaction_id, first, second)
         except (IndexError, ValueError):
-            return None  # the long way says what is wrong
+            return None  # the slow path names the fault
         tail = data[at:]
         row = self._tail_rows.get(tail)
         if row is None:
@@ -255,11 +247,11 @@ class Codec(Generic[R]):
 def half_metadata_series(first: HalfMetadata) -> Callable[[int], bytes]:
     """Return message index -> encoded RMQ_HALF, for messages that differ from `first` in it only.
 
-    A tenth of what `HALF_METADATA.encode` costs: for whoever sends a transaction's messages in
+    Takes a tenth of the time of `HALF_METADATA.encode`, for clients that send messages in
     one go, from one moment to one real topic.
 
     Args:
-        first: Of message 0, with a transaction id of 32 ASCII characters.
+        first: Message 0's, with a transaction id of 32 ASCII characters.
 
     Raises:
         ValueError: its message index is not 0; a bug in the caller.
@@ -324,7 +316,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 
-# Bytes in UTF-8 of the texts that an operator gives, in a mark and in the op beside it.
+# Bytes in UTF-8 of an operator's texts, in a mark and in its op.
 ACTOR_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 

@@ -43,7 +43,7 @@ def check_installed() -> None:
     """Check that the package is there.
 
     Raises:
-        KeyFileError: it is not; whoever runs this installs the extra.
+        KeyFileError: it is missing; the user installs the extra.
     """
     try:
         import cryptography  # noqa: F401, PLC0415 (an extra)

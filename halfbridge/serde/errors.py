@@ -1,11 +1,11 @@
 """Errors of the wire format.
 
 SerdeError (ValueError)
-├─ DecodeError           the bytes are not what they should be; whoever wrote them must act
-│  ├─ UnknownSchemaError     written by a newer halfbridge; whoever runs this reader must upgrade
+├─ DecodeError           the bytes are not valid; their writer must act
+│  ├─ UnknownSchemaError     written by a newer halfbridge; the reader must be upgraded
 │  └─ NotBelievedError       a signature is demanded, and the record has none that holds
 ├─ KeyFileError          a key file is wrong; its owner corrects it
-└─ NoSigningKeyError     no key to sign with; whoever keeps the key file adds one
+└─ NoSigningKeyError     no key to sign with; the owner of the key file adds one
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class SerdeError(ValueError):
 
 
 class DecodeError(SerdeError):
-    """Bytes could not be decoded; `data` keeps them, `reason` says what was wrong."""
+    """Bytes could not be decoded; `data` keeps them, `reason` names the fault."""
 
     def __init__(self, reason: str, data: bytes | None) -> None:
         super().__init__(reason)
@@ -33,11 +33,11 @@ class UnknownSchemaError(DecodeError):
 
 
 class NotBelievedError(DecodeError):
-    """A record has no signature that holds, and one is demanded: what it says has no effect."""
+    """A record has no valid signature, and one is demanded: the record has no effect."""
 
 
 class KeyFileError(SerdeError):
-    """A key file cannot be read, or says what is not allowed."""
+    """A key file cannot be read, or its content is not allowed."""
 
 
 class NoSigningKeyError(SerdeError):

@@ -1,4 +1,4 @@
-"""Header names, and what a half record's headers say. The only place that knows them."""
+"""Header names, and the headers of half and real records. No other module knows them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, ME
 # Of an int of 32 bits, which is what RMQ_HALF has room for; the daemon writes no index above 999.
 _INDEX_DIGITS_MAX = 10
 
-# Bytes of what a copy takes over beside RMQ_HALF.
+# Bytes that a copy takes over in addition to RMQ_HALF.
 _LIMITS = {CONTEXT: METADATA_BYTES_MAX, SIGN: SIGNATURE_BYTES_MAX}
 
 # For a name that is not UTF-8 the client returns a broken list and an error at once. Python's own
@@ -69,7 +69,7 @@ def headers_of(record: Any) -> Headers | None:
 
 
 def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
-    """Return what a half record's headers say.
+    """Return the content of a half record's headers.
 
     Returns:
         The decoded RMQ_HALF, and why this message must never be delivered (a reserved name among
@@ -118,15 +118,15 @@ def user_bytes(
 def without_half(headers: Sequence[Header]) -> Headers:
     """Return the headers without the RMQ_HALF that `parse_half` reads, and without signatures.
 
-    A second RMQ_HALF stays: what is flawed must not be without flaw once it was copied. A signature
-    covers the record as it stands, and nothing that is made from it.
+    A second RMQ_HALF stays: a copy must keep the flaw of its original. A signature covers the
+    original record, and no copy of it.
     """
     mine = _half_at(headers)
     return [header for number, header in enumerate(headers) if number != mine and header[0] != SIGN]
 
 
 def half_value(headers: Sequence[Header]) -> bytes:
-    """Return the RMQ_HALF that `parse_half` reads, as it stands; empty where it has no value.
+    """Return the bytes of the RMQ_HALF that `parse_half` reads; empty if it has no value.
 
     Raises:
         DecodeError: there is none.
@@ -142,7 +142,7 @@ def user_headers(headers: Sequence[Header]) -> Headers:
 def real_headers(
     user: Headers, transaction_id: str, born_timestamp: int, message_index: int = 0
 ) -> Headers:
-    """Return the headers of a real record, in ASCII what is added to the user's.
+    """Return the headers of a real record: the user's, and the daemon's in ASCII.
 
     The transaction id, the birth in ms, and the index of the message in its transaction where that
     is above 0.

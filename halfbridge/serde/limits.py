@@ -1,8 +1,7 @@
-"""How large what stands in a log may be: constants of the protocol, alike for every reader.
+"""Limits on the size of records: constants of the protocol, equal for every reader.
 
-The client refuses larger things early and politely. The daemon, a rebuild, `checker init`, the
-audit and the simulator judge what they read by these same limits, whoever wrote it, so that none
-of them judges otherwise than the others.
+The client refuses larger records early. The daemon, a rebuild, `checker init`, the audit and the
+simulator judge records by these same limits, whatever wrote them, so that all judge alike.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ DETAIL_BYTES_MAX = 1024
 STUB_BYTES_MAX = METADATA_BYTES_MAX + DETAIL_BYTES_MAX + 512
 # Kafka's limit of a topic's name. A longer name in a record is no topic's, now or ever.
 TOPIC_CHARS_MAX = 249
-# What `shortened` puts in place of what it cuts off.
+# Replaces the text that `shortened` cuts off.
 _CUT = " ... (cut)"
 
 

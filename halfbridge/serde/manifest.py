@@ -1,7 +1,4 @@
-"""What the Spark sink's manifests say, as immutable records; `serde.manifest` has their bytes.
-
-The Spark sink's batch manifest to bytes and back. Its records are nested, unlike all others.
-"""
+"""The Spark sink's batch manifests: nested records, unlike all others, and their bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from halfbridge.serde.records import Symbol
 
 
 class ManifestKind(Symbol):
-    """What a manifest says of its batch."""
+    """The kind of a manifest: the state of its batch."""
 
     COMMIT = "COMMIT"
     REJECT = "REJECT"
@@ -77,9 +74,9 @@ class _ManifestCodec(Codec[BatchManifest]):
         self._newest_head = heads[-1][1]
 
     def decode_head(self, data: bytes) -> BatchManifest:
-        """Return what the manifest says but for its attempts: none of them are looked at.
+        """Return the manifest without its attempts, which are not decoded.
 
-        They stand last, and may be a hundred thousand: decoded they take fifty times as long, and
+        They are last, and may be a hundred thousand: decoding them takes fifty times as long, and
         as much memory, as the rest.
 
         Raises:
@@ -87,7 +84,7 @@ class _ManifestCodec(Codec[BatchManifest]):
         """
         head = self._heads.get(data[:HEADER_BYTES])
         if head is None:
-            return self.decode(data)  # which says what is wrong
+            return self.decode(data)  # which names the fault
         body = io.BytesIO(data)
         body.seek(HEADER_BYTES)
         try:
@@ -125,7 +122,7 @@ def _head(name: str) -> tuple[bytes, Any]:
     schema = json.loads(schema_text(name))
     *fields, attempts = schema["fields"]
     if attempts["name"] != _ATTEMPTS:
-        raise ValueError(f"{name}: {_ATTEMPTS} do not stand last")  # a bug in the schema
+        raise ValueError(f"{name}: {_ATTEMPTS} are not last")  # a bug in the schema
     begins = MARKER + schema_fingerprint(fastavro.parse_schema(schema))
     head = {**schema, "name": f"{schema['name']}Head", "fields": fields}
     return begins, fastavro.parse_schema(head)

@@ -1,7 +1,7 @@
-"""What operators do, as records of the audit topic: bounded text, and bytes.
+"""Actions of operators, as records of the audit topic.
 
-Whoever may write to the audit topic may write anything there, so a reader gets an action or a
-SerdeError. Nothing is decided by what stands there.
+Everybody with WRITE on the topic can write anything there, so a reader gets a valid action or a
+SerdeError. No decision depends on these records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def encode_action(action: OperatorAction) -> bytes:
 
 
 def decode_action(value: bytes) -> OperatorAction:
-    """Return what a record of the audit topic says.
+    """Return the action of a record of the audit topic.
 
     Raises:
         UnknownSchemaError: written by a newer version; upgrade this reader.

@@ -1,7 +1,7 @@
 """Which partition a key goes to.
 
 Half partitions: by murmur2, always. Partitions of a real topic: by murmur2 as well, which is what
-Kafka's Java client does, or by CRC-32, which is what librdkafka does unless it is told otherwise;
+Kafka's Java client does, or by CRC-32, which is librdkafka's default;
 whichever the topic's other producers use.
 """
 

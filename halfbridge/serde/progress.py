@@ -1,4 +1,4 @@
-"""How far a partition has come, in the words that are committed beside its offsets.
+"""The progress of a partition, as it is committed with its offsets.
 
 H, O, R, T and P of one partition pair:
 

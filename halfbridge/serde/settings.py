@@ -1,12 +1,8 @@
 """Settings from flags, environment, a TOML file or Spark options into a frozen dataclass.
 
 Client, daemon, relay, sink and jobs all use this loader. A field made by `setting` carries its
-own documentation and bounds, so that the loader, the errors and the command line's options come
-from one declaration. A class names the error that its users catch, as `refusal = ConfigError`.
-
-The types that a setting may have, and how text and TOML values become values of them.
-
-Kafka client properties that users cannot set, since a guarantee rests on them.
+documentation and bounds, so that the loader, the errors and the command line's options come from
+one declaration. A class names the error that its users catch, as `refusal = ConfigError`.
 """
 
 from __future__ import annotations
@@ -18,20 +14,20 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 ENVIRONMENT_PREFIX = "HALFBRIDGE_"
-# What a class says that does not know who set its fields; `load` knows.
+# Origin in errors of a class, which does not know who set its fields; `load` knows.
 UNKNOWN_ORIGINS = ("argument", "the configuration")
 _HIDDEN = "***"
 T = TypeVar("T")
 
 
 class SettingError(ValueError):
-    """A setting is wrong; whoever wrote it corrects it.
+    """A setting is wrong; its author corrects it.
 
     Attributes:
         field: Name of the setting, as in the dataclass.
         value: The bad value as text; `***` where it is secret.
         origin: Where it came from, such as `HALFBRIDGE_CHECK_COUNT_MAX` or `--check-count-max`.
-        allowed: What is allowed.
+        allowed: The allowed values.
     """
 
     def __init__(self, *, field: str, value: str, origin: str, allowed: str) -> None:
@@ -59,13 +55,13 @@ def setting(default: Any, *, doc: str, secret: bool = False, **more: Any) -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is known about one setting.
+    """The declaration of one setting.
 
     Attributes:
         name: Field name; the TOML key too.
         kind: int, float, str, bool, Path, tuple (of str) or Mapping (str to str).
         optional: None is a value (`int | None`).
-        default: Value where nobody says anything.
+        default: Value without any input.
         refusal: Makes the error of the class.
         doc: One sentence with the unit.
         secret: Never shown.
@@ -73,7 +69,7 @@ class Setting:
         maximum: Greatest number, or None.
         words: The only words allowed, or (); of a bool, those for False and for True.
         holds: Says of a value of the right type whether it is allowed; None: it is.
-        in_words: What is allowed, where the rest does not say it.
+        in_words: The allowed values, if the other fields do not define them.
         option: Name of the Spark option, or "".
     """
 
@@ -174,7 +170,7 @@ def load(
         flags: Field name to value; None and an empty tuple mean not given. Text is parsed.
         environ: The environment; an empty variable counts as not given.
         file: One table of a TOML file; keys are field names.
-        options: Of Spark, by their names; an empty one counts as not given.
+        options: Spark's options, by name; an empty one counts as not given.
 
     Raises:
         SettingError: or what `cls.refusal` names: a bad value, or a key in `file` that no field
@@ -215,7 +211,7 @@ def check(config: Any) -> None:
     """Check types and bounds of a settings dataclass made by hand; call from `__post_init__`.
 
     Raises:
-        SettingError: or what the class's `refusal` names: a field has a wrong type or is out of
+        SettingError: or the class's `refusal`: a field has a wrong type or is out of
             bounds; the programmer corrects it.
     """
     for each in describe(type(config)):
@@ -346,7 +342,7 @@ def _scalar(value: object) -> str:
     raise ValueError(value)
 
 
-# Type -> what it is called in errors.
+# Type -> its name in errors.
 KINDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",

@@ -1,20 +1,10 @@
-"""The record of the daemon's limits: its key, its bytes, and what a reader believes of them.
+"""The records of the settings topic: the daemon's limits, the switch of transactions, topic types.
 
-Whoever may write to the settings topic may write anything there, so a reader of this record gets
-limits or a SerdeError, and with an error goes on as if there were no record: with
-`DaemonSettings()`.
+Everybody with WRITE on the topic can write anything there, so a reader gets a valid record or a
+SerdeError. After an error it continues as without that record: with the limits `DaemonSettings()`,
+with transactions accepted, with a topic of no type.
 
-The switch by which operators stop new transactions: its key, its bytes, what a reader believes.
-
-Whoever may write to the settings topic may write anything there, so a reader gets a switch or a
-SerdeError, and with an error goes on as if nobody had set the switch.
-
-Types of real topics, as the policy names them and as clients read them in the settings topic.
-
-Whoever may write to the settings topic may write anything there, so a reader gets a type or a
-SerdeError, and with an error goes on as if the topic had no type.
-
-Source: RocketMQ TopicMessageType. A topic without a type is what RocketMQ calls MIXED.
+Source of the types: RocketMQ TopicMessageType. A topic without a type is MIXED there.
 """
 
 from __future__ import annotations
@@ -40,7 +30,7 @@ def encode_daemon_settings(settings: DaemonSettings) -> bytes:
 
 
 def decode_daemon_settings(value: bytes) -> DaemonSettings:
-    """Return what a record with the key `DAEMON_KEY` says.
+    """Return the settings of a record with the key `DAEMON_KEY`.
 
     Raises:
         UnknownSchemaError: written by a newer daemon; upgrade this reader.
@@ -57,9 +47,9 @@ def decode_daemon_settings(value: bytes) -> DaemonSettings:
     return settings
 
 
-# Of the record in the settings topic.
+# Key of the switch's record in the settings topic.
 SWITCH_KEY = b"transactions"
-# Of the value; a reason of 1,024 bytes and a name fit.
+# Bytes of the record's value; a reason of 1,024 bytes and a name fit.
 SWITCH_BYTES_MAX = 4 * 1024
 WHO_BYTES_MAX = 256
 REASON_BYTES_MAX = 1024
@@ -90,7 +80,7 @@ def encode_switch(switch: TransactionsSwitch) -> bytes:
 
 
 def decode_switch(value: bytes) -> TransactionsSwitch:
-    """Return what a record with the key `SWITCH_KEY` says.
+    """Return the switch of a record with the key `SWITCH_KEY`.
 
     Raises:
         UnknownSchemaError: written by a newer version; upgrade this reader.
@@ -100,7 +90,7 @@ def decode_switch(value: bytes) -> TransactionsSwitch:
 
 
 _KEY = b"topic "
-# Of the value in the settings topic.
+# Bytes of the record's value.
 TYPE_BYTES_MAX = 1024
 _WHO_BYTES_MAX = 256
 
@@ -141,7 +131,7 @@ def encode_type(record: TopicTypeRecord) -> bytes:
 
 
 def decode_type(value: bytes) -> TopicTypeRecord:
-    """Return what a record says.
+    """Return the type of a record.
 
     Raises:
         UnknownSchemaError: written by a newer version; upgrade this reader.

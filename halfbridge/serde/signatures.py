@@ -1,15 +1,11 @@
-"""The header RMQ_SIGN, and the bytes that a signature is made of (docs/adr/0019).
+"""The header RMQ_SIGN: signs half and op records, and verifies them (docs/adr/0019). Pure.
 
-Each canonical form is a series of pieces, each with its length in front, so that no two different
-records have the same bytes. Large pieces (value, other headers) stand in it as SHA-256 digests.
+A canonical form is a series of pieces, each preceded by its length, so that different records
+have different bytes. Large pieces (value, other headers) are replaced by SHA-256 digests.
 
-Signs half and op records of one writer. Pure: the writer's time is an argument.
-
-Whether a half or op record is believed. Pure: the answer follows from the log and the key file.
-
-Live ledger, rebuild, `checker init`, the operator's commands and the audit ask here, so that they
-judge alike. A record is judged by its append time: signatures may be demanded from some time on,
-and a signing key is good from one time to another. Where none is demanded, none is looked at.
+Ledger, rebuild, `checker init`, the operator's commands and the audit all use `Verifier`, so that
+they judge alike. A record is judged by its append time: signatures may be demanded from some time
+on, and a signing key is valid for a range of time. Without a demand no signature is verified.
 """
 
 from __future__ import annotations
@@ -83,7 +79,7 @@ def half_bytes(
         place: The half partition.
         key_id: Id of the signing key.
         signed_at_ms: As in the signature.
-        metadata: RMQ_HALF as it stands in the record: group, id, life, index, real topic, times.
+        metadata: RMQ_HALF of the record: group, id, life, index, real topic, times.
         key: The record's key.
         value: The record's value.
         others: The record's headers without RMQ_HALF and RMQ_SIGN, in order.
@@ -150,7 +146,7 @@ class Signer:
     """Signs as one role. Thread-safe: it only reads.
 
     Args:
-        ring: What the key file says.
+        ring: The key file's content.
         role: Who signs.
         names: The installation's topics.
     """
@@ -242,7 +238,7 @@ def _header(key: SigningKey, now_ms: int, data: bytes) -> Header:
     return SIGN, SIGNATURE.encode(Signature(key.id, now_ms, key.sign(data)))
 
 
-# What a text shows of a key id that a record names.
+# Characters of a record's key id that a text shows.
 _SHOWN_CHARS_MAX = 64
 
 
@@ -262,7 +258,7 @@ class Verifier:
     """Judges the records of one installation.
 
     Args:
-        ring: What the key file says.
+        ring: The key file's content.
         names: The installation's topics.
     """
 

@@ -1,26 +1,26 @@
-"""Signing keys, and since when signatures are demanded of whom. Pure.
+"""Signing keys, the demands for signatures, and the key file that contains both.
 
-Whether a record is believed follows from the record, its append time, and these. So a file of keys
-changes what is to come, and never what was: docs/adr/0019 says which changes are allowed.
+Whether a record is believed follows from the record, its append time, and these. A changed file
+therefore affects later records only: docs/adr/0019 says which changes are allowed.
 
-Reads a key file: TOML with the signing keys of an installation, and the demands.
+A key file is TOML:
 
-installation = "shop"                 # part of what is signed
+installation = "shop"                 # part of the signed bytes
 
 [[keys]]
 id = "orders-2026-11"                 # for ever: another key has another id
 role = "client"                       # client, daemon or operator
-groups = ["order-service"]            # "*" stands for all
+groups = ["order-service"]            # "*": all groups
 algorithm = "ed25519"                 # or "hmac-sha256", with secret = "..."
 public = "..."                        # 32 bytes in base64
-private = "..."                       # in the file of who signs only
+private = "..."                       # only in the signer's file
 valid_from_ms = 0                     # append times, ms since 1970
 valid_until_ms = 1796083200000        # left out: for ever
 
 [[demands]]
 groups = ["*"]
 from_ms = 1764547200000
-fresh_ms = 300000                     # left out: signatures do not grow old
+fresh_ms = 300000                     # left out: signatures do not expire
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MARGIN_MS = 600_000
 
 
 class Role(str, Enum):
-    """What a signing key may say."""
+    """The records that a signing key may sign."""
 
     CLIENT = "client"
     DAEMON = "daemon"
@@ -80,12 +80,12 @@ class SigningKey:
 
     Attributes:
         id: Named in each signature; one key has it, for ever.
-        role: What it may say.
+        role: The records that it may sign.
         groups: Producer groups that it may speak for; ANY_GROUP: all.
         algorithm: How it signs.
-        secret: Of HMAC, for who signs and who verifies.
-        public: Of Ed25519, for who verifies.
-        private: Of Ed25519, for who signs; empty elsewhere.
+        secret: HMAC's, to sign and to verify.
+        public: Ed25519's, to verify.
+        private: Ed25519's, to sign; empty elsewhere.
         valid_from_ms: First append time of a record that is believed.
         valid_until_ms: First append time of a record that is not believed any more.
     """
@@ -157,12 +157,12 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """What a key file says.
+    """The content of a key file.
 
     Attributes:
-        installation: Part of what is signed: a signature of another installation is none here.
+        installation: Part of the signed bytes: another installation's signature is not valid here.
         keys: By id.
-        demands: Of whom signatures are demanded, and since when.
+        demands: The groups that must sign, and since when.
     """
 
     installation: str
@@ -229,10 +229,10 @@ _DEMAND = ("groups", "from_ms", "until_ms", "fresh_ms")
 
 
 def load_key_file(path: Path) -> KeyRing:
-    """Return what a key file says.
+    """Return the content of a key file.
 
     Raises:
-        KeyFileError: it cannot be read, or what it says is not allowed; its owner corrects it.
+        KeyFileError: it cannot be read, or its content is not allowed; its owner corrects it.
     """
     try:
         with path.open("rb") as file:
@@ -246,7 +246,7 @@ def load_key_file(path: Path) -> KeyRing:
 
 
 def key_ring(table: Mapping[str, Any]) -> KeyRing:
-    """Return what the table of a key file says.
+    """Return the content of a key file's table.
 
     Raises:
         KeyFileError: it is not allowed; the owner of the file corrects it.

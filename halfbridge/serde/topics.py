@@ -1,9 +1,7 @@
-"""Names of topics and consumer groups. The only place that knows them.
+"""Names of topics and consumer groups, and the settings of internal topics. Pure.
 
-What the internal topics are made with: partitions and settings, for all who make them. Pure.
-
-`halfbridge topics create` makes all of them. A client makes its group's check topic where that is
-missing, and the Spark sink its manifest topic too.
+No other module knows the names. `halfbridge topics create` creates all internal topics; a client
+creates its group's check topic, and the Spark sink its manifest topic, if that is missing.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ _DEAD_LETTERS_ID = "halfbridge-dead-letters"
 # Begins the text of a mark in `reading_group`: the pair has a record that ends its readers.
 DEADLY = "deadly: "
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
-# An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
-# topic gets later stay empty, so that no app is ever looked for in the wrong one.
+# An app's manifests are in partition murmur2(app.id) mod this, for ever: partitions that the
+# topic gets later stay empty, so an app is never searched in the wrong one.
 MANIFEST_PARTITIONS = 4
 # About 70,000 transactions in one manifest, which are 70 million rows when they are full.
 MANIFEST_BYTES_MAX = 4 * 1024 * 1024
@@ -160,7 +158,7 @@ SAFE_INSYNC = 2
 
 @dataclass(frozen=True, slots=True)
 class HalfShape:
-    """What the half topic allows.
+    """The limits of the half topic.
 
     Attributes:
         partitions: Of half and op topic.
@@ -192,8 +190,8 @@ def copy_settings(record_bytes_max: int, retention_ms: int) -> dict[str, str]:
     """Return the settings of a topic of check requests or dead letters, but for `safety`.
 
     Args:
-        record_bytes_max: Of the half topic.
-        retention_ms: Of the copies.
+        record_bytes_max: The half topic's.
+        retention_ms: The copies'.
     """
     return {
         "cleanup.policy": "delete",
@@ -203,7 +201,7 @@ def copy_settings(record_bytes_max: int, retention_ms: int) -> dict[str, str]:
 
 
 def manifest_settings() -> dict[str, str]:
-    """Return the manifest topic's, but for `safety`: what it forgets would be published twice."""
+    """Return the manifest topic's, without `safety`: an expired batch would be published twice."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": str(UNLIMITED),
@@ -225,5 +223,5 @@ def audit_settings() -> dict[str, str]:
 
 
 def safety(replicas: int) -> dict[str, str]:
-    """Return what any internal topic with this many replicas is made with besides."""
+    """Return the further settings of any internal topic with this many replicas."""
     return {"min.insync.replicas": str(SAFE_INSYNC)} if replicas >= SAFE_REPLICAS else {}

@@ -1,1 +1,1 @@
-"""What an operator does to an installation: make its topics, check them, set a partition anew."""
+"""Commands of operators: create topics, check them, read the logs, decide, reset a partition."""

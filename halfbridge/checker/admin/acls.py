@@ -1,11 +1,9 @@
-"""The ACLs of an installation, as kafka-acls commands. Pure.
+"""The ACLs of an installation, as kafka-acls commands, and the missing ones of a principal.
 
-Why: DESIGN.md, Trust. The transaction id is the capability to decide, so that only the daemon,
-auditors and a group's own responders read it: READ on half and op topics for the daemon alone,
-on a check topic for its group alone. Everybody may read the settings topic, which holds no id; what
-it says are hints, and only the daemon and operators may write them.
-
-Compares the grants that an installation needs with what brokers say that a principal may do.
+The transaction id is the capability to decide (DESIGN.md, Trust). So READ on half and op topics is
+for the daemon and auditors, and READ on a check topic for its producer group. Everybody may read
+the settings topic: it contains no id, its records are hints, and only the daemon and operators may
+write them.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class Acl:
         principal: As Kafka writes it, `User:name`.
         operations: Kafka's names.
         resource: `--topic`, `--group`, `--transactional-id` or `--cluster`.
-        name: Of the resource; empty for the cluster.
+        name: The resource's name; empty for the cluster.
         prefixed: `name` is a prefix.
     """
 
@@ -60,7 +58,7 @@ class Acl:
 def daemon_acls(
     names: TopicNames, principal: str, *, real_topics: tuple[str, ...]
 ) -> tuple[Acl, ...]:
-    """Return what the daemon needs."""
+    """Return the daemon's ACLs."""
     written = ("Write", "Describe", "DescribeConfigs")  # the last for limits of sizes
     return (
         *(
@@ -87,7 +85,7 @@ def daemon_acls(
 def producer_acls(
     names: TopicNames, producer_group: str, principal: str, *, real_topics: tuple[str, ...]
 ) -> tuple[Acl, ...]:
-    """Return what the clients of `producer_group` need: to write halves and ops, never to read."""
+    """Return the ACLs of a producer group's clients, who write halves and ops, but read none."""
     return (
         Acl(principal, ("Write", "Describe", "DescribeConfigs"), "--topic", names.half),
         Acl(principal, ("Write", "Describe"), "--topic", names.op),
@@ -100,10 +98,10 @@ def producer_acls(
 
 
 def operator_acls(names: TopicNames, principal: str) -> tuple[Acl, ...]:
-    """Return what an operator needs who looks at transactions, decides them, and brings them back.
+    """Return the ACLs of an operator who reads transactions, decides them, and redelivers.
 
-    READ on half and op topic shows ids, so that whoever has these grants may decide any
-    transaction. The audit topic is written by operators and by nobody else. Dead letters are
+    READ on half and op topic shows ids, so a principal with these grants may decide any
+    transaction. Only operators write to the audit topic. Dead letters are
     stored again as half messages, marked, and deleted once they are dealt with.
     """
     read = ("Read", "Describe", "DescribeConfigs")
@@ -128,7 +126,7 @@ def operator_acls(names: TopicNames, principal: str) -> tuple[Acl, ...]:
 def sink_acls(
     names: TopicNames, producer_group: str, principal: str, *, real_topics: tuple[str, ...]
 ) -> tuple[Acl, ...]:
-    """Return what the Spark sink and its responder need: a client's rights, and the manifests.
+    """Return the ACLs of the Spark sink and its responder: a client's, and the manifests'.
 
     It has no transactional id of its own: the manifest is its commit point. It reads the settings
     of real topics, for it refuses the rows that these would refuse; the dead letters, to count
@@ -151,9 +149,9 @@ def lacking(
 
     Args:
         admin: A client of the principal.
-        wanted: What it needs; grants on other things than topics are left out.
+        wanted: The grants that it needs; those on other resources than topics are ignored.
         topics: That exist; of others nothing can be said.
-        prefixed: Names that stand for a grant on a prefix.
+        prefixed: Names that represent a grant on a prefix.
 
     Raises:
         KafkaFailure: brokers do not answer.

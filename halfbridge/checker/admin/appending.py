@@ -1,4 +1,4 @@
-"""Appends records for the operator's commands: each is stored when the call returns."""
+"""Appends records for the operator's commands: a record is stored when the call returns."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Appender:
 
 @contextmanager
 def appending(cluster: Cluster) -> Iterator[Appender]:
-    """Yield an appender; what is not acknowledged at the end of the block is given up."""
+    """Yield an appender; records that are unacknowledged at the end of the block are given up."""
     writer = cluster.writer(
         {
             "acks": "all",

@@ -1,7 +1,4 @@
-"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions.
-
-The cluster of commands that judge half and op records, or write some.
-"""
+"""The Kafka cluster as the operator's commands use it: topics, offsets, and whole partitions."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ REACH_TIMEOUT_S = 8.0  # of a cluster that has answered before
 # usual cause. A client that is given three brokers of which two are gone needs less than a second.
 FIRST_ANSWER_S = 3.0
 SETTLE_TIMEOUT_S = 30.0  # a topic just made is not known to every broker at once
-SETTLE_POLL_S = 0.05  # a broker applies a new topic within some 100 ms; each look is one request
+SETTLE_POLL_S = 0.05  # a broker applies a new topic within some 100 ms; each poll is one request
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -49,7 +46,7 @@ class Cluster:
         bootstrap_servers: Brokers.
         kafka: More client properties.
         ports: All of the outside; None: the system's.
-        signatures: Judges what is read, signs what is written.
+        signatures: Verifies the records that are read, and signs those that are written.
 
     Attributes:
         ports, signatures: The same.
@@ -265,7 +262,7 @@ class Cluster:
         return True
 
     def writer(self, properties: Mapping[str, Any]) -> Writer:
-        """Return a writer with `properties` besides those of this cluster; the caller closes it."""
+        """Return a writer with `properties` in addition to the cluster's; the caller closes it."""
         return self._ports.kafka.writer(
             {**self._common, **properties, "error_cb": self._reasons.note}
         )
@@ -331,11 +328,11 @@ class Cluster:
 
     @contextmanager
     def errors(self, action: str) -> Iterator[None]:
-        """Raise AdminError, with what the brokers said, in place of KafkaFailure."""
+        """Turn KafkaFailure into AdminError, with the brokers' reasons."""
         try:
             yield
         except KafkaFailure as failure:
-            self._admin.poll(0)  # hands over what it noted of its connections
+            self._admin.poll(0)  # reports its connection errors
             if failure.code in SILENT and not self._has_answered:
                 where = f"{self.bootstrap_servers} within {FIRST_ANSWER_S:g} s"
                 why = f": {self._reasons.last}" if self._reasons.last else ""

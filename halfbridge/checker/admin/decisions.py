@@ -1,14 +1,8 @@
-"""`tx commit` and `tx rollback`: an operator's decisions, written to the op topic and read back.
+"""`tx commit` and `tx rollback`: write an operator's decisions, and read back which decision won.
 
-For each decision: the audit topic has the intention, then the fence has its row, then the op is
-stored, then the op topic is read to see which decision is the first. A command that dies between
-two of these steps leaves a transaction that is undecided, or decided: the command may be repeated.
-
-Finds what an operator wants to decide, and how far the op topic was read for it.
-
-What an operator asks for, why that may be refused, and what it would do. Pure.
-
-Which decision of a transaction is the first in op order, by the rules of the daemon.
+For each decision, in this order: the intention is stored in the audit topic, the fence row is
+written, the op is stored, and the op topic is read to find the first decision. A command that dies
+in between leaves the transaction undecided or decided, and may be repeated.
 """
 
 from __future__ import annotations
@@ -84,7 +78,7 @@ class Decided(NamedTuple):
         undecided: The transaction as it was found.
         outcome: DONE: this decision is the first. OVERRULED: another one is. FAILED: nothing was
             written. IN_DOUBT: not known.
-        offset: Of the op; None: not known, or none was written.
+        offset: Op offset; None: not known, or none was written.
         first: The first decision; None: not known.
         detail: What went wrong; empty where nothing did.
     """
@@ -110,11 +104,11 @@ class Decider:
 
     Args:
         cluster: Where.
-        names: Of the installation.
+        names: The installation's topics.
         log: What operators did.
         appender: Writes the ops.
-        wish: What is decided.
-        fence: Of the local transactions; None: there is none, or the operator gave none.
+        wish: The wanted decision.
+        fence: The local transactions' fence; None: the operator gave none.
     """
 
     def __init__(
@@ -145,7 +139,7 @@ class Decider:
             pause_s: Between two decisions.
 
         Raises:
-            AdminError: the audit topic takes no record; what was decided before stands.
+            AdminError: the audit topic takes no record; earlier decisions remain.
         """
         decided: dict[Key, Decided] = {}
         sent: list[_Written] = []
@@ -196,7 +190,7 @@ class Decider:
         check_signer(self._cluster.signatures, undecided.producer_group, now_ms)
 
     def _ask_fence(self, undecided: Undecided) -> int:
-        """Return the message count of the op; make the fence say what the op says."""
+        """Return the op's message count; write the same decision to the fence."""
         count, fence = self._wish.message_count, self._fence
         if fence is None:
             return count
@@ -239,7 +233,7 @@ class Decider:
         return found
 
     def _first(self, partition: int, mine: Sequence[_Written], start: int) -> dict[Key, First]:
-        """Return the first decision of each transaction, up to what was written and beyond it."""
+        """Return the first decision of each transaction, read to the end of the written ops."""
         offsets = [each.offset for each in mine]
         known = [offset + 1 for offset in offsets if offset is not None]
         end = max(known, default=0)
@@ -264,7 +258,7 @@ class Decider:
 
 
 def op_ends(cluster: Cluster, names: TopicNames, partitions: Iterable[int]) -> dict[int, int]:
-    """Return how far the op partitions can be read: whoever reads them later reads so far."""
+    """Return the stable ends of op partitions: any later reader can read up to them."""
     places = [(names.op, number) for number in partitions]
     found = edges(cluster, places, Edge.STABLE_END)
     return {place[1]: end for place, end in found.items()}
@@ -280,8 +274,8 @@ def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> byt
     start, end = cluster.watermarks(*place)
     if not start <= at < end:
         raise AdminError(
-            f"the first half message of {undecided.id} has expired, so that nobody knows which"
-            " fence it has: decide without --fence-url"
+            f"the first half message of {undecided.id} has expired, so its fence is unknown:"
+            " decide without --fence-url"
         )
     for record in cluster.read(*place, start=at, end=at + 1):
         return next((value for name, value in record.headers if name == CONTEXT), None)
@@ -306,9 +300,9 @@ class Considered(NamedTuple):
 
     Attributes:
         transactions: As they were found.
-        ends: Pair -> op offset; no decision of theirs stands below it.
+        ends: Pair -> op offset; the transactions have no decision below it.
         matching: How many there are, with those beyond a limit.
-        stopped: Pairs of which nobody knows what is undecided.
+        stopped: Pairs whose undecided transactions are unknown.
     """
 
     transactions: Sequence[Undecided]
@@ -366,7 +360,7 @@ def _ends(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the operator asks for.
+    """The operator's request.
 
     Attributes:
         kind: COMMIT or ROLLBACK.
@@ -389,7 +383,7 @@ def refusal_of(undecided: Undecided, wish: Wish, *, force: bool) -> str:
 
     Args:
         undecided: As it was found.
-        wish: What the operator asks for.
+        wish: The operator's request.
         force: The operator knows that the producer is not at work, and what a COMMIT makes of a
             transaction without all of its messages.
     """
@@ -408,7 +402,7 @@ def refusal_of(undecided: Undecided, wish: Wish, *, force: bool) -> str:
 
 
 def effect_text(undecided: Undecided, wish: Wish) -> str:
-    """Return what a decision would do, as a sentence."""
+    """Return the effect of a decision as a sentence."""
     there, count = undecided.messages, wish.message_count
     if wish.kind is OpKind.ROLLBACK:
         return f"ROLLBACK delivers nothing of its {counted(there, 'message')}"

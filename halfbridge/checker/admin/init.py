@@ -1,14 +1,11 @@
-"""`checker init --partition P`: set a stopped partition anew, after looking at what was done.
+"""`checker init --partition P`: compute new offsets for a partition that stopped.
 
-Where a stopped partition may go on, from what stands in the log and what was delivered. Pure.
-
-A partition whose committed offsets cannot be trusted stops. What it had done can still be seen:
-every delivered record carries its transaction id, every dead letter its half message. The worker
-applies decisions in op order, so what was applied is a prefix of the op log, and O is its end.
-Where it is not (delivered records expired, an offset was set back by hand), no single offset is
-exact, and an operator must say what is worse: twice, or never.
-
-This judges by the table of halfbridge.serde.protocol and delivers nothing itself.
+A partition stops when its committed offsets cannot be trusted. Its past work is still visible:
+each delivered record carries its transaction id, and each dead letter its half message. The worker
+applies decisions in op order, so the applied decisions are a prefix of the op log, and O is the
+end of that prefix. If they are no prefix (delivered records expired, an offset was set back by
+hand), no offset is exact, and the operator chooses between duplicates and lost messages.
+`new_offsets` is pure, and nothing is delivered here.
 """
 
 from __future__ import annotations
@@ -54,10 +51,10 @@ class Choice(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
-    """What the operator asks for.
+    """The operator's request.
 
     Attributes:
-        partition: Of half and op topic.
+        partition: Partition of half and op topic.
         half_start: Half offset to read from; -1 for the log start.
         op_start: Op offset to read from; -1 for the log start.
         choice: Where no offset is exact.
@@ -101,7 +98,7 @@ def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) ->
 
 
 def find_offsets(cluster: Cluster, names: TopicNames, request: InitRequest) -> NewOffsets:
-    """Read the partition and what was delivered from it; return where it goes on."""
+    """Read the partition and the deliveries from it; return the new offsets."""
     partition = request.partition
     half_low, half_end = cluster.watermarks(names.half, partition)
     op_low, op_end = cluster.watermarks(names.op, partition)
@@ -177,7 +174,7 @@ def _evidence(cluster: Cluster, names: TopicNames, halves: list[HalfRead]) -> Ev
 
 
 def _delivered(cluster: Cluster, topic: str, wanted: set[str]) -> tuple[set[tuple[str, int]], int]:
-    """Return which messages stand in a real topic, and since when it is complete (ms)."""
+    """Return the messages in a real topic, and since when it is complete (ms)."""
     seen = cluster.describe([topic]).get(topic)
     if seen is None:
         return set(), _ALL_MAY_BE_GONE
@@ -232,11 +229,11 @@ def _says_of_a_decision(letter: LogRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What can be seen of what was applied.
+    """Traces of applied decisions.
 
     Attributes:
-        delivered: Transaction id and message index of what was found in real topics,
-            read_committed. The index tells a redelivered message from those of the life before.
+        delivered: Transaction id and message index of committed records in real
+            topics. The index distinguishes a redelivered message from those of the life before.
         dead: (transaction id, resume count) of the dead letters found.
         expired_before_ms: By real topic, the append time before which its records may be gone;
             topics that lost nothing are left out.
@@ -274,7 +271,7 @@ class NewOffsets:
 
 
 class _Transaction:
-    """What the log says of one transaction."""
+    """One transaction by the log."""
 
     __slots__ = (
         "count",
@@ -298,7 +295,7 @@ class _Transaction:
         self.state = State.UNDECIDED
         self.decided_at = -1
         self.decided_ms = -1
-        self.decided_to = -1  # half offset up to which the decision looked
+        self.decided_to = -1  # half offset up to which the decision covers messages
         self.count = COUNT_UNKNOWN  # of the messages that the decision covers
 
 
@@ -316,8 +313,8 @@ def new_offsets(
     Args:
         halves: The half partition's readable records, ascending, from its log start (or from
             below everything that is still undecided).
-        ops: The op partition's, likewise.
-        evidence: What was delivered and dead-lettered.
+        ops: The op partition's, in the same way.
+        evidence: Traces in real topics and in the dead-letter topic.
         half_end: End offset of the half partition when it was read.
         op_end: End offset of the op partition when it was read.
         choice: Between twice and never, where that is the question. With REFUSE the answer shows
@@ -417,7 +414,7 @@ def _next_op(
     first_missing = min((each.decided_at for each in missing.values()), default=op_end)
     if choice is not Choice.SKIP_UNDELIVERED:
         return first_missing
-    # Behind the last one that was applied, or may have been; what is missing above it is new.
+    # Begin after the last decision that was, or may have been, applied; later missing ones are new.
     last_done = max((visible[key].decided_at for key in found | uncertain), default=-1)
     above = (each.decided_at for each in missing.values() if each.decided_at > last_done)
     return min(above, default=op_end)
@@ -445,7 +442,7 @@ def _progress(
         ),
         default=next_op,
     )
-    # P behind what the decisions below O saw: what stands beyond it and is unreadable or late is
+    # P follows the records that decisions below O covered: unreadable and late records beyond P are
     # dead-lettered, perhaps a second time, rather than dropped. R at the end: no op applies
     # before all that was read here is known again.
     position = max(

@@ -1,9 +1,8 @@
-"""What operators do, in the audit topic: an action is stored there before it takes effect.
+"""The audit topic: each action of an operator is stored there before it takes effect.
 
-An action has two records: INTENDED, and after it how the action ended. A command that dies between
-the two leaves the first; whoever repeats the command makes another action.
-
-`transactions reject` and `accept`: the switch in the settings topic, set and read back.
+An action has two records: INTENDED, and later the outcome. A command that dies between them leaves
+only the first; a repeated command is another action. `set_switch` is the action that stops new
+transactions of all clients, or accepts them again.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 _PARTITION = 0  # the only one: the log has one order
-# The newest records that `read` looks at: a few seconds, however long the log is.
+# Newest records that `read` reads: a few seconds, however long the log is.
 READ_RECORDS_MAX = 1_000_000
 _PROBLEM_CHARS_MAX = 200
 
@@ -42,7 +41,7 @@ class OperatorLog:
 
     Args:
         cluster: Where.
-        names: Of the installation.
+        names: The installation's topics.
         appender: Writes the records.
         who: The operator.
     """
@@ -63,7 +62,7 @@ class OperatorLog:
 
         Args:
             action: In the words of the command, such as `tx commit`.
-            subject: What the action is done to.
+            subject: The object of the action.
             why: The operator's reason.
             before: How the subject is.
             after: How the subject is meant to be.
@@ -137,9 +136,9 @@ class KeptAction(NamedTuple):
     """A record of the audit topic.
 
     Attributes:
-        offset: Where the record stands.
+        offset: The record's offset.
         append_ms: When the broker stored the record, ms since 1970; 0: the broker does not say.
-        action: What the record says; None where that cannot be read.
+        action: The record's content; None if it cannot be decoded.
         problem: Why the record cannot be read; empty where it can.
     """
 
@@ -157,7 +156,7 @@ class ActionFilter:
         since_ms: Stored no earlier, ms since 1970.
         action: The action, or how it begins: `tx` means `tx commit` and `tx rollback`; empty: any.
         who: The operator; empty: any.
-        subject: What the action was done to; empty: any.
+        subject: The object of the action; empty: any.
         limit: The newest so many.
     """
 
@@ -192,9 +191,9 @@ def read(
 
     Args:
         cluster: Where.
-        names: Of the installation.
+        names: The installation's topics.
         wanted: Which.
-        on_left_out: Called with the number of older records that were not looked at.
+        on_left_out: Called with the number of older records that were not read.
 
     Raises:
         AdminError: no such topic, or not to be read; the operator acts.
@@ -254,7 +253,7 @@ class Turned(NamedTuple):
     Attributes:
         before: The switch as it was found.
         after: The switch as it was read back.
-        holds: Whether what was set holds; False: another operator set it since.
+        holds: Whether the new value is in force; False: another operator set the switch since.
     """
 
     before: TransactionsSwitch
@@ -263,7 +262,7 @@ class Turned(NamedTuple):
 
 
 def find_switch(cluster: Cluster, names: TopicNames) -> TransactionsSwitch:
-    """Return the switch as clients read it; where nobody set it, one that rejects nothing.
+    """Return the switch as clients read it; one that rejects nothing if it was never set.
 
     Raises:
         AdminError: no such topic, or not to be read; the operator acts.
@@ -280,7 +279,7 @@ def turn_switch(
     is_rejecting: bool,
     reason: str,
 ) -> Turned:
-    """Set the switch and read it back; what is done stands in the audit topic.
+    """Set the switch, record that in the audit topic, and read the switch back.
 
     Repeating it is harmless: the last record holds.
 
@@ -308,7 +307,7 @@ def turn_switch(
 
 
 def switch_word(switch: TransactionsSwitch) -> str:
-    """Return what a switch says, in one word."""
+    """Return the switch in one word."""
     return "rejecting" if switch.is_rejecting else "accepting"
 
 

@@ -1,4 +1,7 @@
-"""What the operator's commands read of a cluster: committed offsets, and records of a partition."""
+"""Reads committed offsets, and the records of a partition, for the operator's commands.
+
+`first_decisions` judges ops by the protocol's table, for all commands that need a winner.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import HalfMetadata, Op
     from halfbridge.serde.signatures import Verifier
 
-# Records at a time; the reader returns what is there, so fewer would cost calls.
+# Most records in one call; the reader returns the fetched ones, so fewer would cost calls.
 READ_BATCH = 10_000
 _READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
 

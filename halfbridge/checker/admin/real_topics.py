@@ -1,11 +1,7 @@
-"""Finds real topics that are missing, have too few partitions, or have a wrong setting.
+"""Finds why real topics take no messages: missing topics, wrong settings, lost partitions.
 
-What is wrong with the settings of topics while a worker runs. Pure.
-
-Two settings of half and op topic make what is read untrue: a pair stops for them. The others make a
-loss possible later on, or deliveries fail: they are told, and stop nothing.
-
-Where partitions are, which of them take no records now, and the commands that mend it.
+Two settings of half and op topic make their records unreliable (`cleanup.policy`,
+`message.timestamp.type`): the daemon stops a pair for them. Other wrong settings are only reported.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def create_command(topic: str, bootstrap_servers: str = "", prefix: str = "") -> str:
-    """Return the command that creates a real topic, with options for what is given."""
+    """Return the command that creates a real topic."""
     servers = f" --bootstrap-servers {bootstrap_servers}" if bootstrap_servers else ""
     option = f" --topic-prefix {prefix}" if prefix else ""
     return f"halfbridge topics create {shlex.quote(topic)} --type transaction{servers}{option}"
@@ -54,7 +50,7 @@ class RealTopics:
 
     Args:
         cluster: Where they are.
-        names: Of the installation.
+        names: The installation's topics.
     """
 
     def __init__(self, cluster: Cluster, names: TopicNames) -> None:
@@ -141,7 +137,7 @@ SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Flaws:
-    """What was found.
+    """Faults of topic settings.
 
     Attributes:
         stopping: Settings that no pair may be served with.
@@ -161,10 +157,10 @@ def find_flaws(
     transaction_age_ms_max: int,
     bootstrap_servers: str,
 ) -> Flaws:
-    """Return what is wrong with `known`.
+    """Return the faults of `known`.
 
     Args:
-        names: Of this installation.
+        names: The installation's topics.
         known: Topic -> its settings; a setting that could not be read is empty.
         transaction_age_ms_max: The daemon's setting: what half and op topic must keep.
         bootstrap_servers: For the commands that mend.
@@ -292,7 +288,7 @@ def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> N
 
     Args:
         topic: The real topic.
-        partition: Of the half message; negative: by the key.
+        partition: The half message's; negative: by the key.
         count: Partitions of the topic; 0: the topic does not exist, or the key is not known.
         key: Key of the message.
     """

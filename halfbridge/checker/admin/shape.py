@@ -98,11 +98,11 @@ class Problem:
 
     Attributes:
         subject: The topic, or topic and partition.
-        what: What is wrong, one sentence.
+        what: The fault, one sentence.
         fix: The command that corrects it.
         blocking: False for advice.
         setting: Kafka's name of the topic's setting that it is about; empty for others.
-        code: Of the finding that `halfbridge doctor` makes of it.
+        code: Code of doctor's finding for it.
     """
 
     subject: str
@@ -218,13 +218,13 @@ def _wanted(
 
 
 def _manifest(names: TopicNames) -> TopicShape:
-    """Return the manifest topic: what it forgets would be published twice."""
+    """Return the manifest topic, without retention: an expired batch would be published twice."""
     rules = {"max.message.bytes": (Rule.AT_LEAST, False)}
     return TopicShape(names.manifest, MANIFEST_PARTITIONS, _wanted(manifest_settings(), rules))
 
 
 def _advised(topic: str, partitions: int, settings: Mapping[str, str]) -> TopicShape:
-    """Return a topic without which the daemon works: what is wrong with the topic is advice."""
+    """Return an optional topic of the daemon: its faults are advice."""
     rules = {
         "retention.ms": (Rule.AT_LEAST_OR_UNLIMITED, False),
         "max.message.bytes": (Rule.AT_LEAST, False),
@@ -236,7 +236,7 @@ def _advised(topic: str, partitions: int, settings: Mapping[str, str]) -> TopicS
 def setting_problems(
     shape: TopicShape, topic: SeenTopic, *, bootstrap_servers: str
 ) -> list[Problem]:
-    """Return what is wrong with the settings of one topic."""
+    """Return the faults of one topic's settings."""
     problems = []
     for wanted in shape.settings:
         actual = topic.settings.get(wanted.key, "")

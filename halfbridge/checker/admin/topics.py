@@ -1,10 +1,7 @@
-"""`topics create` and `topics check`: make what is missing, report what differs, alter nothing.
+"""Creates and checks the topics of an installation: `topics create` and `topics check`.
 
-How long retention leaves what is still needed of each partition pair.
-
-An installation's topics as an operator reads them: internal ones, real ones with a type.
-
-`topics create NAME --type`: a real topic with a type, told to clients in the settings topic.
+Existing topics are never altered here: differences are reported with the command that removes them.
+`topics create NAME --type` also creates a real topic and writes its type to the settings topic.
 """
 
 from __future__ import annotations
@@ -58,13 +55,13 @@ def _none(_topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a command did and found.
+    """The result of a command.
 
     Attributes:
         created: Topics made.
         grown: Topics that got more partitions.
         initialised: Partitions that got their first offsets.
-        problems: What is left to an operator.
+        problems: Faults that an operator must correct.
         retention_left_s: Seconds until retention deletes the first record that is needed, of all
             partitions; None: nothing is needed, or kept for ever.
     """
@@ -103,14 +100,14 @@ def plan_layout(
 def create_topics(
     cluster: Cluster, names: TopicNames, layout: Layout, *, grow: bool = False
 ) -> Report:
-    """Make the missing topics and first offsets; return what was done and what differs.
+    """Create the missing topics and first offsets; return these and the differences.
 
     Running it twice does nothing more. An existing topic is never altered, but for `grow`.
 
     Args:
         cluster: Where.
-        names: Of this installation.
-        layout: What is wanted.
+        names: The installation's topics.
+        layout: The wanted topics.
         grow: Bring op and half topic to `layout.partitions`, the op topic first.
 
     Raises:
@@ -143,9 +140,9 @@ def check_topics(
 
     Args:
         cluster: Where.
-        names: Of this installation.
-        layout: What is wanted; check topics of other producer groups are looked at too.
-        is_real: Whether transactions deliver to a topic: its limit of sizes is looked at.
+        names: The installation's topics.
+        layout: The wanted topics; check topics of other producer groups are checked too.
+        is_real: Whether transactions deliver to a topic: its size limit is checked.
     """
     known = cluster.topics()
     groups = dict.fromkeys((*layout.producer_groups, *names.groups_of(known)))
@@ -178,7 +175,7 @@ def common_partitions(cluster: Cluster, names: TopicNames) -> int:
 
 
 def _beside_what_is_there(cluster: Cluster, names: TopicNames, layout: Layout) -> Layout:
-    """Return `layout` with room, in what holds copies, for what the half topic takes."""
+    """Return `layout` with topics of copies that take every record of the half topic."""
     half = cluster.describe((names.half,)).get(names.half)
     limit = "" if half is None else half.settings.get("max.message.bytes", "")
     if not limit.isdecimal():
@@ -205,7 +202,7 @@ def _grow(cluster: Cluster, names: TopicNames, layout: Layout) -> tuple[str, ...
             f" at partitions without offsets; running: {', '.join(members)}. Stop it, run this"
             " again, then restart daemon and producers"
         )
-    for topic in short:  # the op topic stands first
+    for topic in short:  # the op topic is first
         cluster.grow(topic, partitions=layout.partitions)
     return tuple(short)
 
@@ -214,7 +211,7 @@ def _commit_first_offsets(cluster: Cluster, names: TopicNames) -> tuple[int, ...
     """Commit the start for every pair that was never used and has no offsets; return which.
 
     Raises:
-        AdminError: a daemon runs, and its group takes offsets from nobody else; the operator stops
+        AdminError: a daemon runs, so its group accepts no other commits; the operator stops
             the daemon first.
     """
     new = [
@@ -352,11 +349,12 @@ class ListedTopic:
     """One topic.
 
     Attributes:
-        name: Of the topic.
-        use: What is written there: "half", "op", "dead letters", "check", "settings", "audit" or
+        name: The topic's name.
+        use: The records in it: "half", "op", "dead letters", "check", "settings", "audit" or
             "manifests"; for a real topic its type, "transaction" or "plain".
         partitions: Number of partitions.
-        retention_ms: How long records are kept, as Kafka says it, with -1 for ever; None: not told.
+        retention_ms: How long records are kept, -1: for ever; None: the brokers do not
+            report it.
         is_compacted: The newest record of each key is kept for ever.
         problems: How many problems are about this topic or a partition of it.
     """
@@ -444,7 +442,7 @@ class Typed(NamedTuple):
 def create_real_topic(
     cluster: Cluster, names: TopicNames, log: OperatorLog, appender: Appender, wanted: RealTopic
 ) -> Typed:
-    """Make the topic unless it exists, and tell clients its type.
+    """Create the topic unless it exists, and write its type to the settings topic.
 
     Repeating it is harmless: the last record of a topic holds.
 

@@ -76,7 +76,7 @@ def letter_json(letter: Letter, mark: DeadMark | None) -> dict[str, Any]:
 
 
 def mark_json(mark: DeadMark) -> dict[str, Any]:
-    """Return what was done about a letter."""
+    """Return the state of a letter, as JSON values."""
     return {
         "action": mark.action.value,
         "resume_count": mark.resume_count,
@@ -111,7 +111,7 @@ def exported(transaction: DeadTransaction, looked: Looked) -> dict[str, Any]:
 
 
 def told_json(told: Told) -> dict[str, Any]:
-    """Return what was done about a transaction, or would be."""
+    """Return the (planned) change to a transaction, as JSON values."""
     transaction = told.transaction
     common = {
         "id": transaction.name,
@@ -124,7 +124,7 @@ def told_json(told: Told) -> dict[str, Any]:
 
 
 def given(line: str) -> tuple[tuple[str, int], Given]:
-    """Return the message of a line: its transaction id and index, and what it is.
+    """Return the message of an exported line, with its transaction id and index.
 
     Raises:
         DecodeError: the line is no message as `exported` writes it; the operator corrects it.

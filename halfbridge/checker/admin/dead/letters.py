@@ -1,16 +1,8 @@
-"""One record of the dead-letter topic, as an operator's command reads it. Pure.
+"""Dead letters by transaction, with their marks, and whether each letter is genuine. Pure.
 
-Whoever may write to the topic may write anything there: what is read here is a claim, until
-`evidence` has compared it with the half record and the op that it names.
-
-Whether a dead letter says the truth: it is compared with the records that it names. Pure.
-
-A dead letter is written by the daemon, but whoever may write to the dead-letter topic may write one
-too. A forged letter that is redelivered unseen has a message delivered that was rolled back.
-
-Dead letters by transaction, with what was done about each. Pure.
-
-What an operator chose to do about dead letters. Pure.
+The daemon writes dead letters, but everybody with WRITE on the topic can write forged ones. A
+letter is therefore a claim until it has been compared with the half record and the op that it
+names: a redelivered forgery could deliver a message that was rolled back.
 """
 
 from __future__ import annotations
@@ -46,7 +38,7 @@ _DECIDED_BY = {
 
 
 class LetterPlace(NamedTuple):
-    """Where a dead letter stands in the dead-letter topic."""
+    """A position in the dead-letter topic."""
 
     partition: int
     offset: int
@@ -64,7 +56,7 @@ class Letter(NamedTuple):
     """A dead letter without its body.
 
     Attributes:
-        place: Where the letter stands.
+        place: The letter's position.
         stored_ms: Its record's timestamp.
         dead: The content of RMQ_DEAD.
         half: The content of RMQ_HALF; None where that cannot be read.
@@ -97,7 +89,7 @@ class Letter(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A mark, and where it stands."""
+    """A mark and its position."""
 
     place: LetterPlace
     said: DeadMark
@@ -109,7 +101,7 @@ class Mark(NamedTuple):
 
 
 def parse_record(record: LogRecord) -> Letter | Mark | None:
-    """Return what a record of the dead-letter topic is; None: neither a letter nor a mark."""
+    """Return a record of the dead-letter topic as a letter or a mark; None: it is neither."""
     if not record.headers:
         return None
     place = LetterPlace(record.partition, record.offset)
@@ -143,7 +135,7 @@ def _half_of(record: LogRecord) -> tuple[HalfMetadata | None, str, int]:
 
 
 class Source(NamedTuple):
-    """What stands at a place that a letter names.
+    """The record at a position that a letter names.
 
     Attributes:
         record: None where there is no record.
@@ -155,7 +147,7 @@ class Source(NamedTuple):
 
 
 class Standing(Enum):
-    """What is known of a letter."""
+    """Whether a letter is genuine."""
 
     PROVEN = "proven"
     DELETED = "the half record or the op that it names was deleted by retention"
@@ -166,7 +158,7 @@ _WORST_FIRST = (Standing.FORGED, Standing.DELETED, Standing.PROVEN)
 
 
 class Looked(NamedTuple):
-    """A letter with what it names.
+    """A letter with the records that it names.
 
     Attributes:
         letter: The letter.
@@ -188,13 +180,13 @@ def look_at(
     op: Source,
     verifier: Verifier | None = None,
 ) -> Looked:
-    """Return what is known of a letter.
+    """Return whether a letter is genuine.
 
     Args:
         letter: The letter.
-        body: What the letter holds; None: it is a stub, and its half record is returned.
-        half: What stands where the letter says that its record stands.
-        op: What stands where the letter says that the op stands; nothing where it names none.
+        body: The letter's message; None: it is a stub, and its half record is returned.
+        half: The record at the half offset that the letter names.
+        op: The record at the op offset that the letter names; nothing if it names none.
         verifier: Judges the signatures of both; None: every record is believed.
     """
     stands = half.record
@@ -263,7 +255,7 @@ _NEVER_AGAIN = frozenset((DeadReason.INVALID, DeadReason.TOO_LARGE))
 
 
 class Key(NamedTuple):
-    """One life of a transaction: what the ledger of one pair knows as a transaction."""
+    """One life of a transaction, which is one entry of a pair's ledger."""
 
     transaction_id: str
     resume_count: int
@@ -286,7 +278,7 @@ class DeadTransaction:
     Attributes:
         key: Whose they are; without a transaction id, one letter whose RMQ_HALF cannot be read.
         letters: In the order of their messages' indices, then of the half offsets.
-        marks: What was done about letters, by their place.
+        marks: Marks of letters, by the letters' positions.
     """
 
     key: Key
@@ -318,7 +310,7 @@ class DeadTransaction:
 
     @property
     def state(self) -> str:
-        """Return OPEN, PARTLY, or what was done about the last of the letters."""
+        """Return OPEN, PARTLY, or the state of the letter that was settled last."""
         if not self.marks:
             return "OPEN"
         if self.open_letters:
@@ -327,7 +319,7 @@ class DeadTransaction:
 
     @property
     def remedy(self) -> Remedy:
-        """Return what the command for the open letters is; EXPORT where nothing else is left."""
+        """Return the command for the open letters; EXPORT if no other is possible."""
         letters = self.open_letters or self.letters
         decisions = {each.decision for each in letters}
         if not self.key.transaction_id or any(each.reason in _NEVER_AGAIN for each in letters):
@@ -352,7 +344,7 @@ class DeadTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which transactions a command is about; what is empty or None excludes nothing.
+    """Selects transactions; an empty or None field excludes none.
 
     Attributes:
         ids: Names of transactions (`DeadTransaction.name`).
@@ -384,7 +376,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Found:
-    """What was read of the dead-letter topic so far. Mutable: more may be read and added.
+    """The part of the dead-letter topic that was read so far. Mutable: more may be added.
 
     Attributes:
         strange: Records that are neither letters nor marks.
@@ -405,7 +397,7 @@ class Found:
         if read is None:
             self.strange += 1
         elif isinstance(read, Mark):
-            # The first mark stands. There is no second one, but for a stranger's.
+            # The first mark counts. Only a stranger writes a second one.
             self._marks.setdefault((read.about, read.said.transaction_id), read.said)
             self._note_life(read.said.transaction_id, read.said.resume_count)
         else:
@@ -454,7 +446,7 @@ class Found:
         return upto
 
     def count_below(self, upto: dict[int, int]) -> int:
-        """Return how many letters stand below these offsets."""
+        """Return how many letters are below these offsets."""
         return sum(
             each.place.offset < upto.get(each.place.partition, 0) for each in self._every_letter()
         )
@@ -524,13 +516,13 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the operator chose.
+    """The operator's choice.
 
     Attributes:
         remedy: RESUME or REDELIVER.
         messages: Only messages with these indices; empty: the whole transaction.
         given: (transaction id, message index) -> message from a file.
-        accept_partial: Deliver what is there of a transaction with a gap.
+        accept_partial: Deliver the existing messages of a transaction with a gap.
         accept_duplicates: Deliver late messages that may have been delivered.
         accept_unverified: Believe letters whose half record or op was deleted.
     """

@@ -1,7 +1,4 @@
-"""What a resume or a redelivery writes for one transaction, or why it must not. Pure.
-
-Why the messages of a transaction must not be stored again, and what an operator can do. Pure.
-"""
+"""Computes the records that resume or redeliver a transaction, or why none may be written. Pure."""
 
 from __future__ import annotations
 
@@ -51,16 +48,16 @@ class NewHalf(NamedTuple):
 
 
 class NewLife(NamedTuple):
-    """What one kafka_txn writes for a transaction.
+    """The records that one kafka_txn writes for a transaction.
 
     Attributes:
         key: The life that the dead letters are of.
-        action: What the marks say.
+        action: The action in the marks.
         halves: In the order of their message indices.
-        message_count: Of the OPERATOR's COMMIT: COUNT_UNKNOWN where an index is missing. Of no
+        message_count: The OPERATOR's COMMIT's: COUNT_UNKNOWN where an index is missing. Of no
             meaning for a resume, which writes no op.
         marked: The letters to mark, duplicates included.
-        resume_count: Of the new life.
+        resume_count: The new life's.
     """
 
     key: Key
@@ -82,7 +79,7 @@ class NewLife(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why nothing is written for a transaction, and what the operator can do."""
+    """Why nothing is written for a transaction, and the operator's next step."""
 
     key: Key
     why: str
@@ -103,7 +100,7 @@ def chosen_letters(transaction: DeadTransaction, choice: Choice) -> tuple[Letter
         return Refusal(
             transaction.key,
             f"{reasons}: a change event of {source}, which belongs to no message transaction:"
-            " correct the mapping or the topic, write the message anew, then use `dead purge`",
+            " correct the mapping or the topic, send the message again, then use `dead purge`",
         )
     hints = {
         Remedy.RESUME: "its dead letters are of a DISCARD: use `dead resume`",
@@ -120,9 +117,9 @@ def plan_life(
 
     Args:
         transaction: The transaction.
-        looked: Its chosen letters, at least one, with what they name.
-        choice: What the operator chose.
-        resume_count: Of the new life.
+        looked: Its chosen letters, at least one, with the records that they name.
+        choice: The operator's choice.
+        resume_count: The new life's.
     """
     key = transaction.key
     messages = _messages(key, looked, choice)
@@ -204,14 +201,14 @@ def objection(
     choice: Choice,
     resume_count: int,
 ) -> str:
-    """Return why nothing may be written, and what the operator can do; empty if all is well.
+    """Return why nothing may be written, and the operator's next step; empty if all is well.
 
     Args:
         transaction: The transaction.
         messages: Message index -> what would be stored, ascending.
-        looked: The chosen letters, with what they name.
-        choice: What the operator chose.
-        resume_count: Of the new life.
+        looked: The chosen letters, with the records that they name.
+        choice: The operator's choice.
+        resume_count: The new life's.
     """
     return (
         _not_believed(looked, choice)

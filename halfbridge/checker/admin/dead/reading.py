@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.serde.topics import TopicNames
 
-# Offsets that are read together although nobody asked for those between: a reader of its own costs
+# A gap between wanted offsets up to which they are read together: a separate reader costs
 # as much as some hundreds of records.
 _RUN_GAP_MAX = 200
 _TELL_EVERY = 10_000
@@ -36,11 +36,11 @@ class DeadTopic:
 
     Args:
         cluster: Where it is.
-        names: Of the installation.
-        told: Is called with a line about the progress.
+        names: The installation's topics.
+        told: Called with a line of progress.
 
     Attributes:
-        found: What was read so far.
+        found: The part that was read so far.
         starts: Partition -> log start, when the partition was read last.
         ends: Partition -> offset below which all was read.
     """
@@ -70,7 +70,7 @@ class DeadTopic:
         return range(count)
 
     def read_on(self, ends: Mapping[int, int] | None = None) -> None:
-        """Read what was not read yet.
+        """Read the new records.
 
         Args:
             ends: Partition -> offset to read to; None: to the ends of now.
@@ -92,7 +92,7 @@ class DeadTopic:
 
 
 def look(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> list[Looked]:
-    """Return letters with their bodies, and with what is known of each, in the given order.
+    """Return letters with their bodies and standing, in the given order.
 
     Letters that name another topic than the installation's half or op topic name nothing.
 
@@ -128,7 +128,7 @@ def look(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> list
 def read_at(
     cluster: Cluster, topic: str, places: Iterable[LetterPlace]
 ) -> dict[LetterPlace, Source]:
-    """Return what stands at some offsets of a topic; of a place that never was, nothing.
+    """Return the records at some offsets of a topic; none for offsets that never existed.
 
     Raises:
         AdminError: a partition cannot be read.
@@ -166,7 +166,7 @@ def _runs(offsets: Sequence[int]) -> list[list[int]]:
 
 
 def _body(letter: Letter, stored: Source) -> Body | None:
-    """Return what a letter holds; None of a stub.
+    """Return a letter's message; None for a stub.
 
     Raises:
         AdminError: the letter was deleted since it was read.

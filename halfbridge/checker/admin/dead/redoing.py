@@ -1,8 +1,7 @@
-"""Resumes and redelivers transactions, whole and in the order of their decisions.
+"""The commands that change dead letters: resume and redeliver transactions, and purge.
 
-Gives dead letters up, and deletes what is dealt with from the start of each partition.
-
-What the commands for dead letters share: what an operator orders, and who writes.
+Transactions are written whole, in the order of their decisions. A purge gives letters up, and
+deletes settled records from the start of each partition.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ BATCH_TRANSACTIONS_MAX = 100
 
 
 class Told(NamedTuple):
-    """What is meant to be done about a transaction, or was done.
+    """A change to a transaction, planned or done.
 
     Attributes:
         transaction: The transaction, as it was before.
-        resume_count: Of the new life; -1: none.
-        indices: Of the messages.
+        resume_count: The new life's; -1: none.
+        indices: The messages' indices.
         refusal: Why nothing is done; empty where something is.
     """
 
@@ -60,14 +59,14 @@ def redo(
     choice: Choice,
     agrees: Callable[[Sequence[Told]], bool],
 ) -> list[Told]:
-    """Resume or redeliver transactions; return what was done, or would be.
+    """Resume or redeliver transactions; return the changes, planned with `dry_run`.
 
     Each kafka_txn holds whole transactions.
 
     Args:
-        letters: Of the installation.
+        letters: The installation's dead letters.
         order: Which transactions, how fast, who and why.
-        choice: What is done.
+        choice: The operator's choice.
         agrees: Is shown what would be done before anything is written; False: do nothing.
 
     Raises:
@@ -153,7 +152,7 @@ def _logged(
     action: str,
     planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]],
 ) -> Iterator[None]:
-    """Store in the audit topic what is intended, and how it ended."""
+    """Store the intention, and later the outcome, in the audit topic."""
     intended: list[OperatorAction] = [
         acting.log.record(
             f"dead {action}",
@@ -208,7 +207,7 @@ BATCH_MAX = 1_000
 
 
 class Purged(NamedTuple):
-    """What a purge does.
+    """The effect of a purge.
 
     Attributes:
         given_up: Transactions with open letters, which are marked as given up.
@@ -228,16 +227,16 @@ def purge(
     *,
     gives_up: bool,
 ) -> Purged | None:
-    """Give up letters, and delete what is dealt with from the start of each partition.
+    """Give up letters, and delete settled records from the start of each partition.
 
     Args:
-        letters: Of the installation.
+        letters: The installation's dead letters.
         order: Which transactions, who and why.
         agrees: Is shown what would be done before anything is done.
         gives_up: Mark the open letters of the transactions that the order names.
 
     Returns:
-        What was done, or would be; None: the operator did not agree.
+        The effect, planned with `dry_run`; None: the operator did not agree.
 
     Raises:
         AdminError: the same order may be given again.
@@ -307,7 +306,7 @@ def _purged(letters: DeadLetters, given_up: tuple[DeadTransaction, ...]) -> Purg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the operator orders.
+    """The operator's order.
 
     Attributes:
         wanted: Which transactions.
@@ -315,7 +314,7 @@ class Order:
         rate: The most transactions a second.
         who: Who acts.
         why: The operator's reason.
-        dry_run: Only tell what would be done.
+        dry_run: Only report the effect.
     """
 
     wanted: Wanted
@@ -327,12 +326,12 @@ class Order:
 
 
 class Acting(NamedTuple):
-    """What a command that changes something needs.
+    """The context of a command that changes something.
 
     Attributes:
         writer: Writes kafka_txns.
         log: The audit topic.
-        order: What the operator orders.
+        order: The operator's order.
     """
 
     writer: DeadWriter
@@ -345,13 +344,13 @@ class DeadLetters:
 
     Args:
         cluster: Where they are.
-        names: Of the installation.
-        told: Is called with lines about the progress.
+        names: The installation's topics.
+        told: Called with lines of progress.
 
     Attributes:
         cluster: Where they are.
-        names: Of the installation.
-        told: Is called with lines about the progress.
+        names: The installation's topics.
+        told: Called with lines of progress.
         topic: The dead-letter topic.
     """
 
@@ -362,7 +361,7 @@ class DeadLetters:
         self.topic = DeadTopic(cluster, names, told)
 
     def find(self, wanted: Wanted) -> list[DeadTransaction]:
-        """Read the topic to its end, and return what is wanted, in the order of the decisions."""
+        """Read the topic to its end; return the wanted transactions in the order of decisions."""
         self.topic.read_on()
         return self.topic.found.transactions(wanted)
 
@@ -384,6 +383,6 @@ class DeadLetters:
 
 
 def standing_before(transaction: DeadTransaction) -> str:
-    """Return what the audit topic says of a transaction before something is done about it."""
+    """Return a transaction's state for the audit topic, before it changes."""
     reasons = ", ".join(each.value for each in transaction.reasons)
     return f"{len(transaction.letters)} dead letters, {reasons}, {transaction.state}"

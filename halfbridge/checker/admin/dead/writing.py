@@ -1,4 +1,4 @@
-"""Writes lives and marks, each kafka_txn whole or not at all, and fences whoever did so before."""
+"""Writes resumed lives and marks in kafka_txns; fences an earlier command that did so."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.topics import TopicNames
 
-# What one kafka_txn holds, one transaction more than that at most: readers of half, op and
+# Size of one kafka_txn, which one transaction may exceed: readers of half, op and
 # dead-letter partitions wait while it is open.
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 4 * 1024 * 1024
@@ -49,7 +49,7 @@ class DeadWriter:
 
     Args:
         cluster: Where.
-        names: Of the installation.
+        names: The installation's topics.
         actor: Who acts, for ops and marks.
         reason: Why, for ops and marks.
     """
@@ -57,7 +57,7 @@ class DeadWriter:
     def __init__(self, cluster: Cluster, names: TopicNames, *, actor: str, reason: str) -> None:
         self._clock, self._names = cluster.ports.clock, names
         self._signatures = cluster.signatures
-        # The op has to fit into OP_BYTES_MAX beside an id of 3,000 bytes.
+        # With an id of 3,000 bytes the op must still fit into OP_BYTES_MAX.
         self._actor = shortened(actor, ACTOR_BYTES_MAX)
         self._reason = shortened(reason, REASON_BYTES_MAX)
         self._acknowledgements = Acknowledgements(cluster.ports.run.current)
@@ -249,11 +249,11 @@ class DeadWriter:
         if failure.code in PRODUCER_FENCED:
             return AdminError(
                 f"cannot {action}: another operator's command took over (transactional id"
-                f" {self._names.dead_letters_id}); what it did is marked, so run this again"
+                f" {self._names.dead_letters_id}); its work is marked, so run this again"
                 " when it has ended"
             )
         return AdminError(
-            f"cannot {action}: {failure}; what was committed is marked, so the same command may be"
+            f"cannot {action}: {failure}; committed work is marked, so the same command may be"
             " run again. Check that the brokers run, and the rights to write to half, op and"
             f" dead-letter topic and to the transactional id {self._names.dead_letters_id}"
         )

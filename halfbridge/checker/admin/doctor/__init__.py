@@ -1,5 +1,5 @@
-"""`halfbridge doctor`: what is wrong with an installation, and the command that mends it.
+"""`halfbridge doctor`: find faults of an installation, and the command that removes each.
 
-`gather` asks brokers and this machine, all at once and with a time-out; `judge` is pure and makes
-findings of the answers; `codes` says what each finding means.
+`gather` asks brokers and this machine in parallel, with a time-out. `judge` is pure and turns the
+answers into findings. `facts` defines both.
 """

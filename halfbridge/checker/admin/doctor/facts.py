@@ -1,10 +1,6 @@
-"""What is known of an installation and of this machine, before anything is judged.
+"""The facts that doctor collects, its findings and their codes, and the file for a report.
 
-The findings of `halfbridge doctor`: how bad each is, and what it means.
-
-Asks this machine and this Python.
-
-A file for a report: everything that a maintainer needs, without payloads and secrets.
+The report leaves out payloads and secrets.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Stall(NamedTuple):
-    """A partition whose last stable offset stands below its end, and did not move.
+    """A partition whose last stable offset is below its end, and did not move.
 
     Attributes:
         offset: The last stable offset: the first record of the open kafka_txn.
@@ -58,7 +54,7 @@ class BornClock(NamedTuple):
 
     Attributes:
         lag_ms: Least of (append time - born timestamp): negative where a client's clock is ahead.
-        records: Half records that were looked at.
+        records: Number of half records that were read.
     """
 
     producer_group: str
@@ -73,7 +69,7 @@ class NotBelieved(NamedTuple):
         role: Who wrote them: clients of the group, the daemon (copies), or operators.
         records: How many of the newest ones.
         newest_ms: Append time of the last one.
-        why: What is wrong with the last one.
+        why: Why the last one is refused.
         demanded_from_ms: First append time of a record that must be signed.
     """
 
@@ -89,8 +85,8 @@ class PlainRecords(NamedTuple):
     """Records of a transaction topic that the daemon did not write.
 
     Attributes:
-        partition, offset: Of the last one that was seen.
-        records: How many of the records that were looked at.
+        partition, offset: Position of the last one.
+        records: How many of the records that were read.
     """
 
     topic: str
@@ -182,7 +178,7 @@ class Host(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """Answers; what nobody answered keeps its default, and stands in `silent`.
+    """The answers; unanswered questions keep their defaults and are listed in `silent`.
 
     Attributes:
         asked_at_ms: When, by this machine's clock.
@@ -200,7 +196,7 @@ class Facts:
         stalls: Partitions whose readers are held back.
         away: Partitions, of internal topics and of known real ones, that take no records.
         delayed: What committed transactions wait for.
-        damaged: Pair -> the record that ends whoever reads it.
+        damaged: Pair -> the record that aborts every reader.
         plain: Transaction topics to which somebody else writes.
         clocks: Clients' clocks, by producer group.
         newest_ms: Newest append time of the half topic; -1: none.
@@ -256,7 +252,7 @@ class Finding:
     Attributes:
         severity: How bad it is.
         code: Key of MEANINGS.
-        what: What is wrong, in one line.
+        what: The fault, in one line.
         mend: A command that mends it, or that shows what to mend.
     """
 
@@ -266,8 +262,8 @@ class Finding:
     mend: str
 
 
-# Code -> severity and what it means. A finding made of a problem of `topics check` that is advice
-# only is a NOTE, whatever stands here.
+# Code -> severity and meaning. A finding made of a problem of `topics check` that is advice
+# only is a NOTE, whatever the severity here.
 MEANINGS: dict[str, tuple[Severity, str]] = {
     "unreachable": (Severity.ERROR, "no broker answers; nothing else was asked"),
     "not-told": (Severity.WARNING, "a question was not answered: its findings are not known"),
@@ -338,7 +334,7 @@ def finding(code: str, what: str, mend: str) -> Finding:
     return Finding(MEANINGS[code][0], code, what, mend)
 
 
-# Rooms of the package, each of which another package or a directory may stand in for.
+# Rooms of the package, each of which another package or directory may shadow.
 _ROOMS = ("serde", "bridge", "checker")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _MEMINFO = Path("/proc/meminfo")
@@ -347,7 +343,7 @@ _PACKAGE = Path(__file__).parents[3]
 
 
 def host_facts() -> Host:
-    """Return what is known of this machine; what it does not tell is left out."""
+    """Return facts of this machine, as far as it reports them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files_max = 0 if soft == resource.RLIM_INFINITY else soft
     return Host(memory_bytes(), files_max, foreign_modules(), client_versions())
@@ -384,9 +380,9 @@ def foreign_modules(package: Path | None = None) -> dict[str, str]:
     return found
 
 
-# Of a Kafka property the name is told, and never the value: many hold a secret in some set-up.
+# A Kafka property is reported by name, without its value: many contain a secret in some set-up.
 HIDDEN = "(hidden)"
-# Brokers' settings that are told: those that findings look at.
+# Brokers' settings in the report: those that findings use.
 _BROKER_SETTINGS = ("timeout.ms", "retention.minutes", "version", "min.isr", "replication.factor")
 
 

@@ -1,9 +1,7 @@
-"""Asks brokers about an installation, all at once; changes nothing.
+"""Asks brokers about an installation, all questions in parallel; changes nothing.
 
-Rights are tried: brokers are asked what this principal may do, and a transactional id of the
-daemon's is taken, one that no worker has (`<prefix>halfbridge-doctor`).
-
-Questions that are asked all at once, each answered or given up by one deadline.
+Rights are tried: brokers are asked for the rights of this principal, and a producer with the
+transactional id `<prefix>halfbridge-doctor`, which no worker uses, is initialised.
 """
 
 from __future__ import annotations
@@ -59,13 +57,13 @@ REAL_TOPICS_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for beyond the daemon's settings.
+    """Options beyond the daemon's settings.
 
     Attributes:
         producer_groups: Groups that need a check topic; others are found by their topics.
-        real_topics: Real topics beside those of the policy.
+        real_topics: Real topics in addition to the policy's.
         client_kafka: Properties of a client's principal; None: its rights are not tried.
-        principals: Of daemon and client, for the commands that grant.
+        principals: The daemon's and the client's, for the commands that grant rights.
         policy_topics: Topics that the policy names without a pattern.
         timeout_s: For all questions together.
     """
@@ -91,7 +89,7 @@ def gather(
     try:
         facts.topics = admin.topics(min(FIRST_ANSWER_S, request.timeout_s))
     except KafkaFailure as failure:
-        admin.poll(0)  # hands over what it noted of its connections
+        admin.poll(0)  # reports its connection errors
         facts.unreachable = reasons.explain(failure)
         return facts
     real = [
@@ -330,7 +328,7 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
 
 
 def _key_ring(config: CheckerConfig, facts: Facts) -> KeyRing | None:
-    """Return what the key file says, and note what has to be done about the file."""
+    """Return the content of the key file, and note its findings."""
     try:
         ring = load_signatures(config.key_file, Role.DAEMON, config.names).ring
     except ConfigError as error:
@@ -345,7 +343,7 @@ def _settings_of(answer: Answer[dict[str, str]]) -> dict[str, str]:
     try:
         return answer.result()
     except KafkaFailure as failure:
-        if failure.code in NO_RIGHT:  # nobody but doctor needs that right
+        if failure.code in NO_RIGHT:  # only doctor needs that right
             return {}
         raise
 
@@ -360,10 +358,10 @@ def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Questions:
-    """Asks beside each other; nobody waits longer than `timeout_s` for all of them together.
+    """Asks questions in parallel; all of them together take at most `timeout_s`.
 
     Args:
-        ports: Of which clock and concurrency are used.
+        ports: Clock and concurrency.
         timeout_s: From now on, for all questions.
 
     Attributes:
@@ -379,7 +377,7 @@ class Questions:
         self.silent: dict[str, str] = {}
 
     def ask(self, question: str, call: Callable[[], Any]) -> None:
-        """Begin to ask; `question` says in words what is asked."""
+        """Start a question; `question` is its text."""
         run = partial(self._ask, question, call)
         self._running[question] = self._ports.run.start(run, "halfbridge-doctor")
 

@@ -1,13 +1,4 @@
-"""Findings of facts. Pure: each function looks at one subject.
-
-Findings about the settings of brokers, which must go with the daemon's. Pure.
-
-Findings about connectors and replication slots, which bring a database's changes. Pure.
-
-Findings about this machine and this Python. Pure.
-
-Findings about the key file, and about who does not sign. Pure.
-"""
+"""Turns facts into findings. Pure: each function judges one subject."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Looks into logs: where an open kafka_txn begins, and who else writes to transaction topics.
+"""Reads a bounded part of the logs for doctor.
 
-What the newest half records show: clients' clocks, and who does not sign as is demanded.
-
-Reads a little of a log: a bounded number of records, for a bounded time.
-
-What has to be done about a key file. Pure.
+It finds the record where an open kafka_txn begins, other writers in transaction topics, the offsets
+of clients' clocks, and unsigned records where signatures are demanded.
 """
 
 from __future__ import annotations
@@ -32,9 +29,9 @@ if TYPE_CHECKING:
     from halfbridge.serde.signing_keys import KeyRing, SigningKey
     from halfbridge.serde.topics import TopicNames
 
-# Between two looks at the last stable offsets: kafka_txns of a worker under load take far less.
+# Pause between two reads of the last stable offsets: a loaded worker's kafka_txns take far less.
 STILL_S = 2.0
-# Partitions whose ends are asked for; of those that stand still, so many are looked into.
+# Partitions whose ends are asked for, and stalled partitions whose records are read.
 PLACES_MAX = 1_000
 STALLS_MAX = 20
 PLAIN_PLACES_MAX = 64
@@ -49,7 +46,7 @@ def open_txns(
     the first record of the kafka_txn says since when, and of which transaction it is.
 
     Raises:
-        KafkaFailure: ends are not told.
+        KafkaFailure: the brokers do not report the ends.
     """
     admin = ports.kafka.admin(common)
     asked = places[:PLACES_MAX]
@@ -74,7 +71,7 @@ def plain_records(
         common: Properties of Kafka clients.
 
     Raises:
-        KafkaFailure: ends are not told, or a topic cannot be read.
+        KafkaFailure: the brokers do not report the ends, or a topic cannot be read.
     """
     admin = ports.kafka.admin(common)
     asked = places[:PLAIN_PLACES_MAX]
@@ -125,7 +122,7 @@ GROUPS_MAX = 1_000  # bounds memory: who may write the half topic chooses the gr
 
 
 class NewestHalves(NamedTuple):
-    """What the newest half records of an installation show.
+    """Facts from the newest half records of an installation.
 
     Attributes:
         clocks: Clients' clocks, by producer group.
@@ -146,18 +143,18 @@ def newest_halves(
     names: TopicNames,
     ring: KeyRing | None,
 ) -> NewestHalves:
-    """Return what the newest half records show.
+    """Return facts from the newest half records.
 
     The time from `born_timestamp` to append is the error of a client's clock and the delay of the
-    send. The half record with the least such time has the least delay, so that record tells the
-    clock of its producer group. Copies tell no clock: the daemon wrote the copies later.
+    send. The half record with the least such time has the least delay, so that record shows the
+    clock of its producer group. Copies show no clock: the daemon wrote them later.
 
     Args:
         places: Partitions of the half topic; the first PLACES_MAX are read.
         ports: To read with.
         common: Properties of Kafka clients.
         names: The installation's topics.
-        ring: What the key file says; None: there is none, and nothing is judged.
+        ring: The key file's content; None: there is none, and nothing is judged.
 
     Raises:
         KafkaFailure: the half topic cannot be read.
@@ -243,7 +240,7 @@ def _doubt(verifier: Verifier, record: Any, append_ms: int, half: Any) -> str:
 ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
 READ_S = 5.0  # doctor goes on; a partition that was not read to its end by then is judged in part
 _POLL_S = 0.1  # at most so much longer than READ_S a read takes
-# Newest records of each partition that are looked at.
+# How many of the newest records of each partition are read.
 RECORDS_MAX = 200
 
 
@@ -251,7 +248,7 @@ def newest_starts(admin: Admin, places: Sequence[Place]) -> dict[Place, int]:
     """Return where the newest RECORDS_MAX records of each partition begin, empty ones left out.
 
     Raises:
-        KafkaFailure: ends are not told.
+        KafkaFailure: the brokers do not report the ends.
     """
     firsts = ends_of(admin, places, Edge.START)
     ends = {place: end for place, end in ends_of(admin, places, Edge.END).items() if end > 0}
@@ -262,7 +259,7 @@ def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, in
     """Return one end of each partition.
 
     Raises:
-        KafkaFailure: an end is not told.
+        KafkaFailure: the brokers do not report an end.
     """
     if not places:
         return {}
@@ -323,7 +320,7 @@ def reading(ports: Ports, common: Mapping[str, Any]) -> Iterator[Reader]:
         ports.run.let_go(reader)
 
 
-# A key without a successor is told so long before its end: time to give all a new file.
+# How long before its end a key without a successor is reported: time to give all a new file.
 END_MS = 14 * 24 * 3_600_000
 # A demand that begins within this time is taken as if it held: so long an operator has to give the
 # key file to clients that have none.
@@ -334,7 +331,7 @@ def key_problems(ring: KeyRing, now_ms: int) -> list[str]:
     """Return what has to be done about a key file, in words.
 
     Args:
-        ring: What the file says.
+        ring: The file's content.
         now_ms: The time, ms since 1970.
     """
     ends = [

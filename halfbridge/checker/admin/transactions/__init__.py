@@ -1,7 +1,6 @@
-"""What an operator reads of transactions: the undecided ones, one transaction's life, the groups.
+"""Reads transactions for operators: the undecided ones, the life of one, and the producer groups.
 
-Everything is read from the logs, beside running daemons or without them: committed records only, no
-group is joined, nothing is committed. Modules that judge are pure: `life`, `waits`, `search`,
-`explain`, `plain`, `group_facts`. Modules that read are given a `Cluster`: `look_up`, `find`,
-`undecided`, `asked`, `groups`.
+All of it comes from committed records of the logs. No group is joined and nothing is committed, so
+the commands work with and without running daemons. `life`, `waits`, `explain` and `plain` are pure;
+`look_up`, `find`, `undecided`, `asked` and `groups` read from a `Cluster`.
 """

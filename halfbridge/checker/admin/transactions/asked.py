@@ -1,7 +1,4 @@
-"""What is known of checks beside half and op topic: limits, workers, responders, requests.
-
-What is known of the checks of one transaction: the requests, the answers, and who is there.
-"""
+"""Reads check requests, their answers, the daemon's limits, and the members of a producer group."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ REQUEST_BYTES_MAX = 8_192
 
 
 class Request(NamedTuple):
-    """A check request, and where it stands."""
+    """A check request and its position."""
 
     request: CheckRequest
     topic: str
@@ -111,7 +108,7 @@ def requests(
         cluster: Where the check topics are.
         places: Partitions of check topics that exist.
         since_ms: Older requests are left out.
-        records_max: Of all partitions together.
+        records_max: Most records of all partitions together.
         is_wanted: Tells by the bytes of RMQ_CHECK whether a request is decoded.
     """
     starts = edges(cluster, places, Edge.START)
@@ -135,7 +132,7 @@ def requests(
 def asked_by_transaction(found: Iterable[Request]) -> dict[Key, Asked]:
     """Return the requests about each transaction: how many, and the newest one.
 
-    Requests about one transaction stand in several partitions. The newest one is the one that was
+    Requests about one transaction are in several partitions. The newest one is the one that was
     sent last, by the daemon's partition time.
     """
     asked: dict[Key, Asked] = {}
@@ -177,11 +174,11 @@ SEARCHED_REQUESTS_MAX = 500_000
 
 
 class OneAsked:
-    """Looks for what a transaction's group was asked, and answered.
+    """Finds the check requests of a transaction, and their answers.
 
     Args:
         cluster: Where the installation is.
-        names: Of its topics.
+        names: The installation's topics.
         key: Transaction id, resume count and producer group.
         limits: The daemon's.
         counts: Topic -> number of partitions.
@@ -224,7 +221,7 @@ class OneAsked:
         return [each for each in found if each.request.transaction_id == self._id]
 
     def world(self, requests: Sequence[Request], ops: Sequence[Op]) -> World:
-        """Return what the transaction waits for is judged by.
+        """Return the facts by which the transaction's wait is explained.
 
         Args:
             requests: As `requests` returned them.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.waits import Undecided
     from halfbridge.checker.core.deferred import Lack
 
-# Deliveries, and decisions that lost, that are told one by one.
+# Deliveries, and decisions that lost, that are listed one by one.
 TOLD_MAX = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -26,7 +26,7 @@ _DECIDE = (
     "To decide it by hand: halfbridge tx commit {id} --messages {messages} --reason TEXT, or"
     " halfbridge tx rollback {id} --reason TEXT. Find out first how its local transaction ended."
 )
-# What comes next, and what an operator can do, for each reason.
+# For each reason: the next event, and the operator's options.
 _NEXT: dict[Wait, tuple[str, str]] = {
     Wait.NOT_DUE: (
         "Its first check is due after max(immunity, transaction_timeout_ms).",
@@ -89,7 +89,7 @@ _NEXT: dict[Wait, tuple[str, str]] = {
 def explain(life: Life) -> tuple[str, ...]:
     """Return sentences about a transaction, in the order in which a reader needs them.
 
-    Texts of records are as clients wrote them: whoever prints a sentence makes one line of it.
+    Texts of records are as clients wrote them: a caller that prints a sentence uses `one_line`.
     """
     if life.state == NOT_FOUND:
         return _not_found(life)

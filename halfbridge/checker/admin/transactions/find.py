@@ -66,7 +66,7 @@ class Sought:
     r"""Which transactions are wanted.
 
     Attributes:
-        key: Of a message: as text, as commands print it (`\xff` for a byte that is no UTF-8), or
+        key: A message's key: as text, as commands print it (`\xff` for a byte that is no UTF-8), or
             its bytes in hexadecimal after `0x`. A key that is any of the three is found.
         topic, group: Real topic of the message, and producer group; empty: any.
         since_ms, until_ms: When the half record was stored; None: to the end of the logs.
@@ -87,7 +87,7 @@ class Hit(NamedTuple):
     """A transaction with a message that has the key.
 
     Attributes:
-        id: Of the transaction.
+        id: The transaction's id.
         state: PREPARED, COMMITTED, ROLLED_BACK or DISCARDED.
         half: The half record of the first such message that was read, of the last life.
         key: Its key.
@@ -144,13 +144,13 @@ def find(
 ) -> Found:
     """Return the transactions with a message of a key; change nothing.
 
-    Reads beside running daemons, joins no group and commits nothing.
+    Works beside running daemons, joins no group and commits nothing.
 
     Args:
         cluster: Where the installation is.
-        names: Of its topics.
+        names: The installation's topics.
         sought: Which transactions.
-        tell: Called with one line about once a second while much is read.
+        tell: Called with a line of progress about once a second.
 
     Raises:
         AdminError: There are no such topics, or the brokers do not answer; the text says what to
@@ -174,7 +174,7 @@ def meant_by(text: str) -> Callable[[bytes | None], bool]:
     if text.startswith("0x"):
         with suppress(ValueError):  # a text that only begins so
             exact.add(bytes.fromhex(text[2:]))
-    if "\\" not in text:  # nothing is escaped in what was printed
+    if "\\" not in text:  # the printed text contains no escapes
         return exact.__contains__
     return lambda key: key is not None and (key in exact or bytes_text(key) == text)
 
@@ -183,8 +183,8 @@ class _Trace:
     """The records of one transaction that were found.
 
     Attributes:
-        id: Of the transaction.
-        key: Of the message.
+        id: The transaction's id.
+        key: The message's key.
         lives: Resume count -> the first half record with the key.
         half: That of the last life, as an event.
         ops: About the transaction.
@@ -209,7 +209,7 @@ class _Trace:
             self.lives[life] = half
 
     def hit(self, settings: LedgerSettings) -> Hit:
-        """Return what the ledger and the ends say of the transaction."""
+        """Return the transaction's state, by the ledger and the delivered records."""
         judged = judge(list(self.lives.values()), self.ops, settings)
         state = STATES[State.UNDECIDED if judged is None else judged.state]
         end = next((each for each in self.ends if each.kind is Kind.DELIVERY), None)
@@ -260,7 +260,7 @@ class _Search:
         self.read_from_ms = max((self.read_from_ms, *begins.values()))
 
     def newest(self) -> list[_Trace]:
-        """Return what is kept, up to the limit, the newest first."""
+        """Return the kept records, up to the limit, the newest first."""
         return heapq.nlargest(self._sought.limit, self._kept.values(), key=_at_ms)
 
     def ended(self, traces: list[_Trace]) -> tuple[Hit, ...]:
@@ -319,7 +319,7 @@ class _Search:
         return ""
 
     def _bounded(self, spans: dict[Place, Span]) -> dict[Place, Span]:
-        """Return the spans without what is too much, the oldest records of each partition."""
+        """Return the spans, shortened to the limit by the oldest records of each partition."""
         wanted = sum(max(0, span.end - span.start) for span in spans.values())
         most = self._sought.records_max
         if wanted <= most:
@@ -348,7 +348,7 @@ class _Search:
                 self._kept[identity] = _Trace(half, record)
 
     def _drop(self) -> None:
-        """Forget the older half of what is kept."""
+        """Forget the older half of the kept records."""
         by_age = sorted(self._kept.items(), key=lambda each: _at_ms(each[1]))
         self._dropped += len(by_age) // 2
         self._kept = dict(by_age[len(by_age) // 2 :])

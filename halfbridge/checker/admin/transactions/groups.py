@@ -1,7 +1,4 @@
-"""Reads what is known of producer groups.
-
-What is known of producer groups, from their undecided transactions and their ops. Pure.
-"""
+"""Finds producer groups and their state, from their undecided transactions and recent ops."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class Groups:
         groups: Most undecided first, then by name.
         since_ms: Ops were counted from here on.
         is_whole: Whether all ops since then were counted; else the newest OPS_MAX.
-        stopped: Pairs of which nobody knows what is undecided.
+        stopped: Pairs whose undecided transactions are unknown.
         at_ms: When this was found, by the operator's clock.
     """
 
@@ -64,14 +61,14 @@ class Groups:
 
 
 def read_groups(cluster: Cluster, names: TopicNames, *, since_ms: int, only: str = "") -> Groups:
-    """Return the producer groups that were seen, and what is known of each; change nothing.
+    """Return the producer groups of the logs, with their facts.
 
     A group is seen if it has a check topic, an undecided transaction, or an op in the range of
     time.
 
     Args:
         cluster: Where the installation is.
-        names: Of its topics.
+        names: The installation's topics.
         since_ms: Count ops from here on.
         only: The only group that is wanted; empty: all.
 
@@ -156,7 +153,7 @@ class GroupFacts:
         undecided, undecided_bytes: Its undecided transactions, and their bytes.
         oldest_undecided_age_ms, oldest_undecided_id: The oldest of them whose age is known.
         waits: Reason of a wait -> undecided transactions.
-        real_topics: Of the undecided transactions, sorted.
+        real_topics: Those of the undecided transactions, sorted.
         ops: COMMIT, ROLLBACK, UNKNOWN, DISCARD -> ops of the group in the range of time.
         last_answer: The last answer to a check in the range of time; None: there was none.
     """
@@ -178,7 +175,7 @@ class OpCounts:
     """Counts ops by producer group and kind, and keeps the last answer of each group.
 
     Args:
-        groups_max: Most groups that are counted: whoever may write ops may name any number.
+        groups_max: Most groups that are counted: a writer of ops may name any number.
     """
 
     def __init__(self, groups_max: int) -> None:
@@ -211,7 +208,7 @@ def group_facts(
     check_topics: Collection[str],
     members: Mapping[str, tuple[str, ...]],
 ) -> tuple[GroupFacts, ...]:
-    """Return what is known of every group that was seen: most undecided first, then by name.
+    """Return the facts of every group: most undecided first, then by name.
 
     Args:
         undecided: Undecided transactions, the oldest first.

@@ -1,9 +1,7 @@
-"""One transaction's records, and what the ledger makes of them. Pure.
+"""The life of one transaction: its records as events, judged by the ledger. Pure.
 
-The transaction's own records are put through the ledger's `Book` and `Ops`, so that what is said of
-each op is what the daemon does with that op.
-
-Records of a transaction as the events of its life. Pure.
+The records pass through the ledger's `Book` and `Ops`, so each op is judged as the daemon judges
+it.
 """
 
 from __future__ import annotations
@@ -86,13 +84,13 @@ class Payload(NamedTuple):
 class Event:
     """One record of a transaction's life. Fields that the kind of record does not have are None.
 
-    Texts are as clients wrote them: whoever prints them makes one line of each.
+    Texts are as clients wrote them: a caller that prints them uses `one_line`.
 
     Attributes:
         at_ms: Append time; of a check request and a real record the time that the daemon wrote;
             None: not known.
-        verdict, why: Of an op: what became of it, and why.
-        is_applied: Of an op: whether the daemon's committed offsets have passed it; None: unknown.
+        verdict, why: An op's effect, and why.
+        is_applied: Whether the daemon's committed offsets have passed it; None: unknown.
     """
 
     kind: Kind
@@ -124,17 +122,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """What was found of one transaction.
+    """The life of one transaction.
 
     Attributes:
         id: The transaction id.
         state: PREPARED, COMMITTED, ROLLED_BACK, DISCARDED or NOT_FOUND.
         resume_count: The life that `state` is of: the last one found.
-        producer_group: Of the first half message, or of the first op; None: nothing was found.
+        producer_group: That of the first half message, or of the first op; None: none was found.
         partition: The pair; None: nothing was found.
         decided_by: The op that won; None while undecided.
         is_applied: Whether the daemon has applied the decision; None: undecided, or not known.
-        events: What was found, in the order of time.
+        events: The records, in the order of time.
         undecided: Why the transaction waits; None once it is decided.
         is_deferred: A worker has applied the COMMIT, and the delivery waits.
         lacks: What its messages cannot be written to now, as long as some are not delivered.
@@ -173,16 +171,16 @@ class Ruling(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What the ledger makes of the records of one transaction id.
+    """The ledger's judgement of the records of one transaction id.
 
     Attributes:
         group: The producer group that the id belongs to; empty without records.
         resume_count: The last life found of that group.
-        state: Of that life.
+        state: That life's state.
         winner: Op offset of the decision of that life; None while undecided.
         entry: The ledger's entry of that life while it is undecided; else None.
         rulings: Op offset -> what became of the op.
-        deliver: (resume count, message index) of what the daemon delivers.
+        deliver: (resume count, message index) of the messages that the daemon delivers.
         dead: The same of what becomes a dead letter -> the reason.
     """
 
@@ -204,7 +202,7 @@ def judge(
     Args:
         halves: Its half records, all of one id and one half partition.
         ops: Its ops, all of one id and one op partition.
-        settings: Of a ledger.
+        settings: A ledger's settings.
     """
     if not halves and not ops:
         return None
@@ -345,7 +343,7 @@ def op_event(
 
     Args:
         record: The op record.
-        read: What the record says.
+        read: The record's content.
         ruling: What became of the op; None: not known.
         progress: The daemon's committed progress of the pair; None: not known.
     """

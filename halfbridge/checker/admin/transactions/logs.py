@@ -1,8 +1,7 @@
-"""Reads many partitions at once, each up to an end that the partition has had.
+"""Reads many partitions in parallel, each up to an end that the partition has had.
 
-Where one transaction is looked for, by the time in its id. Pure.
-
-Consumed records as what the ledger reads, without their bodies.
+The time in a transaction's id bounds the offsets to read. Records become the ledger's input,
+without their bodies.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.signatures import Verifier
 
-# What the client fetches ahead, in records of each partition. With its default of 100,000 a search
+# Records of each partition that the client fetches ahead. With its default of 100,000 a search
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
 # looks at a full queue the queue would be empty most of the time.
 _FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
@@ -140,7 +139,7 @@ class Progress:
 
     Args:
         clock: The clock.
-        tell: Takes a line.
+        tell: Called with a line.
     """
 
     def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
@@ -151,9 +150,9 @@ class Progress:
         """Yield the batches of `scan`.
 
         Args:
-            scan: What is read.
-            what: What it is read for.
-            unit: What is counted.
+            scan: The reading that reports.
+            what: The purpose, for the line.
+            unit: The unit of the count.
         """
         done = 0
         for batch in scan.batches():
@@ -298,7 +297,7 @@ def birth_ms(transaction_id: str) -> int | None:
 
 
 def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice]:
-    """Return what is read for the first half message, the likeliest range of time first.
+    """Return the spans to read for the first half message, the likeliest range of time first.
 
     Example: an id was made at 12:00:00. The first range is 11:59:59 to 12:00:02, the second one
     11:59:50 to 11:59:59, and the last ones are 12:00:30 to 12:10:00, and 12:10:00 to the end.
@@ -353,7 +352,7 @@ def half_read(
     Args:
         record: As consumed.
         verifier: Judges signatures, as the daemon's does; None: every record is believed.
-        with_key: The key stands in place of the body. It counts as metadata, so that a ledger never
+        with_key: The key replaces the body. It counts as metadata, so that a ledger never
             releases it.
     """
     appended_ms = append_ms(record)
@@ -372,7 +371,7 @@ def half_read(
     except DecodeError as error:
         return JunkRead(record.offset(), appended_ms, shortened(error.reason), 0, None)
     key = record.key() if with_key else None
-    # Not `value()`, which copies what nobody looks at here: it may be a megabyte.
+    # Not `value()`, which copies the value, perhaps a megabyte, that is not needed here.
     size_bytes = len(record) + user_bytes(record.key(), None, headers or (), has_flaw=bool(flaw))
     return HalfRead(
         record.offset(),

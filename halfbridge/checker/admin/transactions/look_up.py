@@ -1,10 +1,8 @@
 """Finds one transaction: its half messages, ops, check requests, deliveries and dead letters.
 
-The id says when the transaction began, so reading begins there. Every half partition is read until
-the first half message is found. From there on one pair is read, until the transaction is settled
-and a while longer, since a decision that lost may stand behind the one that won.
-
-Finds what came of a decided transaction: records of real topics, and dead letters.
+Reading begins at the time in the id. All half partitions are read until the first half message is
+found, then only its pair, until some time after the transaction is settled: a decision that lost
+may follow the one that won.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which transaction, and where to look for it.
+    """The wanted transaction, and the range to search.
 
     Attributes:
         id: The transaction id.
         from_ms: Where the search begins; None: at the time in the id.
         until_ms: Where the search ends; None: at the ends of the logs, or once it is settled.
         partition: The pair; None: any.
-        with_payload: Keep keys, values and headers of what is found.
+        with_payload: Keep keys, values and headers of the records.
     """
 
     id: str
@@ -65,15 +63,15 @@ def look_up(
     *,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Life:
-    """Return what the logs say of one transaction; `state` is NOT_FOUND where they say nothing.
+    """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
-    Reads beside running daemons, joins no group and commits nothing.
+    Works beside running daemons, joins no group and commits nothing.
 
     Args:
         cluster: Where the installation is.
-        names: Of its topics.
+        names: The installation's topics.
         wanted: Which transaction.
-        tell: Called with one line about once a second while much is read.
+        tell: Called with a line of progress about once a second.
 
     Raises:
         AdminError: The id says no time and none was given, there are no such topics, or the brokers
@@ -83,7 +81,7 @@ def look_up(
 
 
 class _LaterLife(NamedTuple):
-    """A later life of a transaction: its resume count, and from when on its records stand."""
+    """A later life of a transaction: its resume count, and the time of its first record."""
 
     from_ms: int
     number: int
@@ -162,7 +160,7 @@ class _LookUp:
     def _pieces(
         self, partition: int, time: search.Slice, limits: Limits, known: Pieces, *, life: int
     ) -> tuple[Pieces, Judged]:
-        """Return the records in a range of time beside known ones, and what they amount to.
+        """Return the known records and those in a range of time, with the ledger's judgement.
 
         Args:
             partition: The pair.
@@ -270,7 +268,7 @@ class _LookUp:
     def _lacks(
         self, pieces: Pieces, judged: Judged, counts: Mapping[str, int], gone_ms: int
     ) -> tuple[Lack, ...]:
-        """Return what the messages of the transaction's last life cannot be written to now."""
+        """Return the topics and partitions that keep the last life's messages from delivery."""
         messages = [
             needed(topic, told.real_partition, counts.get(topic, 0), record.key())
             for record, half in pieces.halves
@@ -302,21 +300,21 @@ class _LookUp:
 
 # Real partitions that are read for one transaction: its messages may name any topics.
 REAL_PARTITIONS_MAX = 2_000
-# How long before its decision a message may seem to stand, by the clock of another broker. The
+# How long before its decision a message may seem to be appended, by another broker's clock. The
 # daemon stamps real records with partition time, which is not below the decision's append time, so
 # a small margin is tried first.
 _MARGINS_MS = (1_000, search.FAR_MS)
 
 
 class Ends:
-    """Reads what was delivered and dead-lettered of one transaction.
+    """Finds the deliveries and dead letters of one transaction.
 
     Args:
-        trail: Of the transaction's id.
-        names: Of the installation's topics.
+        trail: Reads the records of the transaction's id.
+        names: The installation's topics.
         counts: Topic -> partitions.
         leaderless: Partitions that cannot be read now.
-        wanted: What the ledger makes of the transaction.
+        wanted: The ledger's judgement of the transaction.
     """
 
     def __init__(
@@ -341,7 +339,7 @@ class Ends:
     ) -> tuple[list[tuple[Event, Record]], list[str]]:
         """Return deliveries and dead letters with their records, and notes for the operator.
 
-        They are looked for from the first decision on, in all partitions where they may stand,
+        The search begins at the first decision, in all partitions that may have them,
         until each message of the transaction is found.
         """
         if not self._judged.deliver and not self._judged.dead:
@@ -371,7 +369,7 @@ class Ends:
         return [(self._event(record), record) for record in records], self._notes
 
     def _missing(self, records: list[Record]) -> set[tuple[int, int]]:
-        """Return (resume count, message index) of what was not found.
+        """Return (resume count, message index) of each message that was not found.
 
         A real record does not name the life that it is of. What should be delivered may have become
         a dead letter instead.
@@ -398,7 +396,7 @@ class Ends:
         return event
 
     def _places(self, half_events: Sequence[Event]) -> list[Place]:
-        """Return the partitions where messages may stand: an exact one, or all of a topic."""
+        """Return the partitions that may have messages: an exact one, or all of a topic."""
         dead = self._names.dead
         places: dict[Place, None] = {
             (dead, number): None for number in range(self._counts.get(dead, 0))

@@ -1,7 +1,4 @@
-"""What is read of transactions, as JSON-able values. Pure.
-
-The commands print these, and HTTP answers with them. Names and units are those of the dataclasses.
-"""
+"""Transactions, lives and groups as JSON values. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
     """Return `{"transactions": [...], "undecided": n, "stopped": [...], "at_ms": n}`.
 
     Args:
-        found: What was found.
+        found: The result.
         with_keys: With the key of each first message, which is a part of its payload.
     """
     return {
@@ -41,7 +38,7 @@ def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
 
 
 def undecided(each: Undecided) -> dict[str, Any]:
-    """Return one undecided transaction; what is not known is None."""
+    """Return one undecided transaction; unknown values are None."""
     body = each._asdict()
     body["wait"] = each.wait.value
     del body["key"]
@@ -66,7 +63,7 @@ def groups(found: Groups) -> dict[str, Any]:
 
 
 def group(each: GroupFacts) -> dict[str, Any]:
-    """Return one producer group; what is not known is None."""
+    """Return one producer group; unknown values are None."""
     body = {name: _plain(getattr(each, name)) for name in _fields(type(each))}
     body["members"] = None if each.members is None else list(each.members)
     body["real_topics"] = list(each.real_topics)

@@ -1,4 +1,4 @@
-"""Reads the records of one transaction id, wherever they stand."""
+"""Reads all records of one transaction id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Place, Record
     from halfbridge.serde.avro import DeadMark
 
-# Of one id, half records and ops each: a transaction has at most 1,000 messages, and whoever knows
+# Most half records, and ops, of one id: a transaction has at most 1,000 messages, and whoever has
 # the id may write any number of ops. The first ones decide.
 RECORDS_KEPT_MAX = 10_000
 # Records of a pair that are read after the transaction is settled, for decisions that lost: about a
@@ -63,13 +63,13 @@ class Pieces(NamedTuple):
 class Trail:
     """Reads the records that name one transaction id.
 
-    A record is decoded only if it contains the bytes of the id where an id stands. Keys are not
-    looked at: strangers may write any.
+    A record is decoded only if it contains the bytes of the id in a field for ids. Keys are
+    ignored: strangers may write any.
 
     Args:
         cluster: Where the installation is.
         transaction_id: Any text.
-        tell: Called with one line about once a second while much is read.
+        tell: Called with a line of progress about once a second.
     """
 
     def __init__(self, cluster: Cluster, transaction_id: str, tell: Callable[[str], None]) -> None:
@@ -141,7 +141,7 @@ class Trail:
         """Return real records and dead letters of the id, until `is_whole` of them is true."""
         found: list[Record] = []
         scan = Scan(self._cluster, spans)
-        for batch in self._progress.batches(scan, "looking for what was delivered"):
+        for batch in self._progress.batches(scan, "searching the deliveries"):
             mine = [
                 record
                 for record in batch
@@ -215,7 +215,7 @@ class Trail:
 
 
 def after(append_time_ms: int) -> int:
-    """Return the time from which another broker may have appended what came after a record."""
+    """Return the earliest time at which another broker may have appended a record's successor."""
     return append_time_ms - BROKERS_SKEW_MS
 
 

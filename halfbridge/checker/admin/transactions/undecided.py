@@ -1,10 +1,8 @@
-"""The undecided transactions of an installation, from the logs, by the ledger's own rebuild.
+"""Finds the undecided transactions of an installation, by the ledger's own rebuild.
 
-For each pair a ledger is rebuilt from the committed offsets, as a worker does when it begins: half
-records from H and ops from T. Then it goes on to the end of the log. Its plans are thrown away, so
-nothing is delivered, asked or discarded.
-
-Lists undecided transactions: what the logs say, joined with what is known of checks.
+For each pair a ledger is rebuilt from the committed offsets, as a worker does at its start: half
+records from H and ops from T, up to the end of the log. Its plans are discarded, so nothing is
+delivered, asked or discarded in the logs.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
 RECORDS_MAX = 20_000_000
 # As the daemon's `entries_bytes_max`: 1.9 million undecided transactions of one message.
 ENTRIES_BYTES_MAX = 2304 * 1024 * 1024
-# Answers that decide nothing and may be told as the reason of a wait; a pair. The newest ones.
+# The newest undecided answers of a pair that are kept, to explain waits.
 ANSWERS_MAX = 200_000
 # Ops below T that are read as well, a pair: a rebuild needs none of them, but answers that did not
 # count stand among them, and say why a check was not answered.
@@ -66,7 +64,7 @@ _BODIES_MAX = 64 * 1024 * 1024
 
 
 class Stopped(NamedTuple):
-    """A pair of which nobody knows what is undecided.
+    """A pair whose undecided transactions are unknown.
 
     Its committed offsets cannot be trusted, one of its records is damaged, or it has no leader.
     """
@@ -77,18 +75,18 @@ class Stopped(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What the operator does, as the end of a sentence; empty: `why` says it."""
+        """The operator's next step, as the end of a sentence; empty: `why` contains it."""
         init = f"; run halfbridge checker init --partition {self.partition}"
         return init if self.needs_init else ""
 
 
 class PairState:
-    """What one pair's logs say.
+    """The state of one pair, by its logs.
 
     Args:
         partition: The pair.
         progress: The committed progress.
-        settings: Of its ledger.
+        settings: The ledger's settings.
 
     Attributes:
         ledger: Rebuilt, and brought to the end of the log.
@@ -128,7 +126,7 @@ def read_pairs(
 
     Args:
         cluster: Where the installation is.
-        names: Of its topics.
+        names: The installation's topics.
         limits: The daemon's.
         partitions: The pairs to read; None: all.
         on_progress: Called with the number of records that were read so far.
@@ -200,7 +198,7 @@ def reading_settings(limits: Limits) -> LedgerSettings:
 def _begun(
     cluster: Cluster, names: TopicNames, numbers: Collection[int]
 ) -> dict[int, Progress | Stopped]:
-    """Return where each pair begins, or why nobody knows."""
+    """Return each pair's committed progress, or why it is unusable."""
     begun: dict[int, Progress | Stopped] = {}
     for topic, number in sorted(leaderless(cluster)):
         if topic in (names.half, names.op) and number in numbers:
@@ -308,7 +306,7 @@ def _was_deferred(_messages: Sequence[HalfRead], _op_append_ms: int, again: bool
 
 
 def _apply(pairs: Collection[PairState], now_ms: int) -> None:
-    """Have the ledgers apply what they can, and forget what is decided."""
+    """Let the ledgers apply all possible ops, and forget decided transactions."""
     entries_bytes = 0
     for pair in pairs:
         ledger = pair.ledger
@@ -349,7 +347,7 @@ class Listing:
     Attributes:
         transactions: Those that are wanted, the oldest first; those of unknown age last.
         undecided: How many are wanted, with those beyond the limit.
-        stopped: Pairs of which nobody knows what is undecided.
+        stopped: Pairs whose undecided transactions are unknown.
         at_ms: When this was found, by the operator's clock.
     """
 
@@ -370,7 +368,7 @@ def list_undecided(
 
     Args:
         cluster: Where the installation is.
-        names: Of its topics.
+        names: The installation's topics.
         wanted: Which of them.
         on_progress: Called with the number of records that were read so far.
 

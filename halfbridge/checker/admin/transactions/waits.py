@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import CheckRequest, Op
 
 PREPARED = "PREPARED"
-# What a daemon does where its settings record does not say otherwise.
+# The daemon's defaults, for values that its settings record does not contain.
 CHECK_BACKOFF_MS_MAX = 600_000
 TOPIC_GONE_MS = 60_000
 
@@ -38,7 +38,7 @@ class Wait(str, Enum):
 
 
 class Asked(NamedTuple):
-    """Check requests about one transaction that stand in the group's check topic.
+    """Check requests about one transaction in the group's check topic.
 
     Attributes:
         requests: How many were found. Older ones may have expired.
@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is known beside the half and op topics.
+    """Facts from elsewhere than the half and op topics.
 
     Attributes:
         now_ms: The operator's clock.
@@ -108,12 +108,12 @@ class Undecided(NamedTuple):
         checks_answered: Counted UNKNOWN answers.
         next_check_at_ms: When the transaction is asked about next; None: not known.
         messages, bytes: Half messages, and bytes of their keys, values and headers.
-        real_topic, real_partition: Of the first message; None: the partition is chosen by key.
+        real_topic, real_partition: The first message's; None: the partition is chosen by key.
         partition, offset: The pair, and the half offset of the first message's original.
         last_offset: Highest half offset of a message's original: a decision names it.
         wait: Why the transaction waits, as a word.
         why: The same as a sentence.
-        key: Of the first message; None also where it was not asked for.
+        key: The first message's; None also if it was not requested.
     """
 
     id: str
@@ -139,12 +139,12 @@ class Undecided(NamedTuple):
 
 
 def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = "") -> Undecided:
-    """Return what an operator is told of an undecided entry of a ledger.
+    """Return an undecided entry of a ledger as operators see it.
 
     Args:
         entry: Undecided, with its messages.
         partition: The pair.
-        world: What is known beside the ledger.
+        world: Facts from elsewhere than the ledger.
         decision: The kind of a decision that was read and cannot be applied yet; else empty.
     """
     messages = entry.messages
