@@ -174,7 +174,16 @@ docs: $(STAMP)  ## The documents as a site in build/site, links checked; llms.tx
 check:  ## What CI runs: `make test` and `make test-all` in a clean environment, lint, types, documents
 	.ci/run
 
-##@ Supply chain
+##@ Release
+.PHONY: dist
+dist: $(TOOLS)  ## dist/: wheel and source distribution
+	rm -rf dist
+	$(TOOLS)/bin/hatchling build
+
+.PHONY: wheel-pythons
+wheel-pythons: dist  ## The wheel on each Python that can be had, with a small project (PYTHONS='python3.14')
+	PIP=$(TOOLS)/bin/pip .ci/wheel dist/*.whl $(or $(PYTHONS),$$(.ci/pythons $(VENV)-pythons))
+
 .PHONY: sbom
 sbom: $(STAMP) $(TOOLS)  ## dist/halfbridge.cdx.json: what is installed, as CycloneDX, with licences
 	mkdir -p dist
@@ -187,7 +196,7 @@ audit: $(TOOLS)  ## Known vulnerabilities of the versions in constraints.txt (as
 $(TOOLS):
 	python3 -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet \
-	  cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	  -c constraints.txt pip==26.3 hatchling cyclonedx-bom==7.5.0 pip-audit==2.10.1
 
 ##@ Housekeeping
 .PHONY: install
@@ -195,7 +204,7 @@ install: $(STAMP)  ## Make .venv with the pinned packages
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and build products (fetched jars stay in the user's cache)
-	rm -rf $(VENV) $(TOOLS) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(TOOLS) $(LOWEST) $(VENV)-pythons build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage htmlcov spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
