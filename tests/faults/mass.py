@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +132,9 @@ class Worker:
         )
 
     def get(self, path: str) -> str:
-        """Return what it answers; empty while it does not."""
-        return answer_of(f"http://127.0.0.1:{self._port}{path}", within_s=5)[1]
+        """Return what it answers with status 200; else an empty text."""
+        status, text = answer_of(f"http://127.0.0.1:{self._port}{path}", within_s=5)
+        return text if status == HTTPStatus.OK else ""
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
