@@ -30,8 +30,14 @@ from halfbridge.serde.records import DeadReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Given, Looked, Wanted
-    from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Purged, Told
+    from halfbridge.checker.admin.dead.letters import (
+        Choice,
+        DeadTransaction,
+        ExaminedLetter,
+        Given,
+        Wanted,
+    )
+    from halfbridge.checker.admin.dead.redoing import Change, DeadLetters, Order, Purged
 
 _BATCH = 100  # dead letters at a time whose records are read and shown, to bound memory
 _connection = settings_options(CheckerConfig, only=JUDGING)
@@ -137,7 +143,7 @@ def show(**values: Any) -> int:
     found = letters.find(wanted_of({"names": (values["transaction"],)}))
     if not found:
         raise click.ClickException(f"no dead letter of {values['transaction']}; see `dead list`")
-    bodies = [letters.look(each.letters) if values["payload"] else [] for each in found]
+    bodies = [letters.examine(each.letters) if values["payload"] else [] for each in found]
     if values["as_json"]:
         lives = [
             {
@@ -246,7 +252,7 @@ def export(**values: Any) -> int:
     found = every[: values["limit"]]
     for each in found:
         for at in range(0, len(each.letters), _BATCH):
-            for one in letters.look(each.letters[at : at + _BATCH]):
+            for one in letters.examine(each.letters[at : at + _BATCH]):
                 click.echo(json.dumps(exported(each, one)))
     click.echo(f"{len(found)} transactions exported", err=True)
     _note_more(len(every), values["limit"])
@@ -287,7 +293,7 @@ def purge(**values: Any) -> int:
 
 
 def _redo(values: dict[str, Any], remedy: str) -> int:
-    from halfbridge.checker.admin.dead.describe import told_json
+    from halfbridge.checker.admin.dead.describe import change_json
     from halfbridge.checker.admin.dead.redoing import redo
 
     if not values["names"] and not values["is_all"]:
@@ -296,8 +302,8 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
     matching = len(letters.find(order.wanted))
     asked: list[bool] = []
 
-    def agrees(meant: Sequence[Told]) -> bool:
-        print_told(meant, "would be ", err=True)
+    def agrees(meant: Sequence[Change]) -> bool:
+        print_changes(meant, "would be ", err=True)
         asked.append(confirm(f"{remedy} these transactions?", yes=values["yes"]))
         return asked[-1]
 
@@ -305,11 +311,11 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
     is_done = asked == [True]
     refused = [each for each in told if each.refusal]
     if values["as_json"]:
-        able = [told_json(each) for each in told if not each.refusal]
+        able = [change_json(each) for each in told if not each.refusal]
         name = "done" if is_done else "would_be_done"
-        click.echo(json.dumps({name: able, "refused": [told_json(each) for each in refused]}))
+        click.echo(json.dumps({name: able, "refused": [change_json(each) for each in refused]}))
     else:
-        print_told(told, "" if is_done else "would be ", err=False)
+        print_changes(told, "" if is_done else "would be ", err=False)
     _note_more(matching, order.limit)
     missing = set(values["names"]) - {each.transaction.name for each in told}
     for each in sorted(missing):
@@ -334,7 +340,6 @@ def _purge_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-__all__ = ["dead", "progress"]
 # Messages of one --with file, of up to 8 MiB in all for each transaction.
 _GIVEN_MAX = 10_000
 _GIVEN_BYTES_MAX = 256 * 1024 * 1024
@@ -464,7 +469,9 @@ def _reasons(each: DeadTransaction) -> str:
 
 
 def print_life(
-    each: DeadTransaction, looked: Sequence[Looked], registry: SchemaRegistry | None = None
+    each: DeadTransaction,
+    examined: Sequence[ExaminedLetter],
+    registry: SchemaRegistry | None = None,
 ) -> None:
     """Print the letters of one life of a transaction, with the payloads that were read."""
     head = (
@@ -472,7 +479,7 @@ def print_life(
     )
     head = head if each.key.transaction_id else one_line(each.name)
     click.echo(f"{head}: {each.state}; remedy: {each.remedy.value}")
-    bodies = {one.letter.place: one for one in looked}
+    bodies = {one.letter.place: one for one in examined}
     for letter in each.letters:
         partition, offset = letter.place
         topic = one_line(letter.half.real_topic) if letter.half else "-"
@@ -493,20 +500,20 @@ def print_life(
             _print_body(bodies[letter.place], registry)
 
 
-def _print_body(looked: Looked, registry: SchemaRegistry | None) -> None:
-    click.echo(f"    standing {looked.standing.name}")
-    if looked.body is None:
+def _print_body(examined: ExaminedLetter, registry: SchemaRegistry | None) -> None:
+    click.echo(f"    standing {examined.standing.name}")
+    if examined.body is None:
         click.echo("    payload  deleted with the half topic's retention")
         return
-    for name, data in (("key", looked.body.key), ("value", looked.body.value)):
+    for name, data in (("key", examined.body.key), ("value", examined.body.value)):
         decoded = None if registry is None else registry.text_of(data)
         click.echo(f"    {name:<8} {bytes_text(data) if decoded is None else one_line(decoded)}")
-    for name, value in looked.body.headers:
+    for name, value in examined.body.headers:
         if name not in CARRIED:
             click.echo(f"    header   {one_line(name)}: {bytes_text(value)}")
 
 
-def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
+def print_changes(told: Sequence[Change], verb: str, *, err: bool) -> None:
     """Print the changes to transactions, done or planned."""
     able = [each for each in told if not each.refusal]
     refused = [each for each in told if each.refusal]

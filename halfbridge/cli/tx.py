@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.decisions import Considered, Decided, FencePort, Wish
+    from halfbridge.checker.admin.decisions import Candidates, Decided, DecisionRequest, FencePort
     from halfbridge.checker.admin.transactions.life import Life
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -447,34 +447,35 @@ _BATCH = 100
 def _decide(kind: OpKind, values: dict[str, Any]) -> int:
     # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.cluster import judging_cluster
-    from halfbridge.checker.admin.decisions import Wish, refusal_of
+    from halfbridge.checker.admin.decisions import DecisionRequest, refusal_of
 
     _check_usage(values)
     config = load_settings(CheckerConfig, values)
     count = COUNT_UNKNOWN if values["messages"] is None else values["messages"]
-    wish = Wish(kind=kind, reason=values["reason"], message_count=count)
+    requested = DecisionRequest(kind=kind, reason=values["reason"], message_count=count)
     cluster = judging_cluster(config)
-    considered = _considered(cluster, config, values)
+    candidates = _considered(cluster, config, values)
     judged = [
-        (each, refusal_of(each, wish, force=values["force"])) for each in considered.transactions
+        (each, refusal_of(each, requested, force=values["force"]))
+        for each in candidates.transactions
     ]
     chosen = [each for each, refusal in judged if not refusal]
-    display.tell(considered, wish, judged, has_fence=values["fence_url"] is not None)
+    display.tell(candidates, requested, judged, has_fence=values["fence_url"] is not None)
     if values["dry_run"]:
-        display.show_dry_run(considered, wish, judged, as_json=values["as_json"])
-        return 1 if considered.stopped else 0
+        display.show_dry_run(candidates, requested, judged, as_json=values["as_json"])
+        return 1 if candidates.stopped else 0
     if chosen:
         question = f"{kind.value} {len(chosen)} of these?" if values["is_all"] else f"{kind.value}?"
         if not confirm(question, yes=values["yes"]):
             raise click.Abort
     elif not values["is_all"]:
-        raise click.ClickException(f"{considered.transactions[0].id}: {judged[0][1]}")
-    decided = _written(cluster, wish, considered._replace(transactions=chosen), values)
+        raise click.ClickException(f"{candidates.transactions[0].id}: {judged[0][1]}")
+    decided = _written(cluster, requested, candidates._replace(transactions=chosen), values)
     if values["is_all"]:
-        display.show_many(decided, considered, judged, as_json=values["as_json"])
+        display.show_many(decided, candidates, judged, as_json=values["as_json"])
     else:
         display.show_one(decided[0], as_json=values["as_json"])
-    return _decided_status(decided, considered)
+    return _decided_status(decided, candidates)
 
 
 def _check_usage(values: dict[str, Any]) -> None:
@@ -487,10 +488,10 @@ def _check_usage(values: dict[str, Any]) -> None:
         raise click.UsageError("--older-than and --group need --all", context)
 
 
-def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any]) -> Considered:
+def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any]) -> Candidates:
     from halfbridge.checker.admin.decisions import (
-        consider_many,
-        consider_one,
+        find_candidate,
+        find_candidates,
     )
     from halfbridge.checker.admin.transactions.look_up import Wanted
     from halfbridge.checker.admin.transactions.undecided import Filter
@@ -503,26 +504,26 @@ def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any])
             partitions=None if partition is None else (partition,),
             limit=values["limit"],
         )
-        return consider_many(cluster, config.names, wanted)
+        return find_candidates(cluster, config.names, wanted)
     one = Wanted(id=values["transaction_id"], from_ms=values["from_ms"], partition=partition)
-    return consider_one(cluster, config.names, one, tell=lambda line: click.echo(line, err=True))
+    return find_candidate(cluster, config.names, one, tell=lambda line: click.echo(line, err=True))
 
 
 def _written(
-    cluster: Cluster, wish: Wish, considered: Considered, values: dict[str, Any]
+    cluster: Cluster, requested: DecisionRequest, candidates: Candidates, values: dict[str, Any]
 ) -> list[Decided]:
     from halfbridge.checker.admin.appending import appending
     from halfbridge.checker.admin.decisions import Decider
     from halfbridge.checker.admin.operator_log import OperatorLog
 
-    names, chosen = load_settings(CheckerConfig, values).names, considered.transactions
+    names, chosen = load_settings(CheckerConfig, values).names, candidates.transactions
     decided: list[Decided] = []
     with _fence(values) as fence, appending(cluster) as appender:
         log = OperatorLog(cluster, names, appender, who=who(values))
-        decider = Decider(cluster, names, log, appender, wish=wish, fence=fence)
+        decider = Decider(cluster, names, log, appender, requested=requested, fence=fence)
         for at in range(0, len(chosen), _BATCH):
             batch = chosen[at : at + _BATCH]
-            decided += decider.decide(batch, considered.ends, pause_s=1.0 / values["rate"])
+            decided += decider.decide(batch, candidates.ends, pause_s=1.0 / values["rate"])
             if values["is_all"]:
                 click.echo(f"{len(decided)} of {len(chosen)} tried", err=True)
     return decided
@@ -539,8 +540,8 @@ def _fence(values: dict[str, Any]) -> Iterator[FencePort | None]:
         yield OperatorFence(engine, name=values["fence_name"], schema=values["fence_schema"])
 
 
-def _decided_status(decided: Sequence[Decided], considered: Considered) -> int:
+def _decided_status(decided: Sequence[Decided], candidates: Candidates) -> int:
     outcomes = {each.outcome for each in decided}
-    if outcomes & {ActionOutcome.FAILED, ActionOutcome.IN_DOUBT} or considered.stopped:
+    if outcomes & {ActionOutcome.FAILED, ActionOutcome.IN_DOUBT} or candidates.stopped:
         return 1
     return EXIT_OVERRULED if ActionOutcome.OVERRULED in outcomes else 0

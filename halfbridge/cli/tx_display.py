@@ -21,7 +21,7 @@ from halfbridge.serde.units import MS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfbridge.checker.admin.decisions import Considered, Decided, Wish
+    from halfbridge.checker.admin.decisions import Candidates, Decided, DecisionRequest
     from halfbridge.checker.admin.transactions.find import Found, Hit, Sought
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.undecided import Filter, Listing, Stopped
@@ -185,31 +185,35 @@ def _what(each: Event) -> str:
 _SHOWN_MAX = 20
 
 
-def tell(considered: Considered, wish: Wish, judged: Judged, *, has_fence: bool) -> None:
+def tell(
+    candidates: Candidates, requested: DecisionRequest, judged: Judged, *, has_fence: bool
+) -> None:
     """Show on standard error what would happen."""
     for each, refusal in judged[:_SHOWN_MAX]:
         text = f"refused: {one_line(refusal)}" if refusal else f"{one_line(before_text(each))}"
         click.echo(f"{one_line(each.id)}  {text}", err=True)
         if not refusal:
-            allowed = f"{wish.kind.value}, if the fence row allows it"
-            click.echo(f"    {allowed if has_fence else effect_text(each, wish)}", err=True)
-    more = considered.matching - len(judged[:_SHOWN_MAX])
+            allowed = f"{requested.kind.value}, if the fence row allows it"
+            click.echo(f"    {allowed if has_fence else effect_text(each, requested)}", err=True)
+    more = candidates.matching - len(judged[:_SHOWN_MAX])
     if more > 0:
-        beyond = considered.matching - len(judged)
+        beyond = candidates.matching - len(judged)
         click.echo(f"and {more} more" + (f", {beyond} beyond --limit" if beyond else ""), err=True)
-    for pair in considered.stopped:
+    for pair in candidates.stopped:
         text = f"pair {pair.partition} is stopped, nothing in it is decided: {one_line(pair.why)}"
         click.echo(text, err=True)
 
 
-def show_dry_run(considered: Considered, wish: Wish, judged: Judged, *, as_json: bool) -> None:
+def show_dry_run(
+    candidates: Candidates, requested: DecisionRequest, judged: Judged, *, as_json: bool
+) -> None:
     """Show what would be decided."""
     if as_json:
         rows = [
-            {"id": each.id, "effect": effect_text(each, wish), "refused": refusal or None}
+            {"id": each.id, "effect": effect_text(each, requested), "refused": refusal or None}
             for each, refusal in judged
         ]
-        click.echo(json.dumps({"matching": considered.matching, "would": rows, "decided": []}))
+        click.echo(json.dumps({"matching": candidates.matching, "would": rows, "decided": []}))
     else:
         click.echo(f"dry run: {sum(not refusal for _, refusal in judged)} would be decided")
 
@@ -220,12 +224,12 @@ def show_one(decided: Decided, *, as_json: bool) -> None:
 
 
 def show_many(
-    decided: Sequence[Decided], considered: Considered, judged: Judged, *, as_json: bool
+    decided: Sequence[Decided], candidates: Candidates, judged: Judged, *, as_json: bool
 ) -> None:
     """Show what became of many decisions: for people those that did not win, and the counts."""
     skipped = [{"id": each.id, "refused": refusal} for each, refusal in judged if refusal]
     if as_json:
-        body = {"matching": considered.matching, "decided": [*map(_as_json, decided)]}
+        body = {"matching": candidates.matching, "decided": [*map(_as_json, decided)]}
         click.echo(json.dumps({**body, "skipped": skipped}))
         return
     for each in decided:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge import Message, Resolution
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Remedy, Wanted
-from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Told, redo
+from halfbridge.checker.admin.dead.redoing import Change, DeadLetters, Order, redo
 from halfbridge.serde.avro import DEAD_MARK, HALF_METADATA, OP, DeadMark
 from halfbridge.serde.headers import DEAD_MARK as MARK_HEADER
 from halfbridge.serde.headers import HALF, real_identity
@@ -159,7 +159,7 @@ class Scene:
         ports = replace(machine.ports(process), kafka=kafka)
         return DeadLetters(Cluster("memory", ports=ports), self.names)
 
-    def redo(self, remedy: Remedy, *numbers: int, **choice: Any) -> list[Told]:
+    def redo(self, remedy: Remedy, *numbers: int, **choice: Any) -> list[Change]:
         """Resume or redeliver transactions; all that are open where none is named."""
         return redo(
             self.letters(), order(*numbers), Choice(remedy=remedy, **choice), lambda _told: True
@@ -215,7 +215,7 @@ def order(*numbers: int, **changes: Any) -> Order:
     return replace(base, **changes)
 
 
-def refusals(told: Iterable[Told]) -> list[str]:
+def refusals(told: Iterable[Change]) -> list[str]:
     """Return why transactions were refused."""
     return [each.refusal for each in told if each.refusal]
 

@@ -127,7 +127,7 @@ class Cluster:
         """Return those of `topics` that exist."""
         wanted = tuple(topics)
         with self.errors("read topic settings"):
-            return self.patiently(lambda: self._described(wanted))
+            return self.retrying(lambda: self._described(wanted))
 
     def _described(self, topics: Sequence[str]) -> dict[str, SeenTopic]:
         known = self._known()
@@ -145,7 +145,7 @@ class Cluster:
         topic = NewTopic(shape.name, shape.partitions, replication_factor, settings)
         attempts = count(1)
         with self.errors(f"create topic {shape.name}"):
-            is_new = self.patiently(lambda: self._create(topic, attempt=next(attempts)))
+            is_new = self.retrying(lambda: self._create(topic, attempt=next(attempts)))
         if is_new:
             self._settle(shape.name, shape.partitions)
         return is_new
@@ -169,7 +169,7 @@ class Cluster:
         """Return the client ids and hosts of a consumer group's live members."""
         with self.errors(f"describe group {group}"):
             try:
-                return self.patiently(
+                return self.retrying(
                     lambda: self._admin.ask_members(group, CALL_TIMEOUT_S).result()
                 )
             except KafkaFailure as failure:
@@ -183,7 +183,7 @@ class Cluster:
         # its offsets, that call dereferences a consumer group, which an admin client does not have
         # (rd_kafka_handle_OffsetFetch, seen with librdkafka 2.16 as a segmentation fault).
         with self.errors(f"read the offsets of group {group}"), self.reader(group) as reader:
-            found = self.patiently(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
+            found = self.retrying(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
         return {
             place: CommittedOffset(
                 -1 if each.offset == NO_COMMITTED_OFFSET else each.offset, each.metadata or ""
@@ -198,7 +198,7 @@ class Cluster:
             AdminError: the group has live members, or no right; the operator acts.
         """
         with self.errors(f"commit offsets of group {group}"), self.reader(group) as reader:
-            self.patiently(lambda: reader.commit(offsets))
+            self.retrying(lambda: reader.commit(offsets))
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """Return log start and end of a partition, read_uncommitted."""
@@ -315,7 +315,7 @@ class Cluster:
         # Any broker may be asked, and this one may not have heard of it.
         return known is not None and known.partitions >= partitions and known.is_led
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def retrying(self, call: Callable[[], T]) -> T:
         """Return what `call` returns, called again while brokers answer what will pass."""
         deadline = self._ports.clock.monotonic() + SETTLE_TIMEOUT_S
         while True:

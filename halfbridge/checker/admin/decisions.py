@@ -107,7 +107,7 @@ class Decider:
         names: The installation's topics.
         log: What operators did.
         appender: Writes the ops.
-        wish: The wanted decision.
+        requested: The wanted decision.
         fence: The local transactions' fence; None: the operator gave none.
     """
 
@@ -118,14 +118,14 @@ class Decider:
         log: OperatorLog,
         appender: Appender,
         *,
-        wish: Wish,
+        requested: DecisionRequest,
         fence: FencePort | None = None,
     ) -> None:
         self._cluster = cluster
         self._names = names
         self._log = log
         self._appender = appender
-        self._wish = wish
+        self._requested = requested
         self._fence = fence
 
     def decide(
@@ -154,13 +154,13 @@ class Decider:
         return list(decided.values())
 
     def _write(self, undecided: Undecided) -> _Written | Decided:
-        names, wish = self._names, self._wish
+        names, requested = self._names, self._requested
         intended = self._log.record(
-            wish.action,
+            requested.action,
             undecided.id,
-            why=wish.reason,
+            why=requested.reason,
             before=before_text(undecided),
-            after="COMMITTED" if wish.kind is OpKind.COMMIT else "ROLLED_BACK",
+            after="COMMITTED" if requested.kind is OpKind.COMMIT else "ROLLED_BACK",
         )
         try:
             self._check_signer(undecided, intended.at_ms)
@@ -191,11 +191,11 @@ class Decider:
 
     def _ask_fence(self, undecided: Undecided) -> int:
         """Return the op's message count; write the same decision to the fence."""
-        count, fence = self._wish.message_count, self._fence
+        count, fence = self._requested.message_count, self._fence
         if fence is None:
             return count
         context = context_of(self._cluster, self._names, undecided)
-        if self._wish.kind is OpKind.COMMIT:
+        if self._requested.kind is OpKind.COMMIT:
             return fence.committed_count(undecided, context)
         fence.roll_back(undecided, context)
         return count
@@ -206,12 +206,12 @@ class Decider:
             timestamp=intended.at_ms,
             half_offset=undecided.last_offset,
             producer_group=undecided.producer_group,
-            kind=self._wish.kind,
-            message_count=count if self._wish.kind is OpKind.COMMIT else COUNT_UNKNOWN,
+            kind=self._requested.kind,
+            message_count=count if self._requested.kind is OpKind.COMMIT else COUNT_UNKNOWN,
             source=OpSource.OPERATOR,
             actor=shortened(self._log.who, _ACTOR_BYTES_MAX),
             resume_count=undecided.resume_count,
-            reason=shortened(self._wish.reason, _REASON_BYTES_MAX),
+            reason=shortened(self._requested.reason, _REASON_BYTES_MAX),
         )
 
     def _failed(self, undecided: Undecided, intended: OperatorAction, text: str) -> Decided:
@@ -295,7 +295,7 @@ def _key(undecided: Undecided) -> Key:
     return undecided.id, undecided.resume_count, undecided.producer_group
 
 
-class Considered(NamedTuple):
+class Candidates(NamedTuple):
     """Undecided transactions that may be decided.
 
     Attributes:
@@ -311,13 +311,13 @@ class Considered(NamedTuple):
     stopped: Sequence[Stopped] = ()
 
 
-def consider_one(
+def find_candidate(
     cluster: Cluster,
     names: TopicNames,
     wanted: Wanted,
     *,
     tell: Callable[[str], None] = lambda _line: None,
-) -> Considered:
+) -> Candidates:
     """Return one transaction, which is undecided.
 
     Raises:
@@ -331,17 +331,17 @@ def consider_one(
             " --from TIME"
         )
     if life.undecided is None:
-        raise AdminError(standing_text(life))
-    return Considered((life.undecided,), ends, 1)
+        raise AdminError(decision_text(life))
+    return Candidates((life.undecided,), ends, 1)
 
 
-def consider_many(
+def find_candidates(
     cluster: Cluster,
     names: TopicNames,
     wanted: Filter,
     *,
     on_progress: Callable[[int], None] = lambda _records: None,
-) -> Considered:
+) -> Candidates:
     """Return the undecided transactions that are wanted, the oldest first.
 
     Raises:
@@ -349,7 +349,7 @@ def consider_many(
     """
     ends = _ends(cluster, names, wanted.partitions)
     found = list_undecided(cluster, names, wanted, on_progress=on_progress)
-    return Considered(found.transactions, ends, found.undecided, found.stopped)
+    return Candidates(found.transactions, ends, found.undecided, found.stopped)
 
 
 def _ends(
@@ -359,7 +359,7 @@ def _ends(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DecisionRequest:
     """The operator's request.
 
     Attributes:
@@ -378,12 +378,12 @@ class Wish:
         return f"tx {self.kind.value.lower()}"
 
 
-def refusal_of(undecided: Undecided, wish: Wish, *, force: bool) -> str:
-    """Return why a transaction may not be decided by `wish` now; empty where it may.
+def refusal_of(undecided: Undecided, requested: DecisionRequest, *, force: bool) -> str:
+    """Return why a transaction may not be decided by `requested` now; empty where it may.
 
     Args:
         undecided: As it was found.
-        wish: The operator's request.
+        requested: The operator's request.
         force: The operator knows that the producer is not at work, and what a COMMIT makes of a
             transaction without all of its messages.
     """
@@ -393,18 +393,18 @@ def refusal_of(undecided: Undecided, wish: Wish, *, force: bool) -> str:
         return ""
     if undecided.wait is Wait.NOT_DUE:
         return f"{undecided.why}; give --force if its producer is dead"
-    if wish.kind is OpKind.COMMIT and wish.message_count > undecided.messages:
+    if requested.kind is OpKind.COMMIT and requested.message_count > undecided.messages:
         return (
-            f"of {wish.message_count} messages {undecided.messages} are there, so that COMMIT would"
-            " make dead letters of them (INCOMPLETE); give --messages all, or --force"
+            f"of {requested.message_count} messages {undecided.messages} are there, so that COMMIT"
+            " would make dead letters of them (INCOMPLETE); give --messages all, or --force"
         )
     return ""
 
 
-def effect_text(undecided: Undecided, wish: Wish) -> str:
+def effect_text(undecided: Undecided, requested: DecisionRequest) -> str:
     """Return the effect of a decision as a sentence."""
-    there, count = undecided.messages, wish.message_count
-    if wish.kind is OpKind.ROLLBACK:
+    there, count = undecided.messages, requested.message_count
+    if requested.kind is OpKind.ROLLBACK:
         return f"ROLLBACK delivers nothing of its {counted(there, 'message')}"
     if count > there:
         wanted = counted(count, "message")
@@ -416,7 +416,7 @@ def effect_text(undecided: Undecided, wish: Wish) -> str:
     return f"COMMIT delivers what is there, {counted(there, 'message')}{whole}"
 
 
-def standing_text(life: Life) -> str:
+def decision_text(life: Life) -> str:
     """Return how a transaction was decided, and by whom."""
     winner = life.decided_by
     if winner is None:

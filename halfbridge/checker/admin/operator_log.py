@@ -107,7 +107,7 @@ class OperatorLog:
         return concluded
 
     @contextmanager
-    def telling_failure(self, *intended: OperatorAction) -> Iterator[None]:
+    def recording_failure(self, *intended: OperatorAction) -> Iterator[None]:
         """Store that actions failed, or are in doubt, if the block raises AdminError.
 
         Raises:
@@ -296,7 +296,7 @@ def turn_switch(
         after="rejecting" if is_rejecting else "accepting",
     )
     switch = TransactionsSwitch(is_rejecting, intended.at_ms, log.who, reason)
-    with log.telling_failure(intended):
+    with log.recording_failure(intended):
         place = (names.settings, _PARTITION)
         offset, _ = appender.append(place, encode_switch(switch), SWITCH_KEY)
         last, after = _last(cluster, names)

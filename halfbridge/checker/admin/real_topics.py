@@ -126,7 +126,7 @@ TIMESTAMP_TYPE = "message.timestamp.type"
 CLEANUP_POLICY = "cleanup.policy"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
-LOOKED_AT = frozenset(
+CHECKED_SETTINGS = frozenset(
     (MAX_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE, CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES)
 )
 # Half messages must outlive their decisions (docs/incidents/retention-ends.md).

@@ -463,7 +463,7 @@ def create_real_topic(
     intended = log.record(
         "topics create", wanted.name, why="", before=before, after=wanted.type.value
     )
-    with log.telling_failure(intended):
+    with log.recording_failure(intended):
         shape = TopicShape(wanted.name, wanted.partitions, ())
         is_new = cluster.create(shape, replication_factor=wanted.replicas)
         record = TopicTypeRecord(wanted.type, intended.at_ms, log.who)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.real_topics import (
-    LOOKED_AT,
+    CHECKED_SETTINGS,
     MAX_BYTES,
     MIN_IN_SYNC,
     RETENTION_MS,
@@ -403,7 +403,7 @@ class TopicSettings:
                 continue
             self.refused.pop(topic, None)
             if said.settings is not None:
-                self.known[topic] = {key: said.settings.get(key, "") for key in LOOKED_AT}
+                self.known[topic] = {key: said.settings.get(key, "") for key in CHECKED_SETTINGS}
                 continue
             self.known.pop(topic, None)
             if not said.is_missing:

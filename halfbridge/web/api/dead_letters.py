@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.dead.describe import as_json, told_json
+from halfbridge.checker.admin.dead.describe import as_json, change_json
 from halfbridge.checker.admin.dead.letters import Choice, DeadTransaction, Remedy, Wanted
-from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, Told, redo
+from halfbridge.checker.admin.dead.redoing import Change, DeadLetters, Order, redo
 from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.routes import PAGING, REASON, Argument, Call, Route, page_of
 from halfbridge.web.gate import Role
@@ -87,7 +87,7 @@ def bring_back(
     values: Mapping[str, Any],
     *,
     who: str,
-) -> list[Told]:
+) -> list[Change]:
     """Resume or redeliver transactions, at most `BULK_MAX`; return what became of each.
 
     Raises:
@@ -153,8 +153,8 @@ async def _brought_back(call: Call, remedy: Remedy) -> dict[str, Any]:
     )
     services.answers.forget()
     return {
-        "done": [told_json(each) for each in told if not each.refusal],
-        "refused": [told_json(each) for each in told if each.refusal],
+        "done": [change_json(each) for each in told if not each.refusal],
+        "refused": [change_json(each) for each in told if each.refusal],
     }
 
 

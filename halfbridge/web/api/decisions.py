@@ -12,11 +12,11 @@ from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.decisions import (
     Decided,
     Decider,
-    Wish,
+    DecisionRequest,
+    decision_text,
     first_text,
     op_ends,
     refusal_of,
-    standing_text,
 )
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.undecided import wanted_partitions
@@ -61,19 +61,21 @@ def decide(services: Services, kind: OpKind, values: Mapping[str, Any], *, who: 
             nothing was written, or that is not known.
         AdminError: Kafka does not answer, or the audit topic takes no record; the operator acts.
     """
-    wish = Wish(kind=kind, reason=values["reason"], message_count=_count(kind, values))
+    requested = DecisionRequest(
+        kind=kind, reason=values["reason"], message_count=_count(kind, values)
+    )
     with services.changing():
         cluster, names = services.cluster(), services.config.names
         ends = op_ends(cluster, names, wanted_partitions(cluster, names, None))
         life = life_of(services, {**values, "until_ms": None})
         if life.undecided is None:
-            raise Refusal(409, standing_text(life))
-        refusal = refusal_of(life.undecided, wish, force=values["force"])
+            raise Refusal(409, decision_text(life))
+        refusal = refusal_of(life.undecided, requested, force=values["force"])
         if refusal:
             raise Refusal(409, refusal.replace("--force", "force"))
         with appending(cluster) as appender:
             log = OperatorLog(cluster, names, appender, who=who)
-            decider = Decider(cluster, names, log, appender, wish=wish)
+            decider = Decider(cluster, names, log, appender, requested=requested)
             (decided,) = decider.decide([life.undecided], ends)
     if decided.outcome is ActionOutcome.OVERRULED and decided.first is not None:
         raise Refusal(409, f"another decision was first: {first_text(decided.first)}")

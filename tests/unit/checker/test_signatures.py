@@ -8,7 +8,7 @@ import pytest
 
 from halfbridge import MessageView, Resolution
 from halfbridge.checker.admin.appending import appending
-from halfbridge.checker.admin.decisions import Decider, Wish, consider_one
+from halfbridge.checker.admin.decisions import Decider, DecisionRequest, find_candidate
 from halfbridge.checker.admin.init import InitRequest, find_offsets
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.look_up import Wanted
@@ -281,9 +281,9 @@ def test_init_judges_as_the_daemon_does(stack: MemoryStack) -> None:
 
 
 def _decided(operator: Operator, transaction_id: str, kind: OpKind) -> Decided:
-    wish = Wish(kind=kind, reason="the row is there")
-    found = consider_one(operator.cluster, operator.names, Wanted(id=transaction_id))
+    requested = DecisionRequest(kind=kind, reason="the row is there")
+    found = find_candidate(operator.cluster, operator.names, Wanted(id=transaction_id))
     with appending(operator.cluster) as appender:
         log = OperatorLog(operator.cluster, operator.names, appender, who="somebody")
-        decider = Decider(operator.cluster, operator.names, log, appender, wish=wish)
+        decider = Decider(operator.cluster, operator.names, log, appender, requested=requested)
         return decider.decide(found.transactions, found.ends)[0]

@@ -18,8 +18,8 @@ from halfbridge.serde.limits import (
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.dead.letters import DeadTransaction, Letter, Looked
-    from halfbridge.checker.admin.dead.redoing import Told
+    from halfbridge.checker.admin.dead.letters import DeadTransaction, ExaminedLetter, Letter
+    from halfbridge.checker.admin.dead.redoing import Change
     from halfbridge.serde.avro import DeadMark
 
 # A line of a file: a message of the largest size in base64, and as much again for its headers.
@@ -86,41 +86,41 @@ def mark_json(mark: DeadMark) -> dict[str, Any]:
     }
 
 
-def exported(transaction: DeadTransaction, looked: Looked) -> dict[str, Any]:
+def exported(transaction: DeadTransaction, examined: ExaminedLetter) -> dict[str, Any]:
     """Return a letter with its payload in base64, which `given` reads; without it where it is gone.
 
     Headers are the user's; of a record whose RMQ_HALF cannot be read, all.
     """
-    letter, body = looked.letter, looked.body
-    told = {
+    letter, body = examined.letter, examined.body
+    fields = {
         "transaction_id": transaction.key.transaction_id,
         "producer_group": as_json(transaction)["producer_group"],
         "resume_count": as_json(transaction)["resume_count"],
         **letter_json(letter, transaction.marks.get(letter.place)),
-        "standing": looked.standing.name,
+        "standing": examined.standing.name,
     }
     if body is None:
-        return {**told, "is_gone": True}
+        return {**fields, "is_gone": True}
     headers = body.headers if letter.half is None else user_headers(body.headers)
     return {
-        **told,
+        **fields,
         "key": _text(body.key),
         "value": _text(body.value),
         "headers": [[name, _text(value)] for name, value in headers],
     }
 
 
-def told_json(told: Told) -> dict[str, Any]:
+def change_json(change: Change) -> dict[str, Any]:
     """Return the (planned) change to a transaction, as JSON values."""
-    transaction = told.transaction
+    transaction = change.transaction
     common = {
         "id": transaction.name,
         "producer_group": transaction.key.producer_group,
         "resume_count": transaction.key.resume_count,
     }
-    if told.refusal:
-        return {**common, "why": told.refusal}
-    return {**common, "new_resume_count": told.resume_count, "messages": list(told.indices)}
+    if change.refusal:
+        return {**common, "why": change.refusal}
+    return {**common, "new_resume_count": change.resume_count, "messages": list(change.indices)}
 
 
 def given(line: str) -> tuple[tuple[str, int], Given]:
@@ -132,12 +132,12 @@ def given(line: str) -> tuple[tuple[str, int], Given]:
     if len(line) > LINE_CHARS_MAX:
         raise DecodeError(f"more than {LINE_CHARS_MAX} characters", None)
     try:
-        told = json.loads(line)
-        headers = [(str(name), _bytes(value)) for name, value in told["headers"]]
-        body = Body(_bytes(told["key"]), _bytes(told["value"]), headers)
-        partition = told.get("real_partition", PARTITION_BY_KEY)
-        message = Given(told["real_topic"], partition, body)
-        identity = told["transaction_id"], told["message_index"]
+        fields = json.loads(line)
+        headers = [(str(name), _bytes(value)) for name, value in fields["headers"]]
+        body = Body(_bytes(fields["key"]), _bytes(fields["value"]), headers)
+        partition = fields.get("real_partition", PARTITION_BY_KEY)
+        message = Given(fields["real_topic"], partition, body)
+        identity = fields["transaction_id"], fields["message_index"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DecodeError(f"not as `dead export` writes it: {error!r}", None) from error
     _check(identity, message)

@@ -157,7 +157,7 @@ class Standing(Enum):
 _WORST_FIRST = (Standing.FORGED, Standing.DELETED, Standing.PROVEN)
 
 
-class Looked(NamedTuple):
+class ExaminedLetter(NamedTuple):
     """A letter with the records that it names.
 
     Attributes:
@@ -179,7 +179,7 @@ def look_at(
     half: Source,
     op: Source,
     verifier: Verifier | None = None,
-) -> Looked:
+) -> ExaminedLetter:
     """Return whether a letter is genuine.
 
     Args:
@@ -198,7 +198,7 @@ def look_at(
             standing = Standing.FORGED
         by_op = _of_op(letter, decision, is_deleted=op.is_deleted)
         standing = min(standing, by_op, key=_WORST_FIRST.index)
-    return Looked(letter, standing, there if body is None else body, decision)
+    return ExaminedLetter(letter, standing, there if body is None else body, decision)
 
 
 def _of_source(

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         Body,
         Choice,
         DeadTransaction,
+        ExaminedLetter,
         Key,
         Letter,
         LetterPlace,
-        Looked,
     )
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.records import Op
@@ -111,19 +111,22 @@ def chosen_letters(transaction: DeadTransaction, choice: Choice) -> tuple[Letter
 
 
 def plan_life(
-    transaction: DeadTransaction, looked: Sequence[Looked], choice: Choice, resume_count: int
+    transaction: DeadTransaction,
+    examined: Sequence[ExaminedLetter],
+    choice: Choice,
+    resume_count: int,
 ) -> NewLife | Refusal:
     """Return what to write for a transaction.
 
     Args:
         transaction: The transaction.
-        looked: Its chosen letters, at least one, with the records that they name.
+        examined: Its chosen letters, at least one, with the records that they name.
         choice: The operator's choice.
         resume_count: The new life's.
     """
     key = transaction.key
-    messages = _messages(key, looked, choice)
-    if why := objection(transaction, messages, looked, choice, resume_count):
+    messages = _messages(key, examined, choice)
+    if why := objection(transaction, messages, examined, choice, resume_count):
         return Refusal(key, why)
     halves = tuple(
         NewHalf(_renewed(metadata, resume_count), body)
@@ -136,7 +139,7 @@ def plan_life(
         action=_DONE[choice.remedy],
         halves=halves,
         message_count=len(halves) if is_whole else COUNT_UNKNOWN,
-        marked=tuple(each.letter.place for each in looked),
+        marked=tuple(each.letter.place for each in examined),
         resume_count=resume_count,
     )
 
@@ -148,11 +151,11 @@ def without_old_half(headers: Headers) -> Headers:
     return [header for header in headers if header[0] != SIGN]
 
 
-def _messages(key: Key, looked: Sequence[Looked], choice: Choice) -> dict[int, Message]:
+def _messages(key: Key, examined: Sequence[ExaminedLetter], choice: Choice) -> dict[int, Message]:
     """Return index -> message, ascending: the first letter of an index, or the operator's own."""
     found: dict[int, Message] = {}
     # A LATE letter may be of a duplicate: another letter of the same index comes first.
-    for each in sorted(looked, key=lambda one: one.letter.reason is DeadReason.LATE):
+    for each in sorted(examined, key=lambda one: one.letter.reason is DeadReason.LATE):
         letter = each.letter
         if letter.half is not None:
             found.setdefault(letter.message_index, Message(letter.half, each.body, letter.flaw))
@@ -197,7 +200,7 @@ class Message(NamedTuple):
 def objection(
     transaction: DeadTransaction,
     messages: Mapping[int, Message],
-    looked: Sequence[Looked],
+    examined: Sequence[ExaminedLetter],
     choice: Choice,
     resume_count: int,
 ) -> str:
@@ -206,14 +209,14 @@ def objection(
     Args:
         transaction: The transaction.
         messages: Message index -> what would be stored, ascending.
-        looked: The chosen letters, with the records that they name.
+        examined: The chosen letters, with the records that they name.
         choice: The operator's choice.
         resume_count: The new life's.
     """
     return (
-        _not_believed(looked, choice)
+        _not_believed(examined, choice)
         or ("its resume_count is used up" if resume_count > RESUME_COUNT_MAX else "")
-        or _not_whole(transaction, messages, looked, choice)
+        or _not_whole(transaction, messages, examined, choice)
         or _not_fit(messages)
     )
 
@@ -223,8 +226,8 @@ def body_bytes(body: Body) -> int:
     return user_bytes(body.key, body.value, body.headers, has_flaw=False)
 
 
-def _not_believed(looked: Sequence[Looked], choice: Choice) -> str:
-    for each in looked:
+def _not_believed(examined: Sequence[ExaminedLetter], choice: Choice) -> str:
+    for each in examined:
         place = each.letter.place
         named = f"dead letter {place.partition}:{place.offset}"
         if each.standing is Standing.FORGED:
@@ -237,7 +240,7 @@ def _not_believed(looked: Sequence[Looked], choice: Choice) -> str:
 def _not_whole(
     transaction: DeadTransaction,
     messages: Mapping[int, Message],
-    looked: Sequence[Looked],
+    examined: Sequence[ExaminedLetter],
     choice: Choice,
 ) -> str:
     gone = [index for index, each in messages.items() if each.body is None]
@@ -248,15 +251,20 @@ def _not_whole(
         )
     if choice.remedy is Remedy.RESUME:
         return ""
-    op = next((each.op for each in looked if each.op is not None), None)
-    return _gap(messages, looked, choice, op) or _delivered_before(transaction, looked, choice, op)
+    op = next((each.op for each in examined if each.op is not None), None)
+    return _gap(messages, examined, choice, op) or _delivered_before(
+        transaction, examined, choice, op
+    )
 
 
 def _gap(
-    messages: Mapping[int, Message], looked: Sequence[Looked], choice: Choice, op: Op | None
+    messages: Mapping[int, Message],
+    examined: Sequence[ExaminedLetter],
+    choice: Choice,
+    op: Op | None,
 ) -> str:
     """Return which messages an INCOMPLETE transaction lacks; empty if the operator accepts that."""
-    letters = [each.letter for each in looked]
+    letters = [each.letter for each in examined]
     indices = [one.message_index for one in letters if one.reason is DeadReason.INCOMPLETE]
     if not indices or choice.accept_partial or choice.messages:
         return ""
@@ -271,7 +279,7 @@ def _gap(
 
 
 def _delivered_before(
-    transaction: DeadTransaction, looked: Sequence[Looked], choice: Choice, op: Op | None
+    transaction: DeadTransaction, examined: Sequence[ExaminedLetter], choice: Choice, op: Op | None
 ) -> str:
     """Tell of late messages that were, or may have been, delivered with their transaction."""
     if choice.accept_duplicates:
@@ -280,7 +288,7 @@ def _delivered_before(
     redelivered = {
         each.message_index for each in transaction.letters if each.place in transaction.marks
     }
-    for each in looked:
+    for each in examined:
         index = each.letter.message_index
         if each.letter.reason is not DeadReason.LATE:
             continue

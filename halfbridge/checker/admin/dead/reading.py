@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.dead.letters import (
     Body,
+    ExaminedLetter,
     Found,
     Letter,
     LetterPlace,
-    Looked,
     Source,
     body_of,
     look_at,
@@ -37,7 +37,7 @@ class DeadTopic:
     Args:
         cluster: Where it is.
         names: The installation's topics.
-        told: Called with a line of progress.
+        on_progress: Called with a line of progress.
 
     Attributes:
         found: The part that was read so far.
@@ -46,9 +46,12 @@ class DeadTopic:
     """
 
     def __init__(
-        self, cluster: Cluster, names: TopicNames, told: Callable[[str], None] = lambda _: None
+        self,
+        cluster: Cluster,
+        names: TopicNames,
+        on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._cluster, self._names, self._told = cluster, names, told
+        self._cluster, self._names, self._on_progress = cluster, names, on_progress
         self.found = Found()
         self.starts: dict[int, int] = {}
         self.ends: dict[int, int] = {}
@@ -87,11 +90,11 @@ class DeadTopic:
                 self.found.add(parse_record(record))
                 self._records += 1
                 if not self._records % _TELL_EVERY:
-                    self._told(f"{self._records:,} records of {self._names.dead} read")
+                    self._on_progress(f"{self._records:,} records of {self._names.dead} read")
             self.ends[partition] = max(end, start)
 
 
-def look(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> list[Looked]:
+def examine(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> list[ExaminedLetter]:
     """Return letters with their bodies and standing, in the given order.
 
     Letters that name another topic than the installation's half or op topic name nothing.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
-from halfbridge.checker.admin.dead.reading import DeadTopic, look
+from halfbridge.checker.admin.dead.reading import DeadTopic, examine
 from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, DeadWriter
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.real_topics import RealTopics
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.letters import (
         Choice,
         DeadTransaction,
+        ExaminedLetter,
         Letter,
-        Looked,
         Wanted,
     )
     from halfbridge.serde.records import OperatorAction
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 BATCH_TRANSACTIONS_MAX = 100
 
 
-class Told(NamedTuple):
+class Change(NamedTuple):
     """A change to a transaction, planned or done.
 
     Attributes:
@@ -57,8 +57,8 @@ def redo(
     letters: DeadLetters,
     order: Order,
     choice: Choice,
-    agrees: Callable[[Sequence[Told]], bool],
-) -> list[Told]:
+    agrees: Callable[[Sequence[Change]], bool],
+) -> list[Change]:
     """Resume or redeliver transactions; return the changes, planned with `dry_run`.
 
     Each kafka_txn holds whole transactions.
@@ -74,7 +74,9 @@ def redo(
     """
     found = letters.find(order.wanted)[: order.limit]
     preview = _Planning(letters, choice)
-    meant = [_told(*planned) for batch in _batches(found, order) for planned in preview.plan(batch)]
+    meant = [
+        _change_of(*planned) for batch in _batches(found, order) for planned in preview.plan(batch)
+    ]
     able = {each.transaction.key for each in meant if not each.refusal}
     if order.dry_run or not able or not agrees(meant):
         return meant
@@ -87,9 +89,9 @@ def redo(
 
 def _redo(
     letters: DeadLetters, rest: Sequence[DeadTransaction], choice: Choice, acting: Acting
-) -> list[Told]:
+) -> list[Change]:
     """Write the transactions batch by batch, at the order's rate; return what became of each."""
-    done: list[Told] = []
+    done: list[Change] = []
     planning = _Planning(letters, choice)
     for batch in _batches(rest, acting.order):
         planned = planning.plan(batch)
@@ -97,8 +99,8 @@ def _redo(
         if lives:
             with _logged(acting, choice.remedy.value, planned):
                 acting.writer.write(lives)
-        done += [_told(transaction, life) for transaction, life in planned]
-        letters.told(f"{len(done)} of {len(rest)} transactions done")
+        done += [_change_of(transaction, life) for transaction, life in planned]
+        letters.on_progress(f"{len(done)} of {len(rest)} transactions done")
         letters.cluster.ports.run.pause(len(lives) / acting.order.rate)
     return done
 
@@ -119,7 +121,7 @@ class _Planning:
         letters = [
             letter for each in chosen.values() if not isinstance(each, Refusal) for letter in each
         ]
-        looked = {each.letter.place: each for each in self._letters.look(letters)}
+        examined = {each.letter.place: each for each in self._letters.examine(letters)}
         planned: list[tuple[DeadTransaction, NewLife | Refusal]] = []
         for each in batch:
             mine = chosen[each.key]
@@ -130,7 +132,7 @@ class _Planning:
             number = max(
                 self._letters.topic.found.next_resume_count(name), self._given.get(name, 0) + 1
             )
-            life = plan_life(each, [looked[one.place] for one in mine], self._choice, number)
+            life = plan_life(each, [examined[one.place] for one in mine], self._choice, number)
             if isinstance(life, NewLife):
                 life = self._deliverable(life)
             if isinstance(life, NewLife):
@@ -164,7 +166,7 @@ def _logged(
         for transaction, life in planned
         if isinstance(life, NewLife)
     ]
-    with acting.log.telling_failure(*intended):
+    with acting.log.recording_failure(*intended):
         yield
     for each in intended:
         acting.log.conclude(each, ActionOutcome.DONE, after=each.after)
@@ -195,11 +197,11 @@ def _batches(
         yield batch
 
 
-def _told(transaction: DeadTransaction, life: NewLife | Refusal) -> Told:
+def _change_of(transaction: DeadTransaction, life: NewLife | Refusal) -> Change:
     if isinstance(life, Refusal):
-        return Told(transaction, -1, (), life.why)
+        return Change(transaction, -1, (), life.why)
     indices = tuple(each.metadata.message_index for each in life.halves)
-    return Told(transaction, life.resume_count, indices)
+    return Change(transaction, life.resume_count, indices)
 
 
 # Letters that are marked by one kafka_txn.
@@ -270,7 +272,7 @@ def _give_up(transactions: Sequence[DeadTransaction], acting: Acting) -> None:
             before=standing_before(each),
             after="given up; may be deleted",
         )
-        with acting.log.telling_failure(intended):
+        with acting.log.recording_failure(intended):
             for at in range(0, len(places), BATCH_MAX):
                 acting.writer.purge(places[at : at + BATCH_MAX])
         acting.log.conclude(intended, ActionOutcome.DONE, after="marked as given up")
@@ -288,7 +290,7 @@ def _delete(letters: DeadLetters, done: Purged, acting: Acting) -> None:
         before=f"{done.letters} dead letters that are dealt with",
         after=f"records deleted below {offsets}",
     )
-    with acting.log.telling_failure(intended):
+    with acting.log.recording_failure(intended):
         letters.cluster.delete_before({(topic, number): at for number, at in done.upto.items()})
     acting.log.conclude(intended, ActionOutcome.DONE, after=intended.after)
 
@@ -345,29 +347,32 @@ class DeadLetters:
     Args:
         cluster: Where they are.
         names: The installation's topics.
-        told: Called with lines of progress.
+        on_progress: Called with lines of progress.
 
     Attributes:
         cluster: Where they are.
         names: The installation's topics.
-        told: Called with lines of progress.
+        on_progress: Called with lines of progress.
         topic: The dead-letter topic.
     """
 
     def __init__(
-        self, cluster: Cluster, names: TopicNames, told: Callable[[str], None] = lambda _: None
+        self,
+        cluster: Cluster,
+        names: TopicNames,
+        on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.cluster, self.names, self.told = cluster, names, told
-        self.topic = DeadTopic(cluster, names, told)
+        self.cluster, self.names, self.on_progress = cluster, names, on_progress
+        self.topic = DeadTopic(cluster, names, on_progress)
 
     def find(self, wanted: Wanted) -> list[DeadTransaction]:
         """Read the topic to its end; return the wanted transactions in the order of decisions."""
         self.topic.read_on()
         return self.topic.found.transactions(wanted)
 
-    def look(self, letters: Sequence[Letter]) -> list[Looked]:
+    def examine(self, letters: Sequence[Letter]) -> list[ExaminedLetter]:
         """Return letters with their bodies; stubs are followed into the half topic."""
-        return look(self.cluster, self.names, letters)
+        return examine(self.cluster, self.names, letters)
 
     @contextmanager
     def acting(self, order: Order) -> Iterator[Acting]:

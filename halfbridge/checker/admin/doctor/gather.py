@@ -108,13 +108,15 @@ def gather(
     ]
     if typed:
         questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
-    asker = _Asker(config, request, facts, real, admin=admin, ports=ports, common=common, ring=ring)
+    asker = _Gatherer(
+        config, request, facts, real, admin=admin, ports=ports, common=common, ring=ring
+    )
     asker.ask(questions)
     questions.wait()
     return _filled(facts, questions)
 
 
-class _Asker:
+class _Gatherer:
     """Begins all questions about one installation."""
 
     def __init__(

@@ -16,7 +16,7 @@ from halfbridge.checker.admin.transactions.trail import after
 from halfbridge.checker.admin.transactions.waits import (
     CHECK_BACKOFF_MS_MAX,
     TOPIC_GONE_MS,
-    Asked,
+    CheckRequests,
     Limits,
     World,
 )
@@ -129,22 +129,22 @@ def requests(
                 )
 
 
-def asked_by_transaction(found: Iterable[Request]) -> dict[Key, Asked]:
+def asked_by_transaction(found: Iterable[Request]) -> dict[Key, CheckRequests]:
     """Return the requests about each transaction: how many, and the newest one.
 
     Requests about one transaction are in several partitions. The newest one is the one that was
     sent last, by the daemon's partition time.
     """
-    asked: dict[Key, Asked] = {}
+    asked: dict[Key, CheckRequests] = {}
     for each in found:
         request = each.request
         key = request.transaction_id, request.resume_count, request.producer_group
         before = asked.get(key)
         if before is None:
-            asked[key] = Asked(1, request)
+            asked[key] = CheckRequests(1, request)
         else:
             last = max(before.last, request, key=_order)
-            asked[key] = Asked(before.requests + 1, last)
+            asked[key] = CheckRequests(before.requests + 1, last)
     return asked
 
 
@@ -173,7 +173,7 @@ def _request_in(record: Any, is_wanted: Callable[[bytes], bool]) -> CheckRequest
 SEARCHED_REQUESTS_MAX = 500_000
 
 
-class OneAsked:
+class CheckHistory:
     """Finds the check requests of a transaction, and their answers.
 
     Args:

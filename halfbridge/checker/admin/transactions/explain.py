@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.deferred import Lack
 
 # Deliveries, and decisions that lost, that are listed one by one.
-TOLD_MAX = 10
+SHOWN_MAX = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 
@@ -154,7 +154,7 @@ def _begin(life: Life) -> list[str]:
     if not halves:
         return [f"{text}; none of its half messages is there any more."]
     first = halves[0]
-    topics = ", ".join(dict.fromkeys(each.real_topic or "" for each in halves[:TOLD_MAX]))
+    topics = ", ".join(dict.fromkeys(each.real_topic or "" for each in halves[:SHOWN_MAX]))
     return [
         (
             f"{text}; it has {counted(len(halves), 'half message')} for {topics}, the first one"
@@ -194,10 +194,10 @@ def _decided(life: Life) -> list[str]:
     delivered = [each for each in life.events if each.kind is Kind.DELIVERY]
     sentences += [
         f"Message {each.message_index} was delivered to {_place(each)} at {time_text(each.at_ms)}."
-        for each in delivered[:TOLD_MAX]
+        for each in delivered[:SHOWN_MAX]
     ]
-    if len(delivered) > TOLD_MAX:
-        sentences.append(f"{len(delivered) - TOLD_MAX} more messages were delivered.")
+    if len(delivered) > SHOWN_MAX:
+        sentences.append(f"{len(delivered) - SHOWN_MAX} more messages were delivered.")
     if life.state == "ROLLED_BACK":
         sentences.append("Nothing of it is delivered, and nothing can bring it back.")
     return sentences + _dead(life)
@@ -239,10 +239,10 @@ def _lacks(life: Life) -> list[str]:
 
 
 def _named(lacks: Sequence[Lack]) -> list[str]:
-    texts = [f"{each}; run {mend_command(each)}." for each in lacks[:TOLD_MAX]]
+    texts = [f"{each}; run {mend_command(each)}." for each in lacks[:SHOWN_MAX]]
     named = [f"{text[:1].upper()}{text[1:]}" for text in texts]
-    if len(lacks) > TOLD_MAX:
-        named.append(f"{len(lacks) - TOLD_MAX} more topics or partitions cannot be written.")
+    if len(lacks) > SHOWN_MAX:
+        named.append(f"{len(lacks) - SHOWN_MAX} more topics or partitions cannot be written.")
     return named
 
 
@@ -279,10 +279,10 @@ def _lost(life: Life) -> list[str]:
     sentences = [
         f"The {each.op} of {each.source} {each.actor} at {time_text(each.at_ms)}, op offset"
         f" {each.offset}, changed nothing: {each.why}."
-        for each in lost[:TOLD_MAX]
+        for each in lost[:SHOWN_MAX]
     ]
-    if len(lost) > TOLD_MAX:
-        sentences.append(f"{len(lost) - TOLD_MAX} more decisions changed nothing.")
+    if len(lost) > SHOWN_MAX:
+        sentences.append(f"{len(lost) - SHOWN_MAX} more decisions changed nothing.")
     return sentences
 
 

@@ -175,7 +175,7 @@ def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, 
         return {place: answer.result() for place, answer in answers.items()}
 
     with cluster.errors("read the ends of partitions"):
-        return cluster.patiently(ask)
+        return cluster.retrying(ask)
 
 
 def partition_counts(cluster: Cluster) -> dict[str, int]:

@@ -14,7 +14,7 @@ from halfbridge.checker.admin.real_topics import lacks_of, needed
 from halfbridge.checker.admin.transactions import asked
 from halfbridge.checker.admin.transactions import life as made
 from halfbridge.checker.admin.transactions import logs as search
-from halfbridge.checker.admin.transactions.asked import OneAsked
+from halfbridge.checker.admin.transactions.asked import CheckHistory
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, Verdict, judge
 from halfbridge.checker.admin.transactions.logs import Span, leaderless, not_read, partition_counts
 from halfbridge.checker.admin.transactions.trail import Pieces, Trail, after
@@ -228,9 +228,9 @@ class _LookUp:
         counts = partition_counts(self._cluster)
         begun_ms = min((each.at_ms or 0 for each in half_events), default=time.from_ms)
         key = self._wanted.id, judged.resume_count, judged.group
-        asking = OneAsked(self._cluster, self._names, key, limits, counts)
+        asking = CheckHistory(self._cluster, self._names, key, limits, counts)
         checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
-        ends = Ends(self._trail, self._names, counts, self._leaderless, wanted=judged)
+        ends = Outcomes(self._trail, self._names, counts, self._leaderless, wanted=judged)
         found, notes = ends.read(
             half_events, op_events, search.Slice(begun_ms, self._wanted.until_ms)
         )
@@ -306,7 +306,7 @@ REAL_PARTITIONS_MAX = 2_000
 _MARGINS_MS = (1_000, search.FAR_MS)
 
 
-class Ends:
+class Outcomes:
     """Finds the deliveries and dead letters of one transaction.
 
     Args:

@@ -37,7 +37,7 @@ class Wait(str, Enum):
     DECISION_WAITS = "DECISION_WAITS"
 
 
-class Asked(NamedTuple):
+class CheckRequests(NamedTuple):
     """Check requests about one transaction in the group's check topic.
 
     Attributes:
@@ -87,7 +87,7 @@ class World:
     workers: int | None = None
     check_topics: frozenset[str] = frozenset()
     members: Mapping[str, int] = field(default_factory=dict)
-    asked: Mapping[Key, Asked] | None = None
+    asked: Mapping[Key, CheckRequests] | None = None
     answers: Mapping[Key, Op] = field(default_factory=dict)
 
 
@@ -195,18 +195,18 @@ class _Facts(NamedTuple):
     group: str
     check_times: int
     due_ms: int
-    asked: Asked | None
+    asked: CheckRequests | None
     answer: Op | None
     decision: str
 
 
-def _checks_asked(entry: Entry, asked: Asked | None, world: World) -> int | None:
+def _checks_asked(entry: Entry, asked: CheckRequests | None, world: World) -> int | None:
     if world.asked is None:
         return None
     return max(0 if asked is None else asked.requests, entry.check_times)
 
 
-def _due_ms(entry: Entry, asked: Asked, limits: Limits) -> int:
+def _due_ms(entry: Entry, asked: CheckRequests, limits: Limits) -> int:
     if asked.last.check_number <= entry.check_times:
         return entry.due_ms  # the newest request was answered
     attempt = max(1, asked.last.attempt)

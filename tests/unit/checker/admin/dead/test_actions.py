@@ -118,7 +118,7 @@ def test_an_incomplete_one_waits_for_the_missing_message(scene: Scene) -> None:
     assert "messages 1 are missing" in refusals(scene.redo(Remedy.REDELIVER, 1))[0]
     assert scene.marks() == []
     (found,) = scene.find(1)
-    (looked,) = scene.letters().look(found.letters[:1])
+    (looked,) = scene.letters().examine(found.letters[:1])
     line = exported(found, looked) | {"message_index": 1, "value": "MS4x"}
     identity, message = given(json.dumps(line))
     scene.redo(Remedy.REDELIVER, 1, given={identity: message})

@@ -11,10 +11,10 @@ from halfbridge.checker.admin.dead.describe import exported, given
 from halfbridge.checker.admin.dead.letters import (
     Body,
     DeadTransaction,
+    ExaminedLetter,
     Key,
     Letter,
     LetterPlace,
-    Looked,
     Standing,
 )
 from halfbridge.serde.errors import DecodeError
@@ -28,7 +28,7 @@ def line(**changes: Any) -> str:
     """Return a line as it is exported, but for some fields."""
     letter = Letter(LetterPlace(0, 7), 1, A_LETTER, A_HALF, "", 1)
     transaction = DeadTransaction(Key(A_HALF.transaction_id, 0, "orders", 0), (letter,), {})
-    told = exported(transaction, Looked(letter, Standing.PROVEN, BODY, None))
+    told = exported(transaction, ExaminedLetter(letter, Standing.PROVEN, BODY, None))
     return json.dumps({**told, **changes})
 
 

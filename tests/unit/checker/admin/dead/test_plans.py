@@ -11,11 +11,11 @@ from halfbridge.checker.admin.dead.letters import (
     Body,
     Choice,
     DeadTransaction,
+    ExaminedLetter,
     Given,
     Key,
     Letter,
     LetterPlace,
-    Looked,
     Remedy,
     Standing,
 )
@@ -38,17 +38,17 @@ def letter(index: int, reason: DeadReason, *, at: int = -1, flaw: str = "") -> L
     return Letter(LetterPlace(0, index if at < 0 else at), 1, dead, half, flaw, 10)
 
 
-def looked(each: Letter, count: int | None = None, **changes: Any) -> Looked:
+def looked(each: Letter, count: int | None = None, **changes: Any) -> ExaminedLetter:
     """Return a letter that is proven, with an op that covers so many messages; None: no op."""
     assert each.half is not None
     headers = [("h", b"1"), (CONTEXT, b"c"), (HALF, HALF_METADATA.encode(each.half))]
     body = Body(b"k", b"%d" % each.message_index, headers)
     op = None if count is None else AN_OP._replace(message_count=count)
-    return Looked(each, Standing.PROVEN, body, op)._replace(**changes)
+    return ExaminedLetter(each, Standing.PROVEN, body, op)._replace(**changes)
 
 
 def planned(
-    *every: Looked, choice: Choice = DELIVER, marks: tuple[Letter, ...] = (), life: int = 1
+    *every: ExaminedLetter, choice: Choice = DELIVER, marks: tuple[Letter, ...] = (), life: int = 1
 ) -> NewLife | str:
     """Return the plan, or why there is none."""
     letters = tuple(each.letter for each in every) + marks
@@ -160,7 +160,7 @@ def test_a_late_message_is_not_delivered_twice(
         (looked(letter(0, UNDELIVERABLE, flaw="reserved header X"), 1), "reserved header X"),
     ],
 )
-def test_what_cannot_be_delivered_is_refused(each: Looked, text: str) -> None:
+def test_what_cannot_be_delivered_is_refused(each: ExaminedLetter, text: str) -> None:
     """The text says what the operator can do."""
     assert text in str(planned(each))
 

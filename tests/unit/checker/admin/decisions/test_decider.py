@@ -10,12 +10,12 @@ from halfbridge.bridge import Message, Resolution
 from halfbridge.checker.admin.appending import Appender, appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.decisions import (
-    Considered,
+    Candidates,
     Decided,
     Decider,
-    Wish,
-    consider_many,
-    consider_one,
+    DecisionRequest,
+    find_candidate,
+    find_candidates,
     refusal_of,
 )
 from halfbridge.checker.admin.operator_log import ActionFilter, OperatorLog, read
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.decisions import FencePort
     from halfbridge.testkit.memory.programs import MemoryProducer
 
-COMMIT = Wish(kind=OpKind.COMMIT, reason="the row is there")
-ROLLBACK = Wish(kind=OpKind.ROLLBACK, reason="there is no row")
+COMMIT = DecisionRequest(kind=OpKind.COMMIT, reason="the row is there")
+ROLLBACK = DecisionRequest(kind=OpKind.ROLLBACK, reason="there is no row")
 
 
 def _unknown(_view: MessageView) -> Resolution:
@@ -68,14 +68,14 @@ def _begun(producer: MemoryProducer, *values: bytes) -> Transaction:
     return transaction
 
 
-def _one(stack: MemoryStack, transaction: Transaction) -> Considered:
-    return consider_one(_cluster(stack), stack.config.names, Wanted(id=transaction.id))
+def _one(stack: MemoryStack, transaction: Transaction) -> Candidates:
+    return find_candidate(_cluster(stack), stack.config.names, Wanted(id=transaction.id))
 
 
 def _decide(
     stack: MemoryStack,
-    considered: Considered,
-    wish: Wish,
+    considered: Candidates,
+    requested: DecisionRequest,
     *,
     fence: FencePort | None = None,
     kind: type[Appender] = Appender,
@@ -84,7 +84,7 @@ def _decide(
     with appending(cluster) as appender:
         log = OperatorLog(cluster, names, appender, who="ada@h")
         ops = kind(cluster, cluster.writer({"acks": "all"}))
-        decider = Decider(cluster, names, log, ops, wish=wish, fence=fence)
+        decider = Decider(cluster, names, log, ops, requested=requested, fence=fence)
         return decider.decide(considered.transactions, considered.ends)
 
 
@@ -188,7 +188,7 @@ def test_what_is_decided_is_refused(stack: MemoryStack, producer: MemoryProducer
     with pytest.raises(AdminError, match=wanted):
         _one(stack, transaction)
     with pytest.raises(AdminError, match=r"no transaction .* was found"):
-        consider_one(_cluster(stack), stack.config.names, Wanted(id=producer.begin().id))
+        find_candidate(_cluster(stack), stack.config.names, Wanted(id=producer.begin().id))
 
 
 def test_what_is_younger_than_its_first_check_is_refused(
@@ -210,7 +210,7 @@ def test_a_commit_of_too_many_messages_makes_dead_letters(
     """Refused without force; with it the daemon does what it says."""
     transaction = _begun(producer)
     stack.advance(10)
-    three = Wish(kind=OpKind.COMMIT, reason="r", message_count=3)
+    three = DecisionRequest(kind=OpKind.COMMIT, reason="r", message_count=3)
     considered = _one(stack, transaction)
     assert "of 3 messages 1 are there" in refusal_of(considered.transactions[0], three, force=False)
     _decide(stack, considered, three)
@@ -226,7 +226,7 @@ def test_many_are_decided_at_once(stack: MemoryStack, producer: MemoryProducer) 
         stack.advance(0.01)
     stack.advance(10)
     wanted = Filter(group="g", older_than_ms=5_000, limit=8)
-    considered = consider_many(_cluster(stack), stack.config.names, wanted)
+    considered = find_candidates(_cluster(stack), stack.config.names, wanted)
     assert (len(considered.transactions), considered.matching) == (8, 9)
     assert len({each.partition for each in considered.transactions}) == 2
     transactions[3].commit()

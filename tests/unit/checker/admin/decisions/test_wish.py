@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from halfbridge.checker.admin.decisions import (
+    DecisionRequest,
     First,
-    Wish,
     before_text,
+    decision_text,
     effect_text,
     first_text,
     refusal_of,
-    standing_text,
 )
 from halfbridge.checker.admin.transactions.life import Event, Kind, Life
 from halfbridge.checker.admin.transactions.waits import Undecided, Wait
@@ -22,7 +22,7 @@ from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
 from tests.kit.records import AN_OP
 from tests.kit.undecided import AN_UNDECIDED
 
-ROLLBACK = Wish(kind=OpKind.ROLLBACK, reason="r")
+ROLLBACK = DecisionRequest(kind=OpKind.ROLLBACK, reason="r")
 FOUND = AN_UNDECIDED._replace(
     id="t1",
     producer_group="g",
@@ -37,8 +37,8 @@ FOUND = AN_UNDECIDED._replace(
 )
 
 
-def _commit(count: int) -> Wish:
-    return Wish(kind=OpKind.COMMIT, reason="r", message_count=count)
+def _commit(count: int) -> DecisionRequest:
+    return DecisionRequest(kind=OpKind.COMMIT, reason="r", message_count=count)
 
 
 def _found(**changes: Any) -> Undecided:
@@ -46,7 +46,7 @@ def _found(**changes: Any) -> Undecided:
 
 
 @pytest.mark.parametrize(
-    ("wish", "wanted"),
+    ("requested", "wanted"),
     [
         (ROLLBACK, "ROLLBACK delivers nothing of its 2 messages"),
         (_commit(2), "COMMIT delivers what is there, 2 messages"),
@@ -61,9 +61,9 @@ def _found(**changes: Any) -> Undecided:
         ),
     ],
 )
-def test_what_would_happen_is_said_before(wish: Wish, wanted: str) -> None:
+def test_what_would_happen_is_said_before(requested: DecisionRequest, wanted: str) -> None:
     """By what is there and what the operator says is there."""
-    assert effect_text(FOUND, wish) == wanted
+    assert effect_text(FOUND, requested) == wanted
 
 
 def test_refusals() -> None:
@@ -76,8 +76,8 @@ def test_refusals() -> None:
         assert "decided without you" in refusal_of(waits, ROLLBACK, force=force)
     assert "--force" in refusal_of(young, ROLLBACK, force=False)
     assert "INCOMPLETE" in refusal_of(FOUND, _commit(3), force=False)
-    for each, wish in ((young, ROLLBACK), (FOUND, _commit(3))):
-        assert refusal_of(each, wish, force=True) == ""
+    for each, requested in ((young, ROLLBACK), (FOUND, _commit(3))):
+        assert refusal_of(each, requested, force=True) == ""
 
 
 def test_what_the_audit_topic_is_told() -> None:
@@ -104,5 +104,5 @@ def test_who_decided_is_named() -> None:
     )
     life = Life(id="t1", state="ROLLED_BACK", decided_by=winner)
     wanted = "t1 is ROLLED_BACK already: ROLLBACK by CHECK pod-7 at op offset 9 (no row)"
-    assert standing_text(life) == wanted
-    assert standing_text(Life(id="t1", state="DISCARDED")) == "t1 is DISCARDED already"
+    assert decision_text(life) == wanted
+    assert decision_text(Life(id="t1", state="DISCARDED")) == "t1 is DISCARDED already"
