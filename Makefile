@@ -38,6 +38,8 @@ RIVALS_ARGS ?= --rounds 1
 # whose process ends is not started anew: xdist gives the new one nothing to do, and waits for it.
 # Spark computes in two of them; the others mostly wait, for brokers and for what times out.
 TEST_LANES ?= 4
+# Fast tests at once: they only compute, and each lane imports all of them first.
+FAST_LANES ?= 2
 PYTEST = $(BIN)/pytest -n $(TEST_LANES) --dist loadgroup --max-worker-restart 0
 # Where tests/conftest.py looks for tests without a service: the other folders need not be imported.
 WITHOUT_SERVICE := $(addprefix tests/,unit property conformance simulation ports benchmarks) $(wildcard tests/test_*.py)
@@ -99,7 +101,7 @@ test: $(STAMP)  ## test-fast, and each feature once with a real broker, database
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## What needs no service: unit and property tests, the simulator's first seeds
-	$(PYTEST) -m '$(SHORT) and not more and not feature' $(WITHOUT_SERVICE) $(PYTEST_ARGS)
+	$(PYTEST) -n $(FAST_LANES) -m '$(SHORT) and not more and not feature' $(WITHOUT_SERVICE) $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMP)  ## All that `make test` leaves out, except the long suites below

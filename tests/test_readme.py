@@ -199,6 +199,7 @@ def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
     until("the daemon logs it", lambda: line in log.read_text("utf-8"), explain=log.read_text)
 
 
+@pytest.mark.feature
 def test_the_tests_in_memory_pass_as_they_stand(tmp_path: Path) -> None:
     """In a project of their own, at once, and without any Kafka."""
     for number, block in enumerate(filter(is_a_test, blocks("python"))):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kit.page_project import run_project
+
+pytestmark = pytest.mark.feature
 
 PAGE = Path(__file__).parents[1].joinpath("docs", "how-to", "seal-payloads.md").read_text("utf-8")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from halfbridge.testkit.memory import Step
 from tests.kit.page_project import run_project
 
@@ -12,6 +14,7 @@ HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
 PAGE = "".join((HOW_TO / name).read_text("utf-8") for name in ("test.md", "test-on-kafka.md"))
 
 
+@pytest.mark.feature
 def test_the_project_passes_as_it_stands(tmp_path: Path) -> None:
     """Every file of the pages, in a project of its own: one test for each step, and the others."""
     names = ["orders.py", "test_orders.py", "test_every_crash.py", "test_stacks.py"]

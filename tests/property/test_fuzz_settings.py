@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.more
+
 SEED = int(os.environ.get("HALFBRIDGE_FUZZ_SEED") or random.SystemRandom().randrange(10**9))
 FEW = 1_500
 MANY = int(os.environ.get("HALFBRIDGE_FUZZ_INPUTS") or 1_000_000) // 20

@@ -28,7 +28,7 @@ def _caught_at(mutation: Mutation) -> int | None:
 
 
 def _with_marks(mutation: Mutation) -> object:
-    marks = [pytest.mark.long] if mutation.seeds > SEEDS_QUICK else []
+    marks = [pytest.mark.more if mutation.seeds <= SEEDS_QUICK else pytest.mark.long]
     return pytest.param(mutation, id=mutation.name, marks=marks)
 
 
@@ -38,6 +38,7 @@ def test_every_planted_defect_is_noticed(mutation: Mutation) -> None:
     assert _caught_at(mutation) is not None, f"survives {mutation.seeds} seeds: {mutation.name}"
 
 
+@pytest.mark.more
 def test_what_a_planted_defect_shows_is_told() -> None:
     """The report names the seed, how to run it again, and what happened up to the end."""
     mutation = next(one for one in MUTATIONS if one.name == "gap delivered")

@@ -18,6 +18,8 @@ from tests.simulation.run import failing, failing_in_parallel, happened, ran, re
 from tests.simulation.world import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
+# Of `make test-fast` and of `make test-all`: 0.2 s a seed.
+SEEDS_FAST = 30
 SEEDS = 120
 LONG_SEEDS = 10_000
 # pytest reports a long run part by part, so that an interrupted run shows which parts passed. The
@@ -105,11 +107,20 @@ def _tell(failed: list[int], delivery: Delivery = Delivery.EXACTLY_ONCE) -> str:
 
 def test_no_promise_is_broken() -> None:
     """Whatever fails, what comes out is what the op log says; once healed, all of it."""
-    failed, steps = failing(seeds(SEEDS))
+    failed, steps = failing(seeds(SEEDS_FAST))
     assert not failed, _tell(failed)
     assert steps >= STEPS
 
 
+@pytest.mark.more
+def test_no_promise_is_broken_in_more_runs() -> None:
+    """The same, with the seeds that `make test-fast` leaves out."""
+    failed, steps = failing(range(SEEDS_FAST, SEEDS))
+    assert not failed, _tell(failed)
+    assert steps >= STEPS
+
+
+@pytest.mark.more
 def test_no_promise_is_broken_at_least_once() -> None:
     """In the other mode messages may be repeated; all else is promised all the same."""
     failed, steps = failing(seeds(SEEDS_AT_LEAST_ONCE), AT_LEAST_ONCE)
@@ -127,6 +138,7 @@ def test_no_promise_is_broken_in_thousands_of_runs_at_least_once() -> None:
     assert steps >= STEPS * len(numbers)
 
 
+@pytest.mark.more
 def test_messages_are_repeated_at_least_once() -> None:
     """Within a few seeds: else the mode was not tried."""
     assert any(ran(seed, AT_LEAST_ONCE).repeats for seed in range(SEEDS_AT_LEAST_ONCE))
@@ -155,6 +167,7 @@ def test_an_attacker_has_no_effect() -> None:
     assert attacks > SIGNED_SEEDS
 
 
+@pytest.mark.more
 def test_a_seed_says_all() -> None:
     """The same seed gives the same run, and the choices of a run give it once more."""
     for seed in range(20):
@@ -167,6 +180,7 @@ def test_a_seed_says_all() -> None:
     assert len({ran(seed, Delivery.EXACTLY_ONCE).digest for seed in range(20)}) == 20
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_says_all_in_any_process(hash_seed: str) -> None:
     """Nothing depends on the order in which a process happens to keep its sets."""
@@ -185,6 +199,7 @@ def test_a_seed_says_all_in_any_process(hash_seed: str) -> None:
     assert done.stdout.split() == [ran(seed, Delivery.EXACTLY_ONCE).digest for seed in range(10)]
 
 
+@pytest.mark.more
 def test_what_can_happen_does() -> None:
     """Each fault, each outcome and each guard is met within a few seeds."""
     missing = list(HAPPENINGS)

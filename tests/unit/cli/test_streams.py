@@ -10,6 +10,8 @@ import pytest
 
 from halfbridge.cli import COMMANDS
 
+pytestmark = pytest.mark.more
+
 _HALFBRIDGE = f"{shlex.quote(sys.executable)} -m halfbridge"
 # The client connects to a port that nobody serves; the limit is for a loaded machine.
 _RUN_S_MAX = 120.0

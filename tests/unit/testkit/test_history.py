@@ -28,6 +28,7 @@ def test_clean(history: History) -> None:
     assert by_claims.findings == ()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @given(history=clean_histories())
 def test_planted_fault(fault: Callable[[History], Anomaly], history: History) -> None:

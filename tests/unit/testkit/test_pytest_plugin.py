@@ -13,6 +13,8 @@ from halfbridge.testkit.ports import HOST, free_ports
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.feature
+
 # Plugins that happen to be installed here: a third of what such a run of pytest costs.
 OF_OTHERS = (
     "cacheprovider",

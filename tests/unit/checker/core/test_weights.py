@@ -19,6 +19,8 @@ from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.more
+
 COUNT = 1_000
 BORN_MS = 1_700_000_000_000
 # How far above the truth an estimate may be: texts of ASCII are weighed four times.

@@ -103,6 +103,7 @@ def test_what_nobody_knows_is_given_up(stack: MemoryStack) -> None:
     assert values(stack) == []
 
 
+@pytest.mark.more
 def test_what_nobody_answers_is_given_up_for_age(stack: MemoryStack) -> None:
     """After 72 h, and not in the hour before; nothing is lost by long strides."""
     with stack.producer("order-service", checker=unknown) as producer:

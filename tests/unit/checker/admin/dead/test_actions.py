@@ -292,6 +292,7 @@ def killed_at(scene: Scene, request: int, *, is_behind: bool, remedy: Remedy) ->
     return False
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("is_behind", [False, True])
 @pytest.mark.parametrize("remedy", [Remedy.REDELIVER, Remedy.RESUME])
 def test_a_command_that_dies_at_any_request_is_repeated(remedy: Remedy, is_behind: bool) -> None:
@@ -340,6 +341,7 @@ def test_a_second_operator_fences_the_first(scene: Scene) -> None:
     assert scene.delivered("absent") == sent((1, 0))
 
 
+@pytest.mark.more
 def test_a_rival_may_come_at_any_request(scene: Scene) -> None:
     """At each request of a command another command does all of it: each message once.
 
@@ -436,6 +438,7 @@ def test_a_purge_needs_consent(scene: Scene) -> None:
     assert [each.state for each in scene.find()] == ["OPEN"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_a_purge_that_dies_at_any_request_is_repeated(is_behind: bool) -> None:
     """One transaction is given up, another one is open: its letter is never deleted."""
