@@ -34,7 +34,8 @@ def test_the_users_test_passes_with_containers(how: str, tmp_path: Path) -> None
     if how == "no jars":
         del environ[DOCKER_VARIABLE]
         environ["HALFBRIDGE_CACHE_DIR"] = str(tmp_path)
-        environ["HALFBRIDGE_IVY_SETTINGS"] = str(tmp_path / "nowhere.xml")
+        environ["HOME"] = str(tmp_path)
+        environ["HALFBRIDGE_MAVEN_REPOSITORY"] = (tmp_path / "nowhere").as_uri()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_orders.py"],
         cwd=tmp_path,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.spark_jobs.session.locked_jars import lock_of, read_lock
-from halfbridge.testkit.jars import KAFKA_VERSION
+from halfbridge.spark_jobs.session.locked_jars import read_lock
+from halfbridge.testkit.jars import KAFKA_VERSION, lock_of
 
 pytestmark = pytest.mark.broker
 
