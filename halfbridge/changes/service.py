@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from threading import Event as ThreadEvent
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -22,9 +20,8 @@ from halfbridge.changes.decide import Event
 from halfbridge.changes.held import Position, position_of
 from halfbridge.changes.writing import METADATA_S, ChangesMetrics, ChangesSetup, Learned, Writing
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, member_config
-from halfbridge.checker.loop.failures import KafkaTxnFailedError, delay_s
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.producers import TransactionalProducers
-from halfbridge.checker.status import Health
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import (
     MEMBER_FENCED,
@@ -38,6 +35,7 @@ from halfbridge.kafka.errors import (
     bridge_error,
 )
 from halfbridge.kafka.ports import NO_COMMITTED_OFFSET
+from halfbridge.relays import RelayRunner
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of
@@ -50,9 +48,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.changes")
 _PRODUCERS = 2  # which take turns: the markers of one are written while the other one is used
 _POLL_S = 0.5  # how soon `stop` is noticed
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.1, 5.0  # waits after a failure; they double
-# Without a turn for so long the relay is not healthy: a turn takes two time-outs of a kafka_txn.
-_TURN_S_MAX = 60.0
 
 
 class PositionLostError(BridgeError):
@@ -62,7 +57,7 @@ class PositionLostError(BridgeError):
     """
 
 
-class ChangesRelay:
+class ChangesRelay(RelayRunner):
     """Relays one change topic until `stop`. `run` is called once.
 
     Args:
@@ -70,93 +65,60 @@ class ChangesRelay:
         ports: Kafka and the clock.
     """
 
+    metrics: ChangesMetrics
+
     def __init__(self, setup: ChangesSetup, ports: Ports) -> None:
+        super().__init__(
+            ChangesMetrics(),
+            _LOG,
+            retried=(KafkaTxnFailedError, KafkaFailure, BridgeError),
+            fatal=(PositionLostError, ConfigError, FatalError),
+        )
         self._setup, self._ports = setup, ports
-        self.metrics = ChangesMetrics()
-        self._stopping = ThreadEvent()
-        self._lock = Lock()
-        self._ill, self._is_ready = "", False
-        self._turn_at = monotonic()
-        self._failures = 0
+        self._waits_for = ""
         self.topic_id = ""  # of the change topic, once it is known
         self.learned = Learned(setup.config.batch_records_max)
         # One kafka_txn at a time, each acknowledged before the next one begins.
         exact = replace(
             setup.config, delivery=Delivery.EXACTLY_ONCE.value, transactional_producers=_PRODUCERS
         )
-        self.turns = TransactionalProducers(
+        self.producers = TransactionalProducers(
             exact, setup.transactional_id, self.metrics, ports=ports
         )
-        self.metrics.turn_age_s.set_function(lambda: monotonic() - self._turn_at)
 
-    def health(self) -> Health:
-        """Return the present health."""
-        with self._lock:
-            reason, age_s = self._ill, monotonic() - self._turn_at
-        if not reason and age_s > _TURN_S_MAX:
-            reason = f"no turn has ended well for {age_s:.0f} s"
-        return Health(self._is_ready, not reason, reason or ("" if self._is_ready else "starting"))
-
-    def stop(self) -> None:
-        """Make `run` return after its present kafka_txn. Thread-safe."""
-        self._stopping.set()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopping.is_set()
-
-    def run(self) -> None:
-        """Relay until `stop`.
+    def run(self, *, drain_s: float | None = None) -> None:
+        """Relay until `stop`, and end the kafka_txn that was begun, which has its own time-out.
 
         Raises:
             PositionLostError: The position is lost; an operator acts.
             ConfigError: A setting of the Kafka clients is wrong.
             FatalError: Another relay has the slot.
+            DrainError: As in RelayRunner.run.
         """
-        try:
-            self._run()
-        finally:
-            self.turns.close()
+        super().run(drain_s=drain_s)
 
-    def _run(self) -> None:
-        while not self.is_stopping:
-            try:
-                self._session()
-            except (PositionLostError, ConfigError, FatalError):  # noqa: PERF203  (a session)
-                raise
-            except (KafkaTxnFailedError, KafkaFailure, BridgeError) as error:
-                if isinstance(error, KafkaFailure) and error.code in MEMBER_FENCED:
-                    text = f"another relay has the slot {self._setup.slot}: {error}"
-                    raise FatalError(text) from error
-                self._failures += 1
-                self.tell(" ".join(str(error).split()), what="relay")
-                self._stopping.wait(delay_s(self._failures, _PAUSE_S_MIN, _PAUSE_S_MAX))
-
-    def tell(self, text: str, *, what: str) -> None:
-        """Note a failure, for health, metrics and the log: a warning if it is another one."""
-        with self._lock:
-            is_news, self._ill = text != self._ill, text
-        self.metrics.troubles.labels(what).inc()
-        _LOG.log(logging.WARNING if is_news else logging.DEBUG, "%s; again soon", text)
-
-    def well(self, waits_for: str = "") -> None:
-        """Note that a turn has ended well, and which real topics are waited for."""
-        with self._lock:
-            is_news = waits_for not in ("", self._ill)
-            self._ill, self._turn_at = waits_for, monotonic()
-        self._is_ready, self._failures = True, 0
-        if is_news:
-            self.metrics.troubles.labels("topics").inc()
-            _LOG.warning("%s; other topics go on", waits_for)
-
-    def _session(self) -> None:
+    def _work(self) -> None:
         """Read and write with new clients, until `stop` or a failure."""
         session = _Session(self._setup, self._ports, self)
         try:
             session.run()
+        except KafkaFailure as error:
+            if error.code not in MEMBER_FENCED:
+                raise
+            raise FatalError(f"another relay has the slot {self._setup.slot}: {error}") from error
         finally:
             session.close(leaves=self.is_stopping)
+
+    def _close(self) -> None:
+        self.producers.close()
+
+    def report_waits(self, why: str) -> None:
+        """Report why events wait for their real topics; empty: none waits."""
+        if why and why != self._waits_for:
+            self.failed("topics", why)
+        elif not why:
+            self.recovered("topics")
+        self._waits_for = why
 
 
 class _Session:
@@ -166,7 +128,7 @@ class _Session:
         self._setup, self._ports, self._relay = setup, ports, relay
         self._admin = ports.kafka.admin(client_config(setup.config))
         self._writing = Writing(
-            setup, relay.turns, admin=self._admin, learned=relay.learned, metrics=relay.metrics
+            setup, relay.producers, admin=self._admin, learned=relay.learned, metrics=relay.metrics
         )
         self._assigned: frozenset[Place] | None = None
         self._places: frozenset[Place] = frozenset()
@@ -180,7 +142,7 @@ class _Session:
         config = self._setup.config
         self._check_topics()
         self._check_id()
-        self._relay.turns.start()
+        self._relay.producers.start()
         member = self._ports.kafka.member(
             {
                 **member_config(config, self._setup.slot),
@@ -204,7 +166,8 @@ class _Session:
             if self._is_reading:
                 self._writing.relay(events)
             if self._has_joined:
-                self._relay.well(self._writing.waits_for())
+                self._relay.succeeded()
+                self._relay.report_waits(self._writing.waits_for())
 
     def _pause(self, member: Member) -> None:
         """Read no further where nothing more can be held; read on once there is room.
@@ -223,7 +186,7 @@ class _Session:
 
     def close(self, *, leaves: bool) -> None:
         """Drop the clients; `leaves`: let other members have the partitions at once."""
-        self._relay.turns.discard()
+        self._relay.producers.discard()
         if self._member is not None:
             if leaves:
                 with suppress(KafkaFailure, RuntimeError):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter
 
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.held import METADATA_CHARS_MAX, REREAD_MAX, Held, Position, size_of
@@ -19,8 +19,8 @@ from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import STALL_S, TRY_S
 from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.checker.metrics import build_info
 from halfbridge.kafka.errors import KafkaFailure, RetriableError
+from halfbridge.relays import ServiceMetrics
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import DEAD
 from halfbridge.serde.limits import shortened
@@ -79,29 +79,18 @@ class ChangesSetup(NamedTuple):
     accept_lost: bool = False
 
 
-class ChangesMetrics:
+class ChangesMetrics(ServiceMetrics):
     """The metrics of a relay of changes, on a registry of its own. Thread-safe."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        build_info(self.registry)
+        super().__init__()
         self.events = Counter(
             "halfbridge_relay_changes",
             "Change events relayed, by outcome: message, dead, or why nothing is sent.",
             ["outcome"],
             registry=self.registry,
         )
-        self.troubles = Counter(
-            "halfbridge_relay_troubles",
-            "Failures of Kafka or of the schema registry, after which the relay tried again.",
-            ["what"],
-            registry=self.registry,
-        )
-        self.held = Gauge(
-            "halfbridge_relay_changes_held",
-            "Change events that wait for their real topics.",
-            registry=self.registry,
-        )
+        self.held = self._gauge("changes_held", "Change events that wait for their real topics.")
         self.producer_replaced = Counter(
             "halfbridge_producer_replacements",
             "Transactional producers that were replaced.",
@@ -112,11 +101,6 @@ class ChangesMetrics:
             "Transactional ids left for another one, because their last kafka_txn did not end.",
             registry=self.registry,
         ).inc
-        self.turn_age_s = Gauge(
-            "halfbridge_relay_round_age_seconds",
-            "How long ago a turn ended well, or the relay began.",
-            registry=self.registry,
-        )
 
 
 class Learned:
@@ -191,7 +175,7 @@ class Writing:
 
     Args:
         setup: What to relay, and how.
-        turns: The transactional producers, started.
+        producers: The transactional producers, started.
         admin: Looks up real topics.
         learned: What earlier failures told.
         metrics: Count what was relayed.
@@ -200,13 +184,13 @@ class Writing:
     def __init__(
         self,
         setup: ChangesSetup,
-        turns: TransactionalProducers,
+        producers: TransactionalProducers,
         *,
         admin: Admin,
         learned: Learned,
         metrics: ChangesMetrics,
     ) -> None:
-        self._setup, self._turns, self._admin = setup, turns, admin
+        self._setup, self._producers, self._admin = setup, producers, admin
         self._learned, self._metrics = learned, metrics
         self._names = setup.config.names
         self._dead_topic = self._names.dead
@@ -241,11 +225,11 @@ class Writing:
         return self._held.is_full and not self._held.were_passed
 
     def waits_for(self) -> str:
-        """Return in words which real topics are waited for; empty: none."""
+        """Return why events wait for their real topics; empty: none waits."""
         shown = [f"{each} {self._absence(each)}" for each in self._held.topics[:_SHOWN_MAX]]
         more = len(self._held.topics) - len(shown)
         text = "; ".join([*shown, f"{more} more topics"] if more > 0 else shown)
-        return f"waiting for real topics: {text}" if text else ""
+        return f"events wait for their real topics, others continue: {text}" if text else ""
 
     def relay(self, fresh: list[Event]) -> None:
         """Write what can be written, first of the held events, then of fresh ones; hold the rest.
@@ -339,15 +323,15 @@ class Writing:
             for number, each in self._positions().items()
             if each != self._committed[number]
         }
-        self._turns.batch = self._learned.batch
+        self._producers.batch = self._learned.batch
         was_silent = self._learned.was_silent(topics)
-        self._turns.stall_s = TRY_S if was_silent else STALL_S
+        self._producers.stall_s = TRY_S if was_silent else STALL_S
         try:
             if was_silent:  # of new producers a partition that is silent again is known by name
-                self._turns.discard()
-                self._turns.start()
-            self._turns.write(records)
-            self._turns.commit(
+                self._producers.discard()
+                self._producers.start()
+            self._producers.write(records)
+            self._producers.commit(
                 [
                     (self._setup.topic, number, each.offset, each.metadata)
                     for number, each in positions.items()

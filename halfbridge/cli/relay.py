@@ -13,7 +13,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -35,13 +35,12 @@ from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prometheus_client import CollectorRegistry
     from sqlalchemy import Engine
 
     from halfbridge.bridge import TransactionProducer
     from halfbridge.changes.values import Schemas
-    from halfbridge.checker.status import Health
     from halfbridge.connect.connector import ConnectorPlan
+    from halfbridge.relays import RelayRunner
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
@@ -306,7 +305,7 @@ def _run(
         made = Relay(messages, fence, producer, relay_config)
         service = RelayService(made, producer, callback=callback)
         says = f"relaying {messages.tables.messages.fullname} as {made.owner}"
-        run_until_signal(stack, service, made.metrics.registry, values, says=says)
+        run_until_signal(stack, service, values, says=says)
 
 
 def _function(path: str | None) -> Callable[..., Any] | None:
@@ -338,19 +337,6 @@ def _no_callback(path: str, why: str) -> ConfigError:
     )
 
 
-class Service(Protocol):
-    """A running relay."""
-
-    def health(self) -> Health:
-        """Return the current health."""
-
-    def stop(self) -> None:
-        """Make `run` return."""
-
-    def run(self) -> None:
-        """Relay until `stop`."""
-
-
 def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
     """Return a relay's started producer, with `fence` as its checker; the stack closes it."""
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
@@ -365,8 +351,7 @@ def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> Tr
 
 def run_until_signal(
     stack: ExitStack,
-    service: Service,
-    registry: CollectorRegistry,
+    service: RelayRunner,
     values: dict[str, Any],
     *,
     says: str,
@@ -376,7 +361,6 @@ def run_until_signal(
     Args:
         stack: Closes the metrics server.
         service: The relay.
-        registry: The relay's metrics.
         values: Values of the command: log_level, metrics_host and metrics_port; without a port no
             metrics.
         says: A line to print at the start.
@@ -398,7 +382,7 @@ def run_until_signal(
 
     host, port = values["metrics_host"], values["metrics_port"]
     if port is not None:
-        server = serve(registry, service.health, host=host, port=port)
+        server = serve(service.metrics.registry, service.health, host=host, port=port)
         stack.callback(server.close)
         click.echo(f"metrics on {host}:{server.port}")
     click.echo(says)
@@ -463,7 +447,7 @@ def run_changes(values: dict[str, Any]) -> int:
         )
         relay = ChangesRelay(setup, system_ports())
         says = f"relaying changes of {topic} in group {group} as {slot}"
-        run_until_signal(stack, relay, relay.metrics.registry, values, says=says)
+        run_until_signal(stack, relay, values, says=says)
     return 0
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
@@ -55,7 +56,8 @@ def main() -> None:
 def relay(messages: LocalMessages, producer: Any) -> None:
     """Relay rows for ever."""
     wakeups = Wakeups(WAIT_MS, WAIT_MS)
-    Listener(messages, wakeups.wake).start()
+    listener = Listener(messages, wakeups.wake, Event())
+    Thread(target=listener.run, daemon=True).start()
     while True:
         wakeups.begin()
         if not send_some(messages, producer):

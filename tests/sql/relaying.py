@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
+from halfbridge.relays import ROUND_S_MAX
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
-from halfbridge.sql.local_messages.service import ROUND_S_MAX, RelayService
+from halfbridge.sql.local_messages.service import RelayService
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.kit.waiting import until
 

@@ -12,12 +12,12 @@ from sqlalchemy import func, select
 
 from halfbridge.bridge.check_responder import _STOP_S as CHECKERS_STOP_S
 from halfbridge.bridge.message import Message
+from halfbridge.relays import DRAIN_S_MAX, DrainError
 from halfbridge.sql import Fence
 from halfbridge.sql.bounds import Bounds
 from halfbridge.sql.engines import engine_of
-from halfbridge.sql.local_messages.rows import DrainError
 from halfbridge.sql.local_messages.sending import RelayStep
-from halfbridge.sql.local_messages.service import CLOSE_S_MAX, DRAIN_S_MAX
+from halfbridge.sql.local_messages.service import CLOSE_S_MAX
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.sql.relaying import Scene, running, scene, states_of, wait_until
 from tests.sql.test_relay_command import RelayProcess
@@ -110,7 +110,7 @@ def test_health_tells_of_a_round_that_hangs(relaying: Scene, topic: str) -> None
             assert hangs.wait(END_S_MAX)
             wait_until(lambda: not service.health().all_well)
             reason = service.health().reason
-            assert reason.startswith("rounds: none has ended well for ")
+            assert reason.startswith("rounds: no success for ")
             assert reason.endswith("SENT")
         finally:
             may_go_on.set()
@@ -204,7 +204,7 @@ def test_a_callback_that_hangs_keeps_no_bucket(
         with pytest.raises(DrainError, match=r"settling did not end in 5 s$"):
             service.run(drain_s=5)
         assert held(relaying) == 0
-    assert "without its last word" not in caplog.text
+    assert "without releasing its leases" not in caplog.text
 
 
 def test_a_relay_has_ended_before_it_is_killed() -> None:

@@ -207,10 +207,10 @@ def test_health_tells_of_rounds_that_are_lost_one_after_the_other(
 def test_no_thread_beside_the_rounds_ends_in_silence(relaying: Scene) -> None:
     """An error that nobody has thought of is told as others are, and forgotten once all is well."""
     service = relaying.service()
-    with service._ills.surviving("settling"):
+    with service.surviving("settling"):
         raise RuntimeError("nobody has thought of it")
     assert service.health().reason == "settling: nobody has thought of it"
-    with service._ills.surviving("settling"):
+    with service.surviving("settling"):
         pass
     assert service.health().reason == "starting"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Gauge, Histogram
 
-from halfbridge.checker.metrics import build_info
+from halfbridge.relays import ServiceMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from prometheus_client import CollectorRegistry
 
 _LATENCY_BUCKETS_S = (
     *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
@@ -17,12 +19,11 @@ _LATENCY_BUCKETS_S = (
 )
 
 
-class RelayMetrics:
+class RelayMetrics(ServiceMetrics):
     """All metrics of one relay, on a registry of its own. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = CollectorRegistry() if registry is None else registry
-        build_info(self.registry)
+        super().__init__(registry)
         self.rows = self._counter("rows", "Rows whose message transaction committed.")
         self.transactions = self._counter("transactions", "Message transactions committed.")
         self.lost = self._counter(
@@ -38,20 +39,11 @@ class RelayMetrics:
             "letters_without_rows", "Transactions of the group in dead letters, and in no row."
         )
         self.withdrawn = self._counter("withdrawn", "Pre-sent rows that nobody confirmed.")
-        self.troubles = Counter(
-            "halfbridge_relay_troubles",
-            "Failures of the database or of Kafka, after which the relay tried again.",
-            ["what"],
-            registry=self.registry,
-        )
         self.round_s = Histogram(
             "halfbridge_relay_round_seconds",
-            "From a look to the acknowledged COMMITs of what it found.",
+            "Time from reading the waiting rows to the acknowledged COMMITs of their messages.",
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
-        )
-        self.round_age_s = self._gauge(
-            "round_age_seconds", "How long ago a round ended well, or the relay began."
         )
         self.buckets = self._gauge("buckets", "Key buckets leased to this relay.")
         self.oldest_age_s = self._gauge(
@@ -69,9 +61,3 @@ class RelayMetrics:
         for state, count in rows.items():
             self.backlog.labels(state).set(count)
         self.oldest_age_s.set(oldest_age_ms / 1_000)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"halfbridge_relay_{name}", text, registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"halfbridge_relay_{name}", text, registry=self.registry)

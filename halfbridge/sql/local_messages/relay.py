@@ -159,7 +159,7 @@ class Relay:
             self.acknowledge()
             self._leases.release()
         except (SQLAlchemyError, SqlError, drivers) as error:
-            _LOG.warning("a relay ends without its last word, leases run out: %s", error)
+            _LOG.warning("relay stopped without releasing its leases; they expire: %s", error)
 
     def _on_step(self, step: RelayStep) -> None:
         self.step = step

@@ -9,8 +9,7 @@ Errors, divided by who must act:
 
 SqlError
 ├─ RowStateError        a row is in another state: the local transaction must not commit
-├─ RowNotFoundError     the row does not exist (purged, or in another table); the caller is wrong
-└─ DrainError           a relay could not stop in time; end the process
+└─ RowNotFoundError     the row does not exist (purged, or in another table); the caller is wrong
 """
 
 from __future__ import annotations
@@ -276,10 +275,3 @@ class RowNotFoundError(SqlError):
     def __init__(self, row_id: int, table: str) -> None:
         super().__init__(f"{table} has no local message {row_id}")
         self.row_id = row_id
-
-
-class DrainError(SqlError):
-    """A relay was stopped, and its transactions did not end in time.
-
-    Nothing is lost. The caller must end the process, because threads of the relay may still wait.
-    """

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from halfbridge import __version__
-from halfbridge.changes.service import ChangesMetrics
+from halfbridge.changes.writing import ChangesMetrics
 from halfbridge.checker.metrics import LATENCY_BUCKETS_S, Metrics
 from halfbridge.checker.series import OTHER_TOPICS, TOPICS_MAX, observe_many
 from halfbridge.kafka.adapter import client_versions
