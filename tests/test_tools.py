@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[1]
 FETCH = ROOT / ".ci" / "tools"
 PREPARE = ROOT / "tests" / "docker" / "prepare"
 SERVERS = ("postgres", "mariadbd", "mysqld-9")
-NAMES = ["prometheus", "promtool", "kubectl", *SERVERS, "chromium", "docker-compose", "axe-core"]
+NAMES = [
+    *("prometheus", "promtool", "kubectl", "shellcheck", *SERVERS),
+    *("chromium", "docker-compose", "axe-core", "actionlint"),
+]
 # Where .ci/tools and the tests look for servers beside PATH.
 PLACES = ("usr/lib/postgresql/*/bin", "usr/sbin")
 

@@ -20,19 +20,26 @@ WITHOUT_VARIABLE = "HALFBRIDGE_TEST_WITHOUT"
 _CALL_S_MAX = 60.0
 
 
-def tool(name: str, *, package: str, places: Sequence[str] = (), others: Sequence[str] = ()) -> str:
+def tool(
+    name: str,
+    *,
+    package: str,
+    places: Sequence[str] = (),
+    others: Sequence[str] = (),
+    how: str | None = None,
+) -> str:
     """Return where a program is; leave the test out, or fail it in CI, when it is missing.
 
     `places` are patterns of directories below / to look in after those of PATH; of several that
     match one pattern the last by name comes first, as that is the newest version. `others` are
-    names of programs that do as well.
+    names of programs that do as well. `how` says how to install what Debian does not have.
     """
     found = next(filter(None, map(shutil.which, (name, *others))), None)
     for place in places:
         beside = os.pathsep.join(map(str, sorted(Path("/").glob(place), reverse=True)))
         found = found or shutil.which(name, path=beside)
     if found is None:
-        _leave_out(name, f"Debian's package {package} has it")
+        _leave_out(name, how or f"Debian's package {package} has it")
     return found
 
 
