@@ -53,6 +53,11 @@ class TopicNames:
         halves = (topic for topic in topics if topic.endswith(_HALF))
         return [cls(prefix) for prefix in sorted(half.removesuffix(_HALF) for half in halves)]
 
+    def options(self, bootstrap_servers: str) -> str:
+        """Return the options by which every command finds the installation."""
+        prefix = f" --topic-prefix {self.prefix}" if self.prefix else ""
+        return f"--bootstrap-servers {bootstrap_servers}{prefix}"
+
     @property
     def half(self) -> str:
         """Topic of the half messages."""

@@ -13,12 +13,13 @@ from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.checker.signatures import operator_signatures
 from halfbridge.kafka import last_read
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.errors import PASSING, Code, KafkaFailure
+from halfbridge.kafka.errors import PASSING, BridgeError, Code, KafkaFailure
 from halfbridge.kafka.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
+from halfbridge.kafka.settings_topic import READING, Reading, read_topic
 from halfbridge.kafka.signatures import NO_SIGNATURES, Signatures
 from halfbridge.kafka.tasting import first_damage
 from halfbridge.kafka.trouble import SILENT, Reasons
-from halfbridge.serde.topics import ADMIN_GROUP
+from halfbridge.serde.topics import ADMIN_GROUP, TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -260,6 +261,36 @@ class Cluster:
                 return attempt > 1  # made by an attempt whose answer did not come
             raise
         return True
+
+    def require(self, names: TopicNames, topic: str, use: str) -> None:
+        """Return if an internal topic exists.
+
+        Args:
+            names: The installation's topics.
+            topic: One of them.
+            use: Its use, as in "which keeps operators' actions".
+
+        Raises:
+            AdminError: it is missing; the text names the command that creates it.
+        """
+        if not self.partition_count(topic):
+            raise AdminError(
+                f"topic {topic} is missing, {use}; run: halfbridge topics create"
+                f" {names.options(self.bootstrap_servers)}"
+            )
+
+    def settings(self, names: TopicNames) -> Reading:
+        """Return the settings topic as clients read it.
+
+        Raises:
+            AdminError: no such topic, or it cannot be read; the operator acts.
+        """
+        try:
+            with self.reader(more=READING) as reader:
+                run, clock = self._ports.run, self._ports.clock
+                return read_topic(reader, names.settings, stop=run.event(), clock=clock)
+        except BridgeError as error:
+            raise AdminError(str(error)) from error
 
     def writer(self, properties: Mapping[str, Any]) -> Writer:
         """Return a writer with `properties` in addition to the cluster's; the caller closes it."""

@@ -19,7 +19,6 @@ from halfbridge.serde.records import ActionOutcome, OperatorAction
 from halfbridge.serde.settings_topic import (
     SWITCH_KEY,
     TransactionsSwitch,
-    decode_switch,
     encode_switch,
 )
 
@@ -34,6 +33,7 @@ _PARTITION = 0  # the only one: the log has one order
 # Newest records that `read` reads: a few seconds, however long the log is.
 READ_RECORDS_MAX = 1_000_000
 _PROBLEM_CHARS_MAX = 200
+_USE = "which keeps operators' actions"
 
 
 class OperatorLog:
@@ -128,7 +128,7 @@ class OperatorLog:
 
     def _require_topic(self) -> None:
         if not self._is_there:
-            require_audit_topic(self._cluster, self._names)
+            self._cluster.require(self._names, self._names.audit, _USE)
             self._is_there = True
 
 
@@ -198,7 +198,7 @@ def read(
     Raises:
         AdminError: no such topic, or not to be read; the operator acts.
     """
-    require_audit_topic(cluster, names)
+    cluster.require(names, names.audit, _USE)
     start, end = cluster.watermarks(names.audit, _PARTITION)
     begin = max(start, end - READ_RECORDS_MAX)
     if begin > start:
@@ -209,21 +209,6 @@ def read(
         if wanted.takes(kept):
             found.append(kept)
     return list(found)
-
-
-def require_audit_topic(cluster: Cluster, names: TopicNames) -> None:
-    """Return if the audit topic is there.
-
-    Raises:
-        AdminError: it is missing; the text names the command that makes it.
-    """
-    if cluster.partition_count(names.audit):
-        return
-    prefix = f" --topic-prefix {names.prefix}" if names.prefix else ""
-    raise AdminError(
-        f"topic {names.audit} is missing, in which operators' actions are kept; run: halfbridge"
-        f" topics create --bootstrap-servers {cluster.bootstrap_servers}{prefix}"
-    )
 
 
 def reason_problem(reason: str) -> str:
@@ -313,25 +298,8 @@ def switch_word(switch: TransactionsSwitch) -> str:
 
 def _last(cluster: Cluster, names: TopicNames) -> tuple[int, TransactionsSwitch]:
     """Return the last record of the switch, with its offset; -1 where there is none."""
-    if not cluster.partition_count(names.settings):
-        prefix = f" --topic-prefix {names.prefix}" if names.prefix else ""
-        raise AdminError(
-            f"topic {names.settings} is missing, by which clients learn of it; run: halfbridge"
-            f" topics create --bootstrap-servers {cluster.bootstrap_servers}{prefix}"
-        )
-    start, end = cluster.watermarks(names.settings, _PARTITION)
-    offset, found = -1, _NOT_SET
-    for record in cluster.read(names.settings, _PARTITION, start=start, end=end):
-        if record.key == SWITCH_KEY:
-            offset, found = record.offset, _decoded(record.value)
-    return offset, found
-
-
-def _decoded(value: bytes | None) -> TransactionsSwitch:
-    """Return what clients make of a record's value."""
-    if value is None:
-        return _NOT_SET
-    try:
-        return decode_switch(value)
-    except DecodeError:
-        return _NOT_SET
+    cluster.require(names, names.settings, "from which clients read the switch")
+    switched = cluster.settings(names).switched
+    if switched is None:
+        return -1, _NOT_SET
+    return switched.offset, switched.switch or _NOT_SET

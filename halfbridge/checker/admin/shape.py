@@ -174,9 +174,7 @@ def find_problems(
 ) -> list[Problem]:
     """Return every deviation of `seen` from `shapes`, in the order of `shapes`."""
     problems: list[Problem] = []
-    create = f"halfbridge topics create --bootstrap-servers {bootstrap_servers}" + (
-        f" --topic-prefix {names.prefix}" if names.prefix else ""
-    )
+    create = f"halfbridge topics create {names.options(bootstrap_servers)}"
     for shape in shapes:
         topic = seen.get(shape.name)
         if topic is None:

@@ -6,7 +6,7 @@ Existing topics are never altered here: differences are reported with the comman
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,15 +22,12 @@ from halfbridge.checker.admin.shape import (
 )
 from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.errors import AdminError
-from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.progress import START, ProgressError, parse_progress
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.serde.settings_topic import (
     TopicType,
     TopicTypeRecord,
-    decode_type,
     encode_type,
-    topic_of,
     type_key,
 )
 from halfbridge.serde.topics import SAFE_REPLICAS
@@ -257,8 +254,7 @@ def _offsets(
 def _offset_problems(cluster: Cluster, names: TopicNames) -> list[Problem]:
     problems = []
     for number, half, op in _offsets(cluster, names):
-        prefix = f" --topic-prefix {names.prefix}" if names.prefix else ""
-        where = f"--bootstrap-servers {cluster.bootstrap_servers}{prefix}"
+        where = names.options(cluster.bootstrap_servers)
         fix = f"halfbridge checker init --partition {number} {where}"
         if half.offset < 0 and op.offset < 0 and _is_unused(cluster, names, number):
             fix = f"halfbridge topics create {where}"
@@ -452,11 +448,7 @@ def create_real_topic(
     """
     if names.is_internal(wanted.name):
         raise AdminError(f"{wanted.name} is an internal name, which no real topic may have")
-    if not cluster.partition_count(names.settings):
-        raise AdminError(
-            f"topic {names.settings} is missing, by which clients learn of types; run halfbridge"
-            " topics create without NAME first"
-        )
+    cluster.require(names, names.settings, "from which clients read types")
     type_before = types_of(cluster, names).get(wanted.name)
     there = "there" if cluster.partition_count(wanted.name) else "not there"
     before = f"{there}, {'no type' if type_before is None else type_before.value}"
@@ -479,14 +471,5 @@ def types_of(cluster: Cluster, names: TopicNames) -> dict[str, TopicType]:
     Raises:
         AdminError: brokers do not answer, or there is no settings topic; the operator acts.
     """
-    found: dict[str, TopicType] = {}
-    start, end = cluster.watermarks(names.settings, _PARTITION)
-    for record in cluster.read(names.settings, _PARTITION, start=start, end=end):
-        topic = topic_of(record.key)
-        if topic is None:
-            continue
-        found.pop(topic, None)
-        if record.value is not None:
-            with suppress(SerdeError):
-                found[topic] = decode_type(record.value).type
-    return found
+    types = cluster.settings(names).types
+    return {topic: each for topic, each in types.items() if each is not None}

@@ -527,10 +527,7 @@ class OwnTopics:
 
     def __init__(self, config: CheckerConfig, status: Status) -> None:
         names = config.names
-        prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
-        self._create = (
-            f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}{prefix}"
-        )
+        self._create = f"halfbridge topics create {names.options(config.bootstrap_servers)}"
         self._needed = (names.op, names.half, names.dead)
         self._status = status
         self._since = 0.0

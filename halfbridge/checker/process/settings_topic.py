@@ -150,13 +150,12 @@ def settings_record(
     config: CheckerConfig, slot: str, status: Status, ports: Ports
 ) -> SettingsRecord:
     """Return the record of a worker with `config` on `slot`, not started yet."""
-    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
     return SettingsRecord(
         limits_of(config, slot),
         SettingsTopic(config, ports),
         status,
         ports=ports,
-        create=f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}{prefix}",
+        create=f"halfbridge topics create {config.names.options(config.bootstrap_servers)}",
     )
 
 

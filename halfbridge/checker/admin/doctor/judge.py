@@ -68,8 +68,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
 
 def where(config: CheckerConfig) -> str:
     """Return the options that name this installation."""
-    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
-    return f"--bootstrap-servers {config.bootstrap_servers}{prefix}"
+    return config.names.options(config.bootstrap_servers)
 
 
 def _unreachable(facts: Facts, config: CheckerConfig) -> Finding:

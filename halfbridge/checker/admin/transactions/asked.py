@@ -21,9 +21,7 @@ from halfbridge.checker.admin.transactions.waits import (
     World,
 )
 from halfbridge.checker.errors import AdminError
-from halfbridge.kafka.errors import BridgeError
 from halfbridge.kafka.ports import Edge
-from halfbridge.kafka.settings_topic import READING, read_settings
 from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.errors import DecodeError
@@ -67,10 +65,8 @@ def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
     said: DaemonSettings | None = None
     # Brokers that do not answer at all are an error here: the record would be waited for in vain.
     cluster.broker_count()
-    with suppress(BridgeError, AdminError), cluster.reader(more=READING) as reader:
-        records, _ = read_settings(
-            reader, names.settings, stop=cluster.ports.run.event(), clock=cluster.ports.clock
-        )
+    with suppress(AdminError):
+        records = cluster.settings(names).said
         said = next((each.settings for each in reversed(records) if each.settings), None)
     settings = said or DaemonSettings()
     backoff_ms = settings.further.get("check_backoff_ms_max", CHECK_BACKOFF_MS_MAX)
