@@ -47,10 +47,12 @@ WITHOUT_SERVICE := $(addprefix tests/,unit property conformance simulation ports
 FAULT_LANES ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE := halfbridge-test-kafka:4.2.0
-KAFKA_VERSIONS ?= 3.9.1 4.2.0
+# One release of each line from 3.7 on.
+KAFKA_VERSIONS ?= 3.7.2 3.8.1 3.9.1 4.0.1 4.1.1 4.2.0 4.3.1 4.4.0
 # The Python that the daemon's image is built on, and the image's name.
 BASE_IMAGE ?= python:3.12-slim
-HALFBRIDGE_IMAGE ?= halfbridge:0.1.0
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+HALFBRIDGE_IMAGE ?= halfbridge:$(VERSION)
 # What `make up` starts beside Kafka and the daemon; redpanda comes in Kafka's place.
 PROFILES ?=
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -79,7 +81,7 @@ bench-rivals: $(STAMP)  ## Beside a real RocketMQ 5 and an outbox with a relay (
 ##@ Containers
 .PHONY: image
 image:  ## The daemon's image (BASE_IMAGE=... for another Python, HALFBRIDGE_IMAGE=... for another name)
-	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(HALFBRIDGE_IMAGE) .
+	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --tag $(HALFBRIDGE_IMAGE) .
 
 .PHONY: up
 up:  ## Kafka on 127.0.0.1:9092, topics, two workers (PROFILES='observability demo', or redpanda)
@@ -142,7 +144,7 @@ test-docker: $(STAMP)  ## Tests of containers, and all that meet Kafka, on one i
 	@tests/docker/all $(BIN) $(IMAGE) $(HALFBRIDGE_IMAGE) $(PYTEST_ARGS)
 
 .PHONY: matrix
-matrix: $(STAMP)  ## Tests with a broker, on each Kafka in turn (KAFKA_VERSIONS='3.9.1 4.2.0')
+matrix: $(STAMP)  ## Tests with a broker, on each Kafka from 3.7 to 4.4 in turn (KAFKA_VERSIONS=4.2.0)
 	@failed=; \
 	for version in $(KAFKA_VERSIONS); do \
 	  echo "=== Kafka $$version"; \
