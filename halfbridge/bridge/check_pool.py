@@ -16,9 +16,9 @@ from queue import Empty, Full
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from halfbridge.kafka.error_log import LOG_AGAIN_S, log_safely
 from halfbridge.kafka.errors import NoAnswerError
-from halfbridge.kafka.threads import held
-from halfbridge.kafka.trouble import SAME_AGAIN_S, tell
+from halfbridge.kafka.threads import locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class PoolState:
 
 
 def is_async(work: Callable[..., object]) -> bool:
-    """Tell whether a call of `work` returns a coroutine at once, which no thread of a pool awaits.
+    """Return whether a call of `work` returns a coroutine, which no thread of a pool awaits.
 
     An object counts by its `__call__`, and a partial by its function.
     """
@@ -130,7 +130,7 @@ class CheckPool(Generic[Task]):
         Raises:
             RuntimeError: the system gives this process no more threads.
         """
-        with held(self._lock):
+        with locked(self._lock):
             while self._able < self._threads_max:
                 self._start_one()
 
@@ -156,7 +156,7 @@ class CheckPool(Generic[Task]):
 
     def state(self) -> PoolState:
         """Return the state of the threads."""
-        with held(self._lock):
+        with locked(self._lock):
             since = min((one.since for one in self._running.values() if one.is_overdue), default=0)
             return PoolState(
                 able=self._able,
@@ -182,7 +182,7 @@ class CheckPool(Generic[Task]):
 
     def stop(self, timeout_s: float) -> None:
         """Let running tasks finish, up to `timeout_s`; queued ones are dropped."""
-        with held(self._lock):
+        with locked(self._lock):
             self._is_stopping = True
             threads = self._threads
         deadline = self._now() + timeout_s
@@ -198,7 +198,7 @@ class CheckPool(Generic[Task]):
             if task is None or self._is_stopping:
                 self._wake_one()
                 return
-            with held(self._lock):
+            with locked(self._lock):
                 self._running[number] = _Begun(task, self._now())
             try:
                 outcome = Outcome(task, self._work(task))
@@ -211,8 +211,8 @@ class CheckPool(Generic[Task]):
                 return
 
     def _has_returned(self, number: int) -> bool:
-        """Note that a task returned; tell whether a new thread has replaced the calling one."""
-        with held(self._lock):
+        """Note that a task returned; return whether a new thread has replaced the calling one."""
+        with locked(self._lock):
             self._untaken += 1
             if not self._running.pop(number).is_overdue:
                 return False
@@ -241,7 +241,7 @@ class CheckPool(Generic[Task]):
     def _overdue(self, *, taken: int) -> list[Outcome[Task]]:
         """Return the tasks that have become overdue, and replace their threads."""
         overdue = []
-        with held(self._lock):
+        with locked(self._lock):
             self._untaken -= taken
             due = self._now() - self._timeout_s
             for running in self._running.values():
@@ -273,7 +273,7 @@ _ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"
 
 
 class HungCheckers:
-    """Reports hung checkers every SAME_AGAIN_S, and once when no checker hangs any more.
+    """Reports hung checkers every LOG_AGAIN_S, and once when no checker hangs any more.
 
     The loss of the last thread, and the return of the first one, are reported at once.
 
@@ -303,11 +303,11 @@ class HungCheckers:
         self._told_hung = False
         self._told_able = True
 
-    def look(self, state: PoolState, now: float) -> None:
+    def check(self, state: PoolState, now: float) -> None:
         """Report if a report is due; never waits, never raises. `now`: monotonic seconds."""
         is_hung, is_able = state.hung > 0, state.able > 0
         is_news = is_able != self._told_able or (self._told_hung and not is_hung)
-        if is_news or (is_hung and now - self._told_at >= SAME_AGAIN_S):
+        if is_news or (is_hung and now - self._told_at >= LOG_AGAIN_S):
             self._told_at, self._told_hung, self._told_able = now, is_hung, is_able
             self._log(state)
             self._owes_call = self._listener is not None
@@ -317,16 +317,16 @@ class HungCheckers:
     def _log(self, state: PoolState) -> None:
         group, hung, hung_s = self._group, state.hung, state.hung_s
         if not hung:
-            tell(_LOG.info, "checkers of group %s return again", group)
+            log_safely(_LOG.info, "checkers of group %s return again", group)
         elif state.able:
             text = "%d checkers of group %s hang, the oldest for %.0f s; %d threads are left: %s"
-            tell(_LOG.warning, text, hung, group, hung_s, state.able, _ADVICE)
+            log_safely(_LOG.warning, text, hung, group, hung_s, state.able, _ADVICE)
         else:
             text = (
                 "%d checkers of group %s hang, the oldest for %.0f s, and no thread is left: this "
                 "member answers no check before one returns, and leaves its group until then: %s"
             )
-            tell(_LOG.error, text, hung, group, hung_s, _ADVICE)
+            log_safely(_LOG.error, text, hung, group, hung_s, _ADVICE)
 
     def _call_listener(self) -> None:
         try:
@@ -342,7 +342,7 @@ def _call(listener: Callable[[CheckCounts], object], counts: CheckCounts) -> Non
     try:
         listener(counts)
     except BaseException:  # noqa: BLE001  (the user's code)
-        tell(_LOG.exception, "on_hung failed")
+        log_safely(_LOG.exception, "on_hung failed")
 
 
 # While a database is down each check of each undecided transaction raises: a line for each, and a
@@ -353,7 +353,7 @@ KINDS_MAX = 100
 class Tracebacks:
     """Chooses the errors of checkers that are logged with their traceback.
 
-    Each kind of error, which is a class, is chosen once in SAME_AGAIN_S. A NoAnswerError is never
+    Each kind of error, which is a class, is chosen once in LOG_AGAIN_S. A NoAnswerError is never
     chosen: the checker says by it that it cannot tell now, and why. For one thread.
 
     Args:
@@ -369,7 +369,7 @@ class Tracebacks:
         if error is None or isinstance(error, NoAnswerError):
             return None
         kind, now = f"{type(error).__module__}.{type(error).__qualname__}", self._now()
-        if now - self._told.get(kind, float("-inf")) < SAME_AGAIN_S:
+        if now - self._told.get(kind, float("-inf")) < LOG_AGAIN_S:
             return None
         if kind not in self._told and len(self._told) >= KINDS_MAX:
             return None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.config import checks_properties
 from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.error_log import LOG_AGAIN_S, log_safely
 from halfbridge.kafka.errors import DAMAGED, BridgeError, Code, KafkaFailure, RetriableError
 from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
-from halfbridge.kafka.trouble import SAME_AGAIN_S, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     class AskEnds(Protocol):
         """A question to brokers."""
 
-        def __call__(self, places: Iterable[Place], *, anew: bool) -> Ends:
+        def __call__(self, places: Iterable[Place], *, new_client: bool) -> Ends:
             """Do as `EndAsker.ask`."""
 
 
@@ -77,7 +77,7 @@ class CheckRequests:
 
     @property
     def has_joined(self) -> bool:
-        """Tell whether this is a member of the group."""
+        """Return whether this is a member of the group."""
         return self._member is not None
 
     def join(self) -> None:
@@ -96,7 +96,7 @@ class CheckRequests:
         """
         member = self._member or self._joined()
         try:
-            self._watch.look(member.assignment, self._ports.clock.monotonic())
+            self._watch.check(member.assignment, self._ports.clock.monotonic())
         except StalledError as stalled:
             if not stalled.is_again:
                 raise
@@ -129,7 +129,7 @@ class CheckRequests:
         try:
             self._ports.run.let_go(member)
         except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
-            tell(_LOG.exception, "closing the check consumer failed")
+            log_safely(_LOG.exception, "closing the check consumer failed")
 
     def _leave_out(self, member: Member, place: Place, at: int, why: str) -> None:
         """Go on at the end of a partition, behind a record that cannot be read."""
@@ -138,14 +138,14 @@ class CheckRequests:
         self._watch.left_out(place, end)
         self._on_unreadable()
         now = self._ports.clock.monotonic()
-        if now - self._named_at.get(place, float("-inf")) < SAME_AGAIN_S:
+        if now - self._named_at.get(place, float("-inf")) < LOG_AGAIN_S:
             return
         self._named_at[place] = now
         text = (
             "%s[%d]@%d: the check request there cannot be read (%s): requests up to offset %d are"
             " left out, and are asked again; docs/incidents/damaged-record.md"
         )
-        tell(_LOG.error, text, *place, max(at, start), why, end)
+        log_safely(_LOG.error, text, *place, max(at, start), why, end)
 
     def _joined(self) -> Member:
         config, clock = self._config, self._ports.clock
@@ -186,7 +186,7 @@ class RequestWatch:
         self._patience_s.pop(place, None)
 
     def take(self, record: Record) -> bool:
-        """Note the position; tell whether `record` is the end of a partition, and no record."""
+        """Note the position; return whether `record` is the end of a partition, and no record."""
         error = record.error()
         is_end = error is not None and failure_of(error).code == Code.PARTITION_EOF
         place = record.topic() or "", record.partition() or 0
@@ -196,7 +196,7 @@ class RequestWatch:
             self._reached[place] = (record.offset() or 0) + (not is_end)
         return is_end
 
-    def look(self, assignment: Callable[[], list[Place]], now: float) -> None:
+    def check(self, assignment: Callable[[], list[Place]], now: float) -> None:
         """Ask where the assigned partitions end, or take the answers; never waits.
 
         Raises:
@@ -217,11 +217,11 @@ class RequestWatch:
         if not places:
             return
         # A client remembers a partition's leader for minutes, and stalls follow moved leaders.
-        anew, self._unanswered = self._unanswered > 0, len(places)
+        new_client, self._unanswered = self._unanswered > 0, len(places)
         try:
-            self._question = self._ask(places, anew=anew)
+            self._question = self._ask(places, new_client=new_client)
         except (BridgeError, KafkaFailure, RuntimeError) as error:
-            tell(_LOG.info, "where %s end cannot be asked: %s", places, error)
+            log_safely(_LOG.info, "where %s end cannot be asked: %s", places, error)
 
     def _compare(self, ends: dict[Place, int], now: float) -> None:
         self._unanswered -= len(ends)

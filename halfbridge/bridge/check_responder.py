@@ -19,8 +19,8 @@ from halfbridge.bridge.check_pool import CheckPool, CheckTally, HungCheckers, Tr
 from halfbridge.bridge.check_requests import CheckRequests
 from halfbridge.bridge.message import Answer, MessageView, Resolution, view_of
 from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.error_log import log_safely, safe_repr
 from halfbridge.kafka.errors import BridgeError
-from halfbridge.kafka.trouble import shown, tell
 from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CHECK, headers_of
@@ -55,7 +55,7 @@ class CheckResponder:
         shared: State of the producer.
         checker: The user's checker.
         ports: The producer's ports.
-        knows: Tells whether this producer answers checks about a topic.
+        knows: Returns whether this producer answers checks about a topic.
         on_hung: As TransactionProducer takes it.
     """
 
@@ -126,7 +126,9 @@ class CheckResponder:
             try:
                 self._take_turn()
             except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
-                tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
+                log_safely(
+                    _LOG.exception, "reading checks failed; trying again with a new consumer"
+                )
                 self._tally.add("errors")
                 self._requests.leave()
                 self._stopping.wait(_BACK_OFF_S)
@@ -134,7 +136,7 @@ class CheckResponder:
 
     def _take_turn(self) -> None:
         pool = self._pool.state()
-        self._hung.look(pool, self._ports.clock.monotonic())
+        self._hung.check(pool, self._ports.clock.monotonic())
         if pool.able:
             self._take(self._requests.read())
         else:
@@ -159,7 +161,7 @@ class CheckResponder:
             if error is not None:
                 self._tally.add("errors")
                 where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
-                tell(_LOG.warning, "reading checks: %s: %s", where, failure_of(error))
+                log_safely(_LOG.warning, "reading checks: %s: %s", where, failure_of(error))
                 continue
             check = self._decoded(record)
             if check is None:
@@ -182,7 +184,7 @@ class CheckResponder:
         except DecodeError as error:
             self._tally.add("undecodable")
             where = f"{record.topic()}[{record.partition()}]@{record.offset()}"
-            tell(_LOG.warning, "check request %s skipped: %s", where, error.reason)
+            log_safely(_LOG.warning, "check request %s skipped: %s", where, error.reason)
             return None
         shared = self._shared
         if request.producer_group != shared.producer_group or not self._knows(request.real_topic):
@@ -205,7 +207,9 @@ class CheckResponder:
         with self._lock:
             self._busy.discard(key)
         self._tally.add("refused")
-        tell(_LOG.warning, "check of %s refused: check_queue_max requests wait already", key[0])
+        log_safely(
+            _LOG.warning, "check of %s refused: check_queue_max requests wait already", key[0]
+        )
 
     def _answer(self) -> None:
         for batch in self._pool.outcomes(pause_s=_OVERDUE_PAUSE_S):
@@ -216,7 +220,7 @@ class CheckResponder:
             try:
                 self._write(batch)
             except BaseException:  # noqa: BLE001  (nothing ends the responder)
-                tell(_LOG.exception, "writing answers failed; the daemon asks again")
+                log_safely(_LOG.exception, "writing answers failed; the daemon asks again")
 
     def _write(self, batch: list[Outcome[_Check]]) -> None:
         # Each batch asks once for each partition's end, after every checker of the batch returned.
@@ -254,11 +258,13 @@ class CheckResponder:
         try:
             end = self._shared.ends.half_end(partition, at_least=at_least)
         except BridgeError as error:
-            tell(_LOG.warning, "checks of half partition %d stay unanswered: %s", partition, error)
+            log_safely(
+                _LOG.warning, "checks of half partition %d stay unanswered: %s", partition, error
+            )
             return NO_OFFSET
         if end < at_least:
             text = "checks of half partition %d beyond %d, where it is said to end, stay unanswered"
-            tell(_LOG.warning, text, partition, end)
+            log_safely(_LOG.warning, text, partition, end)
         return end
 
     def _produce(self, op: Op, partition: int) -> None:
@@ -278,7 +284,7 @@ class CheckResponder:
             shared.server.sent_once()
         except BridgeError as error:
             self._tally.add("unwritten")
-            tell(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)
+            log_safely(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
         error = error or self._shared.not_proven(record)
@@ -286,7 +292,7 @@ class CheckResponder:
             self._tally.add("unwritten")
             where = record.partition()
             failure = failure_of(error)
-            tell(_LOG.warning, "answer to op partition %s not written: %s", where, failure)
+            log_safely(_LOG.warning, "answer to op partition %s not written: %s", where, failure)
 
 
 def _key(request: CheckRequest) -> tuple[str, int]:
@@ -350,11 +356,11 @@ def answer_to(
     if outcome.is_overdue:
         reason = f"checker still runs after {timeout_ms} ms"
     elif outcome.error is not None:
-        reason = f"checker raised {shown(outcome.error)}"
+        reason = f"checker raised {safe_repr(outcome.error)}"
     else:
-        reason = f"checker returned {shown(answer)}, no Resolution"
+        reason = f"checker returned {safe_repr(answer)}, no Resolution"
     warn = partial(_LOG.warning, exc_info=traceback)
-    tell(warn, "check of %s: %s", request.transaction_id, reason)
+    log_safely(warn, "check of %s: %s", request.transaction_id, reason)
     return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
 
@@ -396,7 +402,7 @@ class SharedGroup:
         if topic not in self._told and len(self._told) >= TOPICS_MAX:
             return
         self._told[topic] = now
-        tell(
+        log_safely(
             _LOG.warning,
             "a check of transaction %s to topic %s came to this member of group %s, which does not"
             " declare that topic and leaves the check unanswered: where another service uses the"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfbridge.bridge.config import admin_properties
 from halfbridge.kafka.errors import BridgeError, InvalidMessageError, TopicSetupError
 from halfbridge.kafka.ports import NewTopic
-from halfbridge.kafka.threads import held
+from halfbridge.kafka.threads import locked
 from halfbridge.kafka.topics import GRACE_S, Topics, are_in, topics_with
 from halfbridge.serde.topics import CHECK_PARTITIONS, check_topic_settings
 
@@ -88,7 +88,7 @@ class RealTopics:
             self._check_slowly(message)
 
     def knows(self, topic: str) -> bool:
-        """Tell whether this producer answers checks about `topic`."""
+        """Return whether this producer answers checks about `topic`."""
         return not self._bound or topic in self._bound
 
     def _check_slowly(self, message: Message) -> None:
@@ -120,7 +120,7 @@ class RealTopics:
         """
         now = self._ports.clock.monotonic
         began = now()
-        with held(self._asking):
+        with locked(self._asking):
             if are_in(self._partitions, wanted):
                 return
             if self._failure is not None and self._failed_at > began:

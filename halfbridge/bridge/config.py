@@ -12,8 +12,8 @@ from collections.abc import (
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import ConfigError
-from halfbridge.kafka.trouble import RECONNECTING, Troubles
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.settings import GUARANTEED, check, load, nearest, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
@@ -217,7 +217,7 @@ _CONSUMER_ONLY = (
 
 def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
     """Return the properties of a client that lists topics and asks where logs end."""
-    return {**_common(config, consumer=False), "error_cb": Troubles(_LOG, clock).note}
+    return {**_common(config, consumer=False), "error_cb": ErrorLog(_LOG, clock).note}
 
 
 def writer_properties(
@@ -240,7 +240,7 @@ def writer_properties(
         # Twice, because the delivery callback of each half message may send a decision.
         "queue.buffering.max.messages": 2 * config.in_flight_max,
         "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
-        "error_cb": Troubles(_LOG, clock).note,
+        "error_cb": ErrorLog(_LOG, clock).note,
     }
 
 
@@ -269,7 +269,7 @@ def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": _METADATA_MS,
         "check.crcs": False,
         "max.partition.fetch.bytes": 1,  # a broker returns one batch at least
-        "error_cb": Troubles(_LOG, clock).note,
+        "error_cb": ErrorLog(_LOG, clock).note,
     }
 
 
@@ -295,7 +295,7 @@ def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
         "session.timeout.ms": _SESSION_TIMEOUT_MS,  # compared with the user's max.poll.interval.ms
         **_common(config, consumer=True),
         "group.id": config.names.check_group(config.producer_group),
-        "error_cb": Troubles(_LOG, clock).note,
+        "error_cb": ErrorLog(_LOG, clock).note,
     }
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.config import admin_properties, reader_properties
 from halfbridge.kafka.ends import Ends, half_end
+from halfbridge.kafka.error_log import log_safely
 from halfbridge.kafka.errors import BridgeError, TopicSetupError, TransactionsRejectedError
 from halfbridge.kafka.settings_topic import READING, read_topic
-from halfbridge.kafka.threads import held
-from halfbridge.kafka.trouble import tell
+from halfbridge.kafka.threads import locked
 from halfbridge.logs import one_line
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
@@ -90,7 +90,7 @@ class DaemonLimits:
         if 2 * immunity_ms <= known.transaction_age_ms_max:
             return
         self._has_warned_of_immunity = True
-        tell(
+        log_safely(
             _LOG.warning,
             "a message asks for an immunity of %d ms, and the daemon discards undecided"
             " transactions after %d ms: shorten the immunity to half of that, or raise the"
@@ -104,7 +104,7 @@ class DaemonLimits:
             is_first = True
             while True:
                 self._look(is_first=is_first)
-                self.gate.looked()
+                self.gate.refreshed()
                 is_first = False
                 if self._stopping.wait(FOLLOW_S):
                     return
@@ -114,19 +114,19 @@ class DaemonLimits:
     def _look(self, *, is_first: bool) -> None:
         """Read what is new; what cannot be read leaves all as it is."""
         log = _LOG.info if is_first else _LOG.debug
-        told = "the daemon's limits are not known, defaults assumed"
+        text = "the daemon's limits are not known, defaults assumed"
         if self._known is not None:
-            told = "the settings topic was not read, what was read before holds"
+            text = "the settings topic was not read, what was read before holds"
         try:
             reading = self._read()
         except BridgeError as error:
             self._let_go()
             if not self._stopping.is_set():
-                tell(log, "%s: %s", told, error)
+                log_safely(log, "%s: %s", text, error)
             return
         except BaseException:  # noqa: BLE001 (a hint that cannot be read stops nobody)
             self._let_go()
-            tell(_LOG.exception, "%s", told)
+            log_safely(_LOG.exception, "%s", text)
             return
         if self._known is None:
             self._take(reading.said[-1] if reading.said else None)
@@ -158,9 +158,9 @@ class DaemonLimits:
     def _take(self, last: Said | None) -> None:
         self._known = DaemonSettings()
         if last is None or (last.settings is None and not last.problem):
-            tell(_LOG.info, "the daemon has not said its limits, defaults assumed")
+            log_safely(_LOG.info, "the daemon has not said its limits, defaults assumed")
         elif last.settings is None:
-            tell(
+            log_safely(
                 _LOG.warning,
                 "the daemon's limits cannot be read, defaults assumed (offset %d of %s: %s);"
                 " where the daemon is newer than this client, upgrade the client",
@@ -170,9 +170,9 @@ class DaemonLimits:
             )
         else:
             self._known = last.settings
-            tell(_LOG.debug, "the daemon's limits are %r", last.settings)
+            log_safely(_LOG.debug, "the daemon's limits are %r", last.settings)
             for difference in differences(self._config, last.settings):
-                tell(_LOG.warning, "%s", difference)
+                log_safely(_LOG.warning, "%s", difference)
 
 
 def differences(config: BridgeConfig, daemon: DaemonSettings) -> list[str]:
@@ -216,7 +216,7 @@ def _age_consequence(config: BridgeConfig, daemon: DaemonSettings) -> str:
 
 # How long the first `begin` of a producer waits for the first look at the settings topic: a
 # producer that is started while operators reject begins nothing. A look takes some 50 ms.
-FIRST_LOOK_S = 1.0
+FIRST_READ_S = 1.0
 
 
 class Gate:
@@ -233,7 +233,7 @@ class Gate:
     def __init__(self, run: Concurrency) -> None:
         self.refusal: TransactionsRejectedError | None = None
         self.plain: frozenset[str] = frozenset()
-        self._has_looked = run.event()
+        self._was_read = run.event()
         self._is_waited_for = True
 
     def check_begin(self, topics: Iterable[str]) -> None:
@@ -247,7 +247,7 @@ class Gate:
             TopicSetupError: a topic takes no transactional messages.
         """
         if self._is_waited_for:
-            self._has_looked.wait(FIRST_LOOK_S)
+            self._was_read.wait(FIRST_READ_S)
             self._is_waited_for = False
         self.check_send()
         if self.plain:
@@ -277,9 +277,9 @@ class Gate:
                 topics=(topic,),
             )
 
-    def looked(self) -> None:
+    def refreshed(self) -> None:
         """Note that the settings topic was looked at, or could not be."""
-        self._has_looked.set()
+        self._was_read.set()
 
     def take_types(self, types: Mapping[str, TopicType | None], *, is_whole: bool) -> None:
         """Take the types that were read; `is_whole`: these are all, and others are none."""
@@ -290,7 +290,7 @@ class Gate:
         """Take the last record of the switch; None: there is none, so that nobody rejects."""
         switch = None if switched is None else switched.switch
         if switched is not None and switched.problem:
-            tell(
+            log_safely(
                 _LOG.warning,
                 "the operators' switch at offset %d cannot be read (%s): transactions are begun",
                 switched.offset,
@@ -298,13 +298,13 @@ class Gate:
             )
         if switch is None or not switch.is_rejecting:
             if self.refusal is not None:
-                tell(_LOG.info, "operators accept new transactions again")
+                log_safely(_LOG.info, "operators accept new transactions again")
             self.refusal = None
             return
         reason = one_line(switch.reason)
         text = f"{one_line(switch.who)} stopped new transactions: {reason}"
         if self.refusal is None or str(self.refusal) != text:
-            tell(_LOG.warning, "%s; what is open may still be decided", text)
+            log_safely(_LOG.warning, "%s; what is open may still be decided", text)
         self.refusal = TransactionsRejectedError(text, reason=reason)
 
 
@@ -353,17 +353,17 @@ class EndAsker:
         left_s = max(_ASK_S_MIN, deadline - self._now())
         return half_end(client, topic, partition, timeout_s=left_s)
 
-    def ask(self, places: Iterable[Place], *, anew: bool) -> Ends:
+    def ask(self, places: Iterable[Place], *, new_client: bool) -> Ends:
         """Ask where partitions end; does not wait for the answers.
 
         Args:
             places: Which.
-            anew: Whether a new client asks, because this one may remember former leaders.
+            new_client: Whether a new client asks, because this one may remember former leaders.
 
         Raises:
             BridgeError, KafkaFailure, RuntimeError: the question cannot be sent; try later.
         """
-        return Ends(self._client_but(self._client if anew else None), places, _ENDS_S)
+        return Ends(self._client_but(self._client if new_client else None), places, _ENDS_S)
 
     def hear(self) -> None:
         """Serve the client's reports; call this now and then.
@@ -383,7 +383,7 @@ class EndAsker:
 
         The old client is destroyed with its last reference: other threads may still use it.
         """
-        with held(self._waker):
+        with locked(self._waker):
             client = self._client
             if client is None or client is failed:
                 properties = admin_properties(self._config, self._ports.clock)

@@ -24,8 +24,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
+from halfbridge.kafka.error_log import log_safely
 from halfbridge.kafka.errors import BackpressureError, KafkaFailure
-from halfbridge.kafka.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +194,7 @@ class DeliveryServer:
         try:
             callback(delivery)
         except BaseException as error:  # the user's code must not stop acknowledgements
-            tell(_LOG.exception, "a delivery callback raised")
+            log_safely(_LOG.exception, "a delivery callback raised")
             # Ctrl-C is meant for the program; Python raises it in the main thread only.
             if isinstance(error, KeyboardInterrupt) and self._run.is_main():
                 raise
@@ -239,7 +239,7 @@ class DeliveryServer:
             try:
                 self._serve_in_background()
             except BaseException:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
-                tell(_LOG.exception, "serving acknowledgements failed; going on")
+                log_safely(_LOG.exception, "serving acknowledgements failed; going on")
                 self._park(_SLICE_S)
 
     def _serve_in_background(self) -> None:
@@ -257,7 +257,7 @@ class DeliveryServer:
             self._is_idle = False
 
     def _is_dense(self, now: float) -> bool:
-        """Tell whether other threads send so densely that they poll inline."""
+        """Return whether other threads send so densely that they poll inline."""
         sends, seconds = self._sends - self._seen_sends, now - self._seen_at
         self._seen_sends, self._seen_at = self._sends, now
         return sends > DENSE_PER_S * max(seconds, INLINE_GRACE_S)
@@ -303,7 +303,7 @@ class Delivery:
         self.offset = self.timestamp = -1
 
     def done(self) -> bool:
-        """Tell whether the record was acknowledged or has failed."""
+        """Return whether the record was acknowledged or has failed."""
         return self._is_done
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
@@ -341,7 +341,7 @@ class Delivery:
                 wakers.pop().release()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until done, at most `timeout_s`; tell whether it is."""
+        """Wait until done, at most `timeout_s`; return whether it is."""
         if self._is_done:
             return True
         waker = self._server.new_waker()

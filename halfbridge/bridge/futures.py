@@ -34,7 +34,7 @@ class Owner(Protocol):
         """Note that a caller no longer waits for an ack; False if the ack came just now."""
 
     def is_late(self, op_timestamp: int) -> bool | None:
-        """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
+        """Return whether a decision appended at that time is late (`DecisionReceipt.late`)."""
 
 
 class SendFuture(Delivery):

@@ -254,7 +254,7 @@ class Transaction:
             roll_back_quietly(self, None)
 
     def is_unanswered(self) -> bool:
-        """Tell whether a send has failed, and none was acknowledged.
+        """Return whether a send has failed, and none was acknowledged.
 
         Waits for outstanding sends first, unless the caller has given up one of them already. Their
         time began with the last send: who has waited for room since then waits no second time.
@@ -384,7 +384,7 @@ class Transaction:
         return future
 
     def is_late(self, op_timestamp: int) -> bool | None:
-        """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
+        """Return whether a decision appended at that time is late (`DecisionReceipt.late`)."""
         if self._first_timestamp == NO_TIMESTAMP:
             return None
         due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)

@@ -19,7 +19,7 @@ from halfbridge.bridge.message_transaction import (
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, ProducerClosedError
-from halfbridge.kafka.threads import check_native_threads, held
+from halfbridge.kafka.threads import check_native_threads, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -105,7 +105,7 @@ class TransactionProducer:
             BridgeError: the brokers do not answer; try again later.
         """
         check_native_threads()
-        with held(self._starting):
+        with locked(self._starting):
             if self._shared is not None:
                 self._shared.check_open()
                 return
@@ -131,7 +131,7 @@ class TransactionProducer:
         Args:
             timeout: Seconds to wait for acknowledgements; records without one are then in doubt.
         """
-        with held(self._starting):
+        with locked(self._starting):
             shared, responder = self._shared, self._responder
             self._responder = None
         if shared is None or responder is None or shared.is_forked:

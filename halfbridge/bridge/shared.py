@@ -214,7 +214,7 @@ class Shared:
 
     @property
     def is_forked(self) -> bool:
-        """Tell whether this is a copy in a child process, with no threads behind it."""
+        """Return whether this is a copy in a child process, with no threads behind it."""
         return self._closed is ForkedProcessError
 
     def forked(self) -> None:

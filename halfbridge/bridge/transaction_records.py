@@ -114,7 +114,7 @@ def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> i
 
 
 def is_fenced(context: bytes | None) -> bool:
-    """Tell whether a context marks a transaction as fenced (`halfbridge.sql.Fence.context`)."""
+    """Return whether a context marks a transaction as fenced (`halfbridge.sql.Fence.context`)."""
     if context is None:
         return False
     try:

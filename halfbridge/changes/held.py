@@ -107,7 +107,7 @@ class Held:
         return self._count >= HELD_MAX or self._size_bytes >= HELD_BYTES_MAX
 
     def holds(self, topic: str) -> bool:
-        """Tell whether events wait for a topic: each later one must wait behind them."""
+        """Return whether events wait for a topic: each later one must wait behind them."""
         return topic in self._queues
 
     def add(self, topic: str, event: Event) -> None:

@@ -43,7 +43,7 @@ _BLAMED_MAX = 1_000
 _REFUSED_S = 60.0  # after which a topic without a right is tried again
 # How long metadata of real topics count, and how often a missing topic is looked for.
 METADATA_S = 10.0
-_LOOK_AGAIN_S = 1.0
+_REFRESH_AGAIN_S = 1.0
 # After a topic took no record it is tried again; the pauses double. Each attempt may cost one of
 # eight transactional ids until the topic is back (ADR 26).
 _SILENT_S_MIN, _SILENT_S_MAX = 5.0, 320.0
@@ -127,7 +127,7 @@ class Learned:
         self._pauses: dict[str, float] = {}  # a topic that took no record -> the last pause
 
     def was_silent(self, topics: Iterable[str]) -> bool:
-        """Tell whether one of the topics took no record when it was last tried."""
+        """Return whether one of the topics took no record when it was last tried."""
         return any(each in self._pauses for each in topics)
 
     def succeeded(self, events: Iterable[Event], topics: Iterable[str]) -> None:
@@ -226,7 +226,7 @@ class Writing:
 
     def waits_for(self) -> str:
         """Return why events wait for their real topics; empty: none waits."""
-        shown = [f"{each} {self._absence(each)}" for each in self._held.topics[:_SHOWN_MAX]]
+        shown = [f"{each} {self._why_unavailable(each)}" for each in self._held.topics[:_SHOWN_MAX]]
         more = len(self._held.topics) - len(shown)
         text = "; ".join([*shown, f"{more} more topics"] if more > 0 else shown)
         return f"events wait for their real topics, others continue: {text}" if text else ""
@@ -251,7 +251,7 @@ class Writing:
                 self._ends[event.partition] = max(self._ends[event.partition], event.offset + 1)
                 decision = self._decided(event)
                 topic = self._topic_of(decision)
-                if topic and (self._held.holds(topic) or self._absence(topic)):
+                if topic and (self._held.holds(topic) or self._why_unavailable(topic)):
                     self._hold(topic, event)
                     continue
                 decided.append((event, decision))
@@ -266,13 +266,15 @@ class Writing:
         """Return held events that no longer wait, for one kafka_txn."""
         ready: list[tuple[Event, Decision]] = []
         for topic in self._held.topics:
-            why = self._absence(topic)
+            why = self._why_unavailable(topic)
             while self._held.holds(topic) and len(ready) < self._learned.limit:
                 event = self._held.first(topic)
                 waited_s = monotonic() - self._since(topic)
                 decision = self._decided(event)
                 if why:
-                    is_over = waited_s > self._gone_s and not self._absence(self._dead_topic)
+                    is_over = waited_s > self._gone_s and not self._why_unavailable(
+                        self._dead_topic
+                    )
                     if topic == self._dead_topic or not is_over:
                         break
                     decision = Dead(DeadReason.UNDELIVERABLE, f"{topic} {why}")
@@ -284,11 +286,11 @@ class Writing:
         released: list[tuple[Event, Decision]] = []
         while self._is_over_limit():
             topic = min(self._held.topics, key=self._since)
-            if self._absence(self._dead_topic):
+            if self._why_unavailable(self._dead_topic):
                 raise RetriableError(
                     f"too many events wait for {topic}, and {self._dead_topic} takes none either"
                 )
-            text = f"{topic} {self._absence(topic)}, and too many events are held"
+            text = f"{topic} {self._why_unavailable(topic)}, and too many events are held"
             for _ in range(1 + len(self._held) // _RELEASED):
                 if self._held.holds(topic):
                     event = self._held.take(topic)
@@ -401,18 +403,18 @@ class Writing:
             return Outgoing(self._dead_topic, -1, None, None, [mark], 0)
         return Outgoing(self._dead_topic, -1, event.key, event.value, [*event.headers, mark], 0)
 
-    def _absence(self, topic: str) -> str:
+    def _why_unavailable(self, topic: str) -> str:
         """Return why a topic can take no records now; empty if it can."""
         why, until = self._learned.refused.get(topic, ("", 0.0))
         if why and monotonic() < until:
             return why
         if monotonic() - self._seen_at > METADATA_S:
-            self._look()
-        if self._lack(topic) and monotonic() - self._seen_at > _LOOK_AGAIN_S:
-            self._look()
-        return self._lack(topic)
+            self._refresh()
+        if self._unavailable(topic) and monotonic() - self._seen_at > _REFRESH_AGAIN_S:
+            self._refresh()
+        return self._unavailable(topic)
 
-    def _lack(self, topic: str) -> str:
+    def _unavailable(self, topic: str) -> str:
         seen = self._seen.get(topic)
         if seen is None:
             return "does not exist, or may not be described"
@@ -442,7 +444,7 @@ class Writing:
         if events:
             yield events
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         self._seen = self._admin.topics(QUESTION_S)
         self._seen_at = monotonic()
 

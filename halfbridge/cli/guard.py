@@ -18,7 +18,7 @@ from halfbridge.kafka import last_read
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.kafka.tasting import Deadly
+    from halfbridge.kafka.first_reads import LethalRecord
 
 # Commands that read logs. The daemon has a supervisor; relays and the web server run for long, and
 # their service manager restarts them.
@@ -57,10 +57,10 @@ def guard(words: Sequence[str]) -> None:
         last_read.DAMAGED[place] = found.offset, found.signal
 
 
-def _end(number: int, found: Deadly | None) -> NoReturn:
+def _end(number: int, found: LethalRecord | None) -> NoReturn:
     """Say what ended the child, and end; as the child did, where no record may be the cause."""
     from halfbridge.checker.errors import DamagedRecordError
-    from halfbridge.kafka.tasting import LETHAL
+    from halfbridge.kafka.first_reads import LETHAL
 
     if number not in LETHAL:
         signal.signal(number, signal.SIG_DFL)
@@ -98,12 +98,12 @@ def _forked() -> int | None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _found(number: int) -> Deadly | None:
+def _found(number: int) -> LethalRecord | None:
     """Return the damaged record that ended the child; None where none is found."""
-    from halfbridge.kafka.tasting import LETHAL, first_damage
+    from halfbridge.kafka.first_reads import LETHAL, find_damage
 
     reading = last_read.last()
     if number not in LETHAL or reading is None:
         return None
     starts = {(topic, partition): at for topic, partition, at in reading.starts}
-    return first_damage(reading.properties, starts)
+    return find_damage(reading.properties, starts)

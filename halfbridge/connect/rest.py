@@ -51,12 +51,12 @@ class ConnectorState:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the connector and at least one task run, and no task does not."""
+        """Return whether the connector and at least one task run, and no task does not."""
         return self.state == "RUNNING" and set(self.tasks) == {"RUNNING"}
 
     @property
     def has_failed(self) -> bool:
-        """Tell whether the connector or a task failed, which Kafka Connect does not restart."""
+        """Return whether the connector or a task failed, which Kafka Connect does not restart."""
         return "FAILED" in (self.state, *self.tasks)
 
 
@@ -81,7 +81,7 @@ class ConnectRest:
         self._call_s = call_s
 
     def is_ready(self) -> bool:
-        """Tell whether the worker has joined its group and answers.
+        """Return whether the worker has joined its group and answers.
 
         Raises:
             ConnectError: it cannot be reached.

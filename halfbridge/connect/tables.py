@@ -76,7 +76,7 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
     """
     if connection.dialect.name == "postgresql":
         _require(connection, "SHOW wal_level", {"logical"}, "ALTER SYSTEM SET wal_level = logical")
-        look: Callable[[Connection, str], _Found] = _postgresql
+        find: Callable[[Connection, str], _Found] = _postgresql
     elif connection.dialect.name in {"mysql", "mariadb"}:
         for variable, value in (
             ("log_bin", "1"),
@@ -85,13 +85,13 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
         ):
             remedy = f"set {variable.replace('_', '-')}={'ON' if value == '1' else value}"
             _require(connection, f"SELECT @@GLOBAL.{variable}", {value}, remedy)
-        look = _mysql
+        find = _mysql
     else:
         raise TableError(
             f"{connection.dialect.name} has no log that Debezium reads here: give the URL of"
             " PostgreSQL, MySQL or MariaDB"
         )
-    found = [look(connection, name) for name in dict.fromkeys(names)]
+    found = [find(connection, name) for name in dict.fromkeys(names)]
     named = {str(each.table) for each in found} | {each.table.name for each in found}
     for each in found:
         missing = [child for child in each.children if child not in named]

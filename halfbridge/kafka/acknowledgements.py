@@ -33,7 +33,7 @@ class Acknowledgements:
         self._counted: dict[tuple[int, str, int], int] = {}
 
     def is_proven(self, topic: str, partition: int, offset: int | None) -> bool:
-        """Tell whether a broker has confirmed that the record is stored at `offset`.
+        """Return whether a broker has confirmed that the record is stored at `offset`.
 
         None is no offset: the first record of an inferred batch. A proven record behind such a
         batch never has the offset at which the count would continue: if the batch is stored, its

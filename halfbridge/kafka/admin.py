@@ -57,7 +57,7 @@ class KafkaAnswer:
         self._timeout_s = timeout_s
 
     def done(self) -> bool:
-        """Tell whether `result` returns without waiting."""
+        """Return whether `result` returns without waiting."""
         done: bool = self._future.done()
         return done
 

@@ -57,10 +57,10 @@ def made(client: Any, properties: dict[str, Any], **keywords: Any) -> Any:
         return client(properties, **keywords)
     except (KafkaException, AttributeError, TypeError, ValueError) as error:
         # The last three errors: properties that take a function or a mapping, such as `stats_cb`.
-        is_told = isinstance(error, KafkaException)
+        is_reported = isinstance(error, KafkaException)
         raise ConfigError(
             field="kafka",
-            value=failure_of(error).text if is_told else str(error),
+            value=failure_of(error).text if is_reported else str(error),
             origin="Kafka client",
             allowed="properties that librdkafka knows",
         ) from error

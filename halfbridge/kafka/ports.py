@@ -423,7 +423,7 @@ class Answer(Protocol[T_co]):
     """The future answer of a broker to one question."""
 
     def done(self) -> bool:
-        """Tell whether `result` returns without waiting."""
+        """Return whether `result` returns without waiting."""
 
     def result(self, timeout_s: float | None = None) -> T_co:
         """Wait for the answer and return it.
@@ -528,17 +528,17 @@ class Event(Protocol):
         """Clear the flag."""
 
     def is_set(self) -> bool:
-        """Tell whether the flag is set."""
+        """Return whether the flag is set."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is set; tell whether it is."""
+        """Wait until the flag is set; return whether it is."""
 
 
 class Waker(Protocol):
     """A lock that one thread acquires twice and another releases; `_thread.lock` is one."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  (as threading and queue have it)
-        """Acquire the lock, waiting for it; tell whether it was acquired."""
+        """Acquire the lock, waiting for it; return whether it was acquired."""
 
     def release(self) -> None:
         """Release the lock."""
@@ -564,7 +564,7 @@ class Running(Protocol):
         """Wait until the call has ended."""
 
     def is_alive(self) -> bool:
-        """Tell whether the call has begun and not ended."""
+        """Return whether the call has begun and not ended."""
 
     @property
     def ident(self) -> int | None:
@@ -575,7 +575,7 @@ class Call(Protocol):
     """A call in a side thread; `concurrent.futures.Future` is one."""
 
     def done(self) -> bool:
-        """Tell whether the call has returned or raised."""
+        """Return whether the call has returned or raised."""
 
     def result(self, timeout: float | None = None) -> None:
         """Wait for the call's end; raises its exception, or TimeoutError."""
@@ -608,7 +608,7 @@ class Concurrency(Protocol):
         """Return the identity of the calling thread, unique among those that run."""
 
     def is_main(self) -> bool:
-        """Tell whether the caller is the main thread, in which Python raises KeyboardInterrupt."""
+        """Return whether this is the main thread, in which Python raises KeyboardInterrupt."""
 
     def event(self) -> Event:
         """Return a flag that is not set."""

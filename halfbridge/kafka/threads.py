@@ -88,7 +88,7 @@ class Threads:
 
     @staticmethod
     def is_main() -> bool:
-        """Tell whether this is the process's main thread."""
+        """Return whether this is the process's main thread."""
         return get_ident() == main_thread().ident
 
     @staticmethod
@@ -179,7 +179,7 @@ def _serve(work: SimpleQueue[_Work | None]) -> None:
 
 
 @contextmanager
-def held(waker: Waker) -> Iterator[None]:
+def locked(waker: Waker) -> Iterator[None]:
     """Hold `waker` like a lock, in a block that waits or calls a port; waits for other holders.
 
     A `threading.Lock` must not be used there. In the memory stack one scheduler runs all calls in

@@ -63,7 +63,7 @@ def topics_with(
 
 
 def are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
-    """Tell whether each wanted topic has at least the wanted number of partitions."""
+    """Return whether each wanted topic has at least the wanted number of partitions."""
     return all(partitions.get(name, 0) >= least for name, least in wanted.items())
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge import NoAnswerError, Resolution, TransactionProducer
-from halfbridge.kafka.threads import held
+from halfbridge.kafka.threads import locked
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import OpSource
 from halfbridge.serde.settings import load, setting
@@ -105,7 +105,7 @@ class SinkChecker:
         if view.context is None:
             raise NotOfTheSinkError(f"{view.transaction_id} has no RMQ_CONTEXT")
         context = SINK_CONTEXT.decode(view.context)
-        with held(self._turn):
+        with locked(self._turn):
             return self._resolve(context, age_ms=self._clock.time_ms() - view.born_timestamp)
 
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:

@@ -110,9 +110,9 @@ class Fence:
         """Create the table and its own rows if they do not exist; see FenceTable.create."""
         self._table.create()
 
-    def table_id(self, *, anew: bool = False) -> str:
+    def table_id(self, *, reread: bool = False) -> str:
         """Return the table's UUID; see FenceTable.table_id."""
-        return self._table.table_id(anew=anew)
+        return self._table.table_id(reread=reread)
 
     def context(self) -> bytes:
         """Return the value for `producer.begin(context=...)` that marks a transaction as fenced.
@@ -502,7 +502,7 @@ class _Block(Generic[Handle]):
         guard.refuse(FenceUsageError(_COMMIT_INSIDE))
 
     def _is_begun(self) -> bool:
-        """Begin the database transaction if only messages were sent; tell whether to commit it.
+        """Begin the database transaction if only messages were sent; return whether to commit it.
 
         Raises:
             SqlError, SQLAlchemyError: Neither transaction may commit.

@@ -125,10 +125,10 @@ def _held_up(fence: FenceTable, error: DBAPIError) -> PurgeError:
             others = fence.database.others(connection, fence.table)
     except DBAPIError as trouble:
         others = f"which transaction holds the locks is not known ({trouble.orig})"
-    told = " ".join(str(error.orig).split())
+    text = " ".join(str(error.orig).split())
     return PurgeError(
         f"others have locked rows that a purge of {fence.table.fullname} needs: it waited"
-        f" {ATTEMPTS_MAX} times for {CHECK_WAIT_MS} ms ({told}): {others}; run the purge again"
+        f" {ATTEMPTS_MAX} times for {CHECK_WAIT_MS} ms ({text}): {others}; run the purge again"
     )
 
 

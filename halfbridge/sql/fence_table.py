@@ -140,17 +140,17 @@ class FenceTable:
         self._table_id = None
         return self.table_id()
 
-    def table_id(self, *, anew: bool = False) -> str:
+    def table_id(self, *, reread: bool = False) -> str:
         """Return the table's UUID, which is read from the database once.
 
         Args:
-            anew: Read the UUID again: the table may have been replaced.
+            reread: Read the UUID again: the table may have been replaced.
 
         Raises:
             TableError: The table does not exist, or `create` did not create it.
             SQLAlchemyError: The database does not answer.
         """
-        if anew or self._table_id is None:
+        if reread or self._table_id is None:
             with self.own_transaction(writes=False) as connection:
                 try:
                     info = self.read_info(connection)
@@ -315,7 +315,7 @@ def write_committed(
         raise TableError(
             f"{fence.table.fullname} of this connection is {info.table_id}, the fence's own is"
             f" {fence.table_id()}: give a connection to the fence's database; if the table was"
-            " made anew, make a new Fence"
+            " created again, make a new Fence"
         )
     if _is_purged(fence.hold_watermark(connection), transaction_id) or not _write(
         fence, connection, {**parameters, "young_ms": _ANY_AGE_MS}
@@ -327,7 +327,7 @@ def write_committed(
 
 
 def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, Any]) -> bool:
-    """Write the row if the table is the fence's and the transaction is young; tell whether.
+    """Write the row if the table is the fence's and the transaction is young; return whether.
 
     Raises:
         FencedError: A row exists.
@@ -421,13 +421,15 @@ def _refuse_purged(fence: FenceTable, info: TableInfo, transaction_id: str) -> N
 
 
 def _is_purged(watermark_ms: int | None, transaction_id: str) -> bool:
-    """Tell whether a row of the transaction may have been purged."""
+    """Return whether a row of the transaction may have been purged."""
     return watermark_ms is not None and birth_ms(transaction_id) < watermark_ms + CLOCK_MARGIN_MS
 
 
 def _refuse_other(fence: FenceTable, info: TableInfo, transaction_id: str) -> None:
     if info.table_id != fence.table_id():
-        raise NoAnswerError(f"{fence.table.fullname} was made anew after {transaction_id} began")
+        raise NoAnswerError(
+            f"{fence.table.fullname} was created again after {transaction_id} began"
+        )
 
 
 _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
@@ -455,7 +457,7 @@ def check_context(view: Fenced, *, producer_group: str, table_id: Callable[..., 
     Args:
         view: The transaction that the check is about.
         producer_group: The fence's group.
-        table_id: Returns the UUID of the fence's table; with anew=True, reads it from the database.
+        table_id: Returns the UUID of the fence's table; reread=True reads it from the database.
 
     Raises:
         NoAnswerError: The transaction was not begun with this fence; the text says why.
@@ -473,6 +475,6 @@ def check_context(view: Fenced, *, producer_group: str, table_id: Callable[..., 
         raise NoAnswerError(f"{whose}: its context is of no fence: {error}") from error
     mine = table_id()
     if theirs != mine:
-        mine = table_id(anew=True)
+        mine = table_id(reread=True)
     if theirs != mine:
         raise NoAnswerError(f"{whose} is fenced by table {theirs}; this one is {mine}")

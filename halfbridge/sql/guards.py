@@ -310,7 +310,7 @@ def before_commit(connection: Connection, last: Listener) -> None:
 
 
 def reached_driver(error: BaseException) -> bool:
-    """Tell whether the commit that failed with `error` was handed to the driver.
+    """Return whether the commit that failed with `error` was handed to the driver.
 
     Another listener, of the application's, may have refused it after this package had let it pass.
     """

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.kafka.admin import AdminClient
-from halfbridge.kafka.tasting import Deadly, taste
+from halfbridge.kafka.first_reads import LethalRecord, probe
 from halfbridge.serde import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.ports import free_ports
@@ -220,9 +220,9 @@ def test_a_child_finds_the_record(damaged: Installation) -> None:
     """It names the partition and the offset, and finds nothing in a sound partition."""
     half = damaged.names.half
     properties = {"bootstrap.servers": damaged.servers}
-    found = taste(properties, {(half, SOUND): 0, (half, DAMAGED): 0})
-    assert found == Deadly(half, DAMAGED, BEFORE, "SIGABRT")
-    assert taste(properties, {(half, SOUND): 0}) is None
+    found = probe(properties, {(half, SOUND): 0, (half, DAMAGED): 0})
+    assert found == LethalRecord(half, DAMAGED, BEFORE, "SIGABRT")
+    assert probe(properties, {(half, SOUND): 0}) is None
 
 
 @pytest.mark.parametrize(("damage", "check_crcs"), [("flip", "true"), ("zero", "false")])

@@ -133,7 +133,7 @@ def run_dry(relay: Relay) -> int:
     while monotonic() < deadline:
         if relay.round():
             rounds += 1
-        elif not relay.lost_rounds and not relay.troubles:
+        elif not relay.lost_rounds and not relay.failing:
             relay.acknowledge()
             return rounds
     raise AssertionError(f"still at work after {rounds} rounds")

@@ -212,9 +212,9 @@ def test_a_table_that_was_made_anew_gives_no_answer(scene: Scene) -> None:
     with pytest.raises(NoAnswerError):
         scene.fence.check(scene.view(mine))
     scene.fence_on(scene.truth).create()
-    with pytest.raises(NoAnswerError, match="made anew"):
+    with pytest.raises(NoAnswerError, match="created again"):
         scene.fence.check(scene.view(mine))
-    with pytest.raises(TableError, match="made anew"):
+    with pytest.raises(TableError, match="created again"):
         scene.commit(new_id())
     assert scene.rows() == 0
 

@@ -56,15 +56,15 @@ def claims(
     )
 
 
-def look(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> Snapshot:
+def read(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> Snapshot:
     """Look once."""
     with engine_of(messages).connect() as connection:
-        return claims(messages, **given).look(connection, buckets)
+        return claims(messages, **given).read(connection, buckets)
 
 
 def found(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> list[int]:
     """Return the ids of the rows that may be sent."""
-    return [row.id for row in look(messages, buckets, **given).messages]
+    return [row.id for row in read(messages, buckets, **given).messages]
 
 
 def test_rows_come_by_id_with_all_that_is_sent(messages: LocalMessages) -> None:
@@ -72,7 +72,7 @@ def test_rows_come_by_id_with_all_that_is_sent(messages: LocalMessages) -> None:
     first, second, third = add(messages, b"a", b"b", b"c")
     change(messages, first, state="LOCAL_SUCCESS")
     change(messages, third, state="LOCAL_ROLLBACK")
-    rows = look(messages).messages
+    rows = read(messages).messages
     assert [(row.id, row.key, row.value) for row in rows] == [
         (first, b"a", b"a"),
         (second, b"b", b"b"),
@@ -142,19 +142,19 @@ def test_a_marked_transaction_is_found_until_it_is_acknowledged(messages: LocalM
     place = {"half_partition": 1, "half_offset": 77, "message_count": 2}
     for row_id in ids[:2]:
         change(messages, row_id, state="GLOBAL_COMMIT", transaction_id="t1", **place)
-    seen = look(messages)
+    seen = read(messages)
     assert seen.unacknowledged == [Unacknowledged("t1", 1, 77, 2)]
     assert [row.id for row in seen.messages] == ids[2:]
     for row_id in ids[:2]:
         change(messages, row_id, decision_acknowledged=true())
-    assert look(messages).unacknowledged == []
+    assert read(messages).unacknowledged == []
 
 
 def test_rows_without_keys_are_told_of_and_locked(messages: LocalMessages) -> None:
     """Another relay finds those that are not locked (on SQLite there are no such locks)."""
-    assert not look(messages, []).has_keyless
+    assert not read(messages, []).has_keyless
     ids = add(messages, None, b"k", None)
-    assert look(messages, []).has_keyless
+    assert read(messages, []).has_keyless
     engine = engine_of(messages)
     with engine.connect() as first, engine.connect() as second:
         one = claims(messages, window_rows=1).lock_keyless(first)
@@ -202,7 +202,7 @@ def test_a_failure_is_counted_for_rows_that_are_where_they_were(messages: LocalM
     waiting, given_up, marked, last = add(messages, b"a", b"b", b"c", b"d")
     change(messages, given_up, retries=1)
     change(messages, last, retries=1)
-    failures = [Failure(row, "why") for row in look(messages).messages]
+    failures = [Failure(row, "why") for row in read(messages).messages]
     change(messages, marked, state="GLOBAL_COMMIT")
     change(messages, last, state="GLOBAL_COMMIT")
     with engine_of(messages).begin() as connection:

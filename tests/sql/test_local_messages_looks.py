@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.local_messages.claims import PLAN_S_MAX, Claims, end_look
+from halfbridge.sql.local_messages.claims import PLAN_S_MAX, Claims, end_read
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
@@ -51,15 +51,15 @@ def test_looks_are_planned_once_for_a_while(database: Database) -> None:
     is_kept = int(messages.database.name == "postgresql")
     with engine_of(messages).connect() as connection:
         for _ in range(LOOKS):
-            claims.look(connection, range(BUCKETS))
-            end_look(connection, 0.0)
+            claims.read(connection, range(BUCKETS))
+            end_read(connection, 0.0)
         assert plans(connection, messages.database.name) == is_kept
-        claims.look(connection, range(BUCKETS))
-        end_look(connection, PLAN_S_MAX)
+        claims.read(connection, range(BUCKETS))
+        end_read(connection, PLAN_S_MAX)
         assert plans(connection, messages.database.name) == 0
         for _ in range(LOOKS):
-            claims.look(connection, range(BUCKETS))
-            end_look(connection, PLAN_S_MAX + 1)
+            claims.read(connection, range(BUCKETS))
+            end_read(connection, PLAN_S_MAX + 1)
         assert plans(connection, messages.database.name) == is_kept
 
 
@@ -72,7 +72,7 @@ def test_each_look_sees_what_was_committed_before(database: Database) -> None:
         for number in range(LOOKS):
             with messages.engine.begin() as writing:
                 messages.add(writing, Message("t", key=b"%d" % number, value=b""))
-            snapshot = claims.look(connection, range(BUCKETS))
-            end_look(connection, 0.0)
+            snapshot = claims.read(connection, range(BUCKETS))
+            end_read(connection, 0.0)
             assert not connection.in_transaction()
             assert len(snapshot.messages) == number + 1

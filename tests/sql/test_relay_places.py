@@ -46,7 +46,7 @@ def round_until(made: Scene, relay: Relay, count: int, is_mine: list[bool]) -> N
     """Run rounds until `count` of the rows that are `is_mine` are done."""
     deadline = monotonic() + WAIT_S_MAX
     while sum(s == DONE for s, mine in zip(made.states(), is_mine, strict=True) if mine) < count:
-        assert monotonic() < deadline, (Counter(made.states()), relay.troubles)
+        assert monotonic() < deadline, (Counter(made.states()), relay.failing)
         if not relay.round():
             relay.acknowledge()
 
@@ -103,11 +103,11 @@ def test_a_half_partition_without_a_broker_keeps_no_other_one_waiting(
         write(range(1, 3))
         mine = (is_near + [True] * len(keys)) + (is_near * 2 + [True] * 2 * len(keys))
         round_until(made, relay, sum(mine), mine)
-        assert set(relay.troubles) <= away
+        assert set(relay.failing) <= away
         assert DONE in made.states()
         assert len([s for s in made.states() if s != DONE]) > 0
         brokers.proxy.heal()
         everything = [True] * len(mine)
         round_until(made, relay, len(mine), everything)
-        assert not relay.troubles
+        assert not relay.failing
         relay.close()

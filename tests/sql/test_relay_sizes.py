@@ -40,10 +40,10 @@ def claims(messages: LocalMessages) -> Claims:
     )
 
 
-def look(messages: LocalMessages) -> Snapshot:
+def read(messages: LocalMessages) -> Snapshot:
     """Look once."""
     with engine_of(messages).connect() as connection:
-        return claims(messages).look(connection, ALL)
+        return claims(messages).read(connection, ALL)
 
 
 def ids_of(rows: list[LocalMessage]) -> list[int]:
@@ -55,7 +55,7 @@ def ids_of(rows: list[LocalMessage]) -> list[int]:
 def test_no_more_bytes_are_read_than_the_window_has(messages: LocalMessages) -> None:
     """By id, up to the row that comes over the limit; bytes are those of value, key and headers."""
     ids = add(messages, 10)
-    rows = look(messages).messages
+    rows = read(messages).messages
     assert ids_of(rows) == ids[:3]
     table = messages.tables.messages
     query = select(table.c.size_bytes).where(table.c.id == ids[0])
@@ -70,7 +70,7 @@ def test_no_row_is_stepped_over_where_bytes_end_one_state(messages: LocalMessage
     settled = update(table).where(table.c.id.in_((ids[1], ids[5]))).values(state="LOCAL_SUCCESS")
     with messages.engine.begin() as connection:
         connection.execute(settled)
-    assert ids_of(look(messages).messages) == ids[:4]
+    assert ids_of(read(messages).messages) == ids[:4]
 
 
 def test_rows_without_a_key_are_read_up_to_the_limit(messages: LocalMessages) -> None:
@@ -96,7 +96,7 @@ def test_a_row_that_nobody_can_send_is_not_read(messages: LocalMessages, key: by
         with engine_of(messages).connect() as connection:
             (found,) = claims(messages).lock_keyless(connection)
     else:
-        (found,) = look(messages).messages
+        (found,) = read(messages).messages
     size_bytes = 2 * half + len(key or b"")
     assert (found.value, found.size_bytes) == (None, size_bytes)
     with pytest.raises(ValueError, match=str(size_bytes)):

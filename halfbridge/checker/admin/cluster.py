@@ -13,12 +13,12 @@ from halfbridge.checker.errors import AdminError, DamagedRecordError
 from halfbridge.checker.signatures import operator_signatures
 from halfbridge.kafka import last_read
 from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.error_log import SILENT, Reasons
 from halfbridge.kafka.errors import PASSING, BridgeError, Code, KafkaFailure
+from halfbridge.kafka.first_reads import find_damage
 from halfbridge.kafka.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
 from halfbridge.kafka.settings_topic import READING, Reading, read_topic
 from halfbridge.kafka.signatures import NO_SIGNATURES, Signatures
-from halfbridge.kafka.tasting import first_damage
-from halfbridge.kafka.trouble import SILENT, Reasons
 from halfbridge.serde.topics import ADMIN_GROUP, TopicNames
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Cluster:
     def find_damage(self, starts: Mapping[Place, int]) -> None:
         """Raise DamagedRecordError if nothing comes of partitions because a record is damaged."""
         if self._has_system_ports:
-            found = first_damage(self._reading, starts)
+            found = find_damage(self._reading, starts)
             if found is not None:
                 place = found.topic, found.partition
                 raise DamagedRecordError(place, found.offset, found.signal)

@@ -21,8 +21,8 @@ from halfbridge.checker.loop.pair import in_turn, restore_checks
 from halfbridge.checker.loop.publish import TimestampSource
 from halfbridge.checker.loop.report import ReportLimiter, is_traced, trace_check
 from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import PURGED, Code, ConfigError, KafkaFailure
-from halfbridge.kafka.trouble import Troubles
 from halfbridge.logs import about
 from halfbridge.serde.units import MS_PER_S
 
@@ -255,7 +255,7 @@ class CheckSender:
     def __init__(
         self, config: CheckerConfig, ports: Ports, on_replaced: Callable[[], object] = lambda: None
     ) -> None:
-        self._troubles = Troubles(_log, ports.clock)
+        self._troubles = ErrorLog(_log, ports.clock)
         self._monotonic = ports.clock.monotonic
         self._kafka = ports.kafka
         self._on_replaced = on_replaced

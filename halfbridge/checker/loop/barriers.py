@@ -18,8 +18,8 @@ from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import STALL_S, failed
 from halfbridge.checker.loop.producers import UNENDED_S, TransactionalIds, with_spares
 from halfbridge.checker.loop.report import ReportLimiter
+from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
-from halfbridge.kafka.trouble import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -175,7 +175,7 @@ class _Writer:
             **client_config(config),
             "transaction.timeout.ms": config.kafka_txn_timeout_ms,
             "linger.ms": 0,
-            "error_cb": Troubles(_log, ports.clock).note,
+            "error_cb": ErrorLog(_log, ports.clock).note,
         }
         self._writer: TransactionalWriter | None = None
         self._is_first_round = True

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.kafka.ends import Ends
+from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import NO_SUCH_TOPIC, Code, ConfigError, KafkaFailure
 from halfbridge.kafka.ports import Edge
-from halfbridge.kafka.trouble import RECONNECTING, Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,7 +197,7 @@ class Questions:
         self._kafka = ports.kafka
         self._properties = {
             **client_config(config),
-            "error_cb": Troubles(_log, ports.clock).note,
+            "error_cb": ErrorLog(_log, ports.clock).note,
         }
         self._on_replaced = on_replaced
         self._silence = Silence()

@@ -25,9 +25,9 @@ from halfbridge.checker.loop.clients import (
 )
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import MEMBER_FENCED, UNREACHABLE, Code, ConfigError, KafkaFailure
 from halfbridge.kafka.stalls import UNREAD_S
-from halfbridge.kafka.trouble import Troubles
 from halfbridge.serde.topics import DEADLY
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
+    from halfbridge.kafka.first_reads import LethalRecord
     from halfbridge.kafka.ports import Clock, Committed, Member, Place, Ports, Reader, Record
-    from halfbridge.kafka.tasting import Deadly
     from halfbridge.serde.progress import Progress
 
-    Taste = Callable[[Mapping[str, Any], Mapping[Place, int]], Deadly | None]
+    Probe = Callable[[Mapping[str, Any], Mapping[Place, int]], LethalRecord | None]
 
 _log = logging.getLogger("halfbridge.checker")
 # Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
@@ -97,7 +97,7 @@ class Input:
         self._generation = 0
         self.group_trouble = GroupTrouble()
         self.is_member = False
-        self._troubles = Troubles(_log, ports.clock)
+        self._troubles = ErrorLog(_log, ports.clock)
         self._failures = MemberFailures(ports.clock)
         self._on_replaced = on_replaced
         self._silence = Silence()
@@ -478,24 +478,24 @@ _READING = "reading"
 class FirstReads:
     """Marks pairs whose first records are being read, so that a damaged record ends few processes.
 
-    A damaged record may end the process that reads it (`halfbridge.kafka.tasting`), and the pair
-    then moves to the next worker. So a worker leaves a mark in Kafka before it reads a pair, and
-    clears the mark once the pair is rebuilt. A worker that finds a mark has the pair's records read
-    in a child process first. Marks are offsets with a text in a group of their own, because workers
-    on different machines share nothing else. Their offsets have no meaning, and the daemon's own
-    offsets are not changed.
+    A damaged record may end the process that reads it (`halfbridge.kafka.first_reads`), and the
+    pair then moves to the next worker. So a worker leaves a mark in Kafka before it reads a pair,
+    and clears the mark once the pair is rebuilt. A worker that finds a mark has the pair's records
+    read in a child process first. Marks are offsets with a text in a group of their own, because
+    workers on different machines share nothing else. Their offsets have no meaning, and the
+    daemon's own offsets are not changed.
 
     Args:
         config: The daemon's settings.
         ports: Make the clients of the marks.
-        taste: Reads records in a child process.
+        probe: Reads records in a child process.
     """
 
-    def __init__(self, config: CheckerConfig, ports: Ports, taste: Taste) -> None:
+    def __init__(self, config: CheckerConfig, ports: Ports, probe: Probe) -> None:
         self._config = config
         self._ports = ports
-        self._taste = taste
-        self._troubles = Troubles(_log, ports.clock)
+        self._probe = probe
+        self._troubles = ErrorLog(_log, ports.clock)
         self._marked: set[int] = set()
 
     def begin(self, pairs: Mapping[int, Progress]) -> dict[int, str]:
@@ -546,7 +546,7 @@ class FirstReads:
         )
         starts = {(names.half, number): progress.half, (names.op, number): progress.ops_from}
         isolation = {"isolation.level": "read_committed", "group.id": names.daemon_group}
-        found = self._taste({**FETCHING, **client_config(self._config), **isolation}, starts)
+        found = self._probe({**FETCHING, **client_config(self._config), **isolation}, starts)
         if found is None:
             return ""
         return (

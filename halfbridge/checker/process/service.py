@@ -18,7 +18,7 @@ from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.tasting import taste
+from halfbridge.kafka.first_reads import probe
 
 if TYPE_CHECKING:
     import threading
@@ -71,7 +71,7 @@ def run_worker(
         status=status,
         ports=ports,
         signatures=signatures,
-        first_reads=FirstReads(config, ports, taste),
+        first_reads=FirstReads(config, ports, probe),
     )
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
     record = settings_record(config, slot, status, ports)

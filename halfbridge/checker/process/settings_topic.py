@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from halfbridge.checker.loop.clients import client_config, unjoined
 from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import (
     BridgeError,
     KafkaFailure,
@@ -20,7 +21,6 @@ from halfbridge.kafka.errors import (
     bridge_error,
 )
 from halfbridge.kafka.settings_topic import READING, Said, read_settings
-from halfbridge.kafka.trouble import Troubles
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
@@ -273,4 +273,4 @@ class SettingsTopic:
             raise bridge_error(failure_of(outcomes[0]))
 
     def _error_callback(self) -> dict[str, Any]:
-        return {"error_cb": Troubles(_log, self._ports.clock).note}
+        return {"error_cb": ErrorLog(_log, self._ports.clock).note}

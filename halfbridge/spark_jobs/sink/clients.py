@@ -11,11 +11,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.ends import Ends
+from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.kafka.settings_topic import READING, read_settings
 from halfbridge.kafka.topics import Topics
-from halfbridge.kafka.trouble import RECONNECTING, Troubles
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.topics import (
     CHECK_PARTITIONS,
@@ -122,7 +122,7 @@ def new_admin(options: SinkOptions, ports: Ports) -> Admin:
 def _common(options: SinkOptions, ports: Ports) -> dict[str, Any]:
     return {
         "client.id": f"halfbridge-{options.producer_group}",
-        "error_cb": Troubles(LOG, ports.clock).note,
+        "error_cb": ErrorLog(LOG, ports.clock).note,
         **RECONNECTING,
         **options.kafka,
         "bootstrap.servers": options.bootstrap_servers,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import INFERRED, Code, KafkaFailure
-from halfbridge.kafka.threads import held
+from halfbridge.kafka.threads import locked
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
@@ -78,7 +78,7 @@ class ManifestLog:
             SinkSetupError: the beginning of the log was deleted, perhaps with the answer.
             SearchLimitError: the answer lies further back than `records_max`.
         """
-        with held(self._turn):
+        with locked(self._turn):
             return self._find(app_id, batch_id, beyond=-1, records_max=records_max)
 
     def append(self, manifest: BatchManifest) -> Found:
@@ -90,7 +90,7 @@ class ManifestLog:
         """
         data = BATCH_MANIFEST.encode(manifest)
         key = manifest.app_id.encode()
-        with held(self._turn):
+        with locked(self._turn):
             self._make_room(manifest, len(data) + len(key) + _FRAME_BYTES)
             try:
                 offset = self._append(key, data)

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.threads import held
+from halfbridge.kafka.threads import locked
 from halfbridge.spark_jobs.sink.dead_letters import DeadLetters
 from halfbridge.spark_jobs.sink.log import ManifestLog
 from halfbridge.spark_jobs.sink.sender import Decider, HalfSender
@@ -84,7 +84,7 @@ class SinkProcess:
             if decider is None or decider.is_broken:
                 decider = Decider(options, self.ports, actor=self.actor)
                 self._deciders.put(key, decider)
-            with held(decider.turn):
+            with locked(decider.turn):
                 if not decider.is_broken:
                     return decider.decide(*decision, **more)
 

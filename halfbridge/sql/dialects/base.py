@@ -118,7 +118,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the open transaction is the marked transaction; may be called once.
+        """Return whether the open transaction is the marked transaction; may be called once.
 
         Raises:
             DBAPIError: The transaction cannot commit any more.
@@ -130,7 +130,7 @@ class Database(ABC):
         """Wait at most CHECK_WAIT_MS for a lock within the block; restore the setting after it."""
 
     def is_rollback(self, error: BaseException) -> bool:
-        """Tell whether an error of COMMIT proves that nothing was committed."""
+        """Return whether an error of COMMIT proves that nothing was committed."""
         if not isinstance(error, DBAPIError) or error.connection_invalidated:
             return False
         return self._is_rollback(error.orig)
@@ -140,7 +140,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether the error is a lock time-out, a deadlock or a serialization failure."""
+        """Return whether the error is a lock time-out, a deadlock or a serialization failure."""
 
     @abstractmethod
     def others(self, connection: Connection, table: Table) -> str:
@@ -150,7 +150,7 @@ class Database(ABC):
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key exists; tell whether the row was inserted.
+        """Insert a row unless its key exists; return whether the row was inserted.
 
         The insert waits for an open transaction that has inserted the key. At an isolation level
         above READ COMMITTED a serialization failure is possible instead of False.

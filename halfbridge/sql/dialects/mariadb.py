@@ -54,7 +54,7 @@ class MariaDB(Database):
         return MARK
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the savepoint still exists."""
+        """Return whether the savepoint still exists."""
         try:
             connection.execute(text(f"RELEASE SAVEPOINT {mark}"))
         except DBAPIError as error:
@@ -83,7 +83,7 @@ class MariaDB(Database):
         return _number(error) == self._DEADLOCK  # also a Galera cluster's certification failure
 
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether the error is a lock time-out, a deadlock or a changed row."""
+        """Return whether the error is a lock time-out, a deadlock or a changed row."""
         return _number(error.orig) in (self._LOCK_TIME_OUT, self._DEADLOCK, self._CHANGED_ROW)
 
     def others(self, connection: Connection, table: Table) -> str:
@@ -122,10 +122,10 @@ class MariaDB(Database):
         """Return the settings with which a crash of the machine may lose commits."""
         query = text("SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog")
         flush, has_binlog, sync = connection.execute(query).one()
-        told = [] if flush == 1 else [f"innodb_flush_log_at_trx_commit is {flush}, not 1"]
+        problems = [] if flush == 1 else [f"innodb_flush_log_at_trx_commit is {flush}, not 1"]
         if has_binlog and sync != 1:
-            told.append(f"sync_binlog is {sync}, not 1")
-        return "; ".join(told)
+            problems.append(f"sync_binlog is {sync}, not 1")
+        return "; ".join(problems)
 
 
 def _number(error: Any) -> int | None:
@@ -135,5 +135,5 @@ def _number(error: Any) -> int | None:
 
 
 def _set(connection: Connection, values: Mapping[str, int]) -> None:
-    told = ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
-    connection.execute(text(f"SET {told}"))
+    assignments = ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
+    connection.execute(text(f"SET {assignments}"))

@@ -68,7 +68,7 @@ class PostgreSQL(Database):
         return str(connection.execute(self._SET_MARK).one()[0])
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the setting exists; raises an error in a failed transaction."""
+        """Return whether the setting exists; raises an error in a failed transaction."""
         return bool(connection.execute(self._READ_MARK).one()[0] == mark)
 
     @contextmanager
@@ -83,7 +83,7 @@ class PostgreSQL(Database):
         return state[:2] in ("23", "40") and state != "40003"
 
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether the error is a lock time-out, a deadlock or a serialization failure."""
+        """Return whether the error is a lock time-out, a deadlock or a serialization failure."""
         state = str(getattr(error.orig, "sqlstate", None) or "")
         return state in ("55P03", "40P01", "40001")  # lock_timeout, deadlock, serialization
 
@@ -101,6 +101,6 @@ class PostgreSQL(Database):
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key exists; tell whether the row was inserted."""
+        """Insert a row unless its key exists; return whether the row was inserted."""
         statement = postgresql.insert(table).values(**values).on_conflict_do_nothing()
         return connection.execute(statement, execution_options=COUNTED).rowcount == 1

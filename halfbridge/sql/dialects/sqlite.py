@@ -61,7 +61,7 @@ class SQLite(Database):
         return MARK
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the savepoint still exists."""
+        """Return whether the savepoint still exists."""
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {mark}")
         except DBAPIError as error:
@@ -90,7 +90,7 @@ class SQLite(Database):
         return name.startswith(self._BUSY) or "database is locked" in str(error)
 
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether another connection writes to the file."""
+        """Return whether another connection writes to the file."""
         return self._is_busy(error.orig)
 
     def others(self, connection: Connection, table: Table) -> str:
@@ -101,7 +101,7 @@ class SQLite(Database):
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key exists; tell whether the row was inserted."""
+        """Insert a row unless its key exists; return whether the row was inserted."""
         statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
         return connection.execute(statement, execution_options=COUNTED).rowcount == 1
 

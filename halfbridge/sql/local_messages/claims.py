@@ -91,7 +91,7 @@ class Claims:
         self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
         self._holding = [*UNSETTLED, *([RowState.MESSAGE_ERROR] if waits_after_error else [])]
 
-    def look(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
+    def read(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
         """Return the work for keys of `buckets`, and whether rows without a key wait."""
         text, parameters = self._compiled(connection, tuple(sorted(buckets)))
         found: dict[int, list[LocalMessage]] = {what: [] for what in range(len(TO_RELAY))}
@@ -507,7 +507,7 @@ PLAN_S_MAX = 5.0
 _PLAN_UNTIL = "halfbridge_plan_until"
 
 
-def end_look(connection: Connection, now_s: float) -> None:
+def end_read(connection: Connection, now_s: float) -> None:
     """End the transaction of a look, which has written nothing, by COMMIT or ROLLBACK.
 
     At ROLLBACK, and not at COMMIT, psycopg forgets the statements that are prepared on a

@@ -110,7 +110,7 @@ class RelayConfig:
         return self.after_error == WAIT
 
     def is_last(self, retries: int, *, age_ms: int) -> bool:
-        """Tell whether a row of this age, with `retries` failed attempts, is given up."""
+        """Return whether a row of this age, with `retries` failed attempts, is given up."""
         return retries >= self.retries_max or age_ms >= self.row_age_ms_max
 
     def retry_wait_ms(self, retries: int) -> int:

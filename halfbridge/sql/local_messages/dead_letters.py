@@ -134,16 +134,16 @@ class DeadLetters:
             if len(rows) == 1 and not is_aged:
                 ids = [row.id for row in rows]
                 self._marks.give_up(connection, letter.transaction_id, ids, cause)
-                told = Failed([], ids)
+                failed = Failed([], ids)
             else:
-                told = self._marks.send_again(
+                failed = self._marks.send_again(
                     connection,
                     *(letter.transaction_id, rows, cause, self._config),
                     ages=not is_aged,
                 )
         self._note_taken(letter.transaction_id)
         if rows:
-            self._tell(letter.transaction_id, told, cause)
+            self._log_failed(letter.transaction_id, failed, cause)
         else:
             self._tell_rowless(letter.transaction_id, cause)
         return len(rows)
@@ -153,16 +153,16 @@ class DeadLetters:
         if len(self._taken) > _TAKEN_MAX:
             del self._taken[next(iter(self._taken))]
 
-    def _tell(self, transaction_id: str, told: Failed, cause: str) -> None:
+    def _log_failed(self, transaction_id: str, failed: Failed, cause: str) -> None:
         self._metrics.dead_letters.inc()
-        self._metrics.retries.inc(len(told.waiting))
-        self._metrics.errors.inc(len(told.given_up))
-        for row_id in told.given_up:
+        self._metrics.retries.inc(len(failed.waiting))
+        self._metrics.errors.inc(len(failed.given_up))
+        for row_id in failed.given_up:
             _LOG.error("local message %d is MESSAGE_ERROR: %s", row_id, cause)
-        if told.waiting:
+        if failed.waiting:
             _LOG.warning(
                 "transaction %s became dead letters, %d local messages are sent again alone: %s",
-                *(transaction_id, len(told.waiting), cause),
+                *(transaction_id, len(failed.waiting), cause),
             )
 
     def _tell_rowless(self, transaction_id: str, cause: str) -> None:

@@ -162,7 +162,7 @@ class Marks:
             ages: Whether rows are given up for their age.
         """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
-        told = Failed([], [])
+        failed = Failed([], [])
         for retries, is_last, ids in _by_fate(rows, now_ms, config, ages=ages):
             values: dict[str, Any] = {"cause": cause[:CAUSE_CHARS_MAX]}
             if not is_last:
@@ -170,8 +170,8 @@ class Marks:
                 values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
             event = RowEvent.GIVE_UP if is_last else RowEvent.SEND_AGAIN
             self._leave(connection, event, transaction_id, ids, values)
-            (told.given_up if is_last else told.waiting).extend(ids)
-        return told
+            (failed.given_up if is_last else failed.waiting).extend(ids)
+        return failed
 
     def give_up(
         self, connection: Connection, transaction_id: str, ids: Collection[int], cause: str

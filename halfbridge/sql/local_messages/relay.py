@@ -20,13 +20,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.errors import FencedError, SqlError
-from halfbridge.sql.local_messages.claims import Claims, Leases, end_look
+from halfbridge.sql.local_messages.claims import Claims, Leases, end_read
 from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.sending import (
     Commits,
+    InFlight,
     RelayStep,
-    UnderWay,
     abandon,
     plan_batches,
     plan_keyless,
@@ -101,9 +101,9 @@ class Relay:
         self._renew_at = 0.0
         self._has_lost = False
         self._turn = 0
-        self._under_way = UnderWay(producer)
+        self._in_flight = InFlight(producer)
         self._commits = Commits(
-            producer, self.marks, self._under_way, self.metrics, on_step=self._on_step
+            producer, self.marks, self._in_flight, self.metrics, on_step=self._on_step
         )
 
     @property
@@ -112,9 +112,9 @@ class Relay:
         return self._leases.owner
 
     @property
-    def troubles(self) -> Mapping[int, BridgeError]:
+    def failing(self) -> Mapping[int, BridgeError]:
         """Half partition -> the last failure there, without a success since."""
-        return self._under_way.troubles
+        return self._in_flight.failing
 
     def round(self) -> bool:
         """Relay the waiting rows, at most one batch for each half partition.
@@ -169,11 +169,11 @@ class Relay:
         self._keep_leases()
         # One connection for look and marks, because taking one from the pool costs a round trip.
         with self.engine.connect() as connection:
-            snapshot = self.claims.look(connection, self._leases.held)
-            end_look(connection, monotonic())
+            snapshot = self.claims.read(connection, self._leases.held)
+            end_read(connection, monotonic())
             has_worked = self._relay_keyed(connection, self._planned(snapshot))
         has_worked = (snapshot.has_keyless and self._relay_keyless()) or has_worked
-        if has_worked or not self._under_way.is_waiting:
+        if has_worked or not self._in_flight.is_waiting:
             return has_worked
         self.acknowledge()  # there is nothing else to do until brokers answer
         return True
@@ -181,7 +181,7 @@ class Relay:
     def _planned(self, snapshot: Snapshot) -> list[Batch]:
         """Repeat the COMMITs that may be missing; return the batches that may be sent now."""
         self._commits.await_decisions([])
-        blocked = self._commits.repeat(snapshot.unacknowledged) | self._under_way.busy()
+        blocked = self._commits.repeat(snapshot.unacknowledged) | self._in_flight.busy()
         return plan_batches(
             snapshot.messages,
             half_partitions=self._producer.half_partitions,
@@ -198,11 +198,11 @@ class Relay:
         self.metrics.buckets.set(len(self._leases.held))
 
     def _relay_keyed(self, connection: Connection, batches: Sequence[Batch]) -> bool:
-        if not batches and not self._under_way.is_waiting:
+        if not batches and not self._in_flight.is_waiting:
             return False
-        self._on_step(RelayStep.LOOKED)
+        self._on_step(RelayStep.ROWS_READ)
         sendings, failures = self._begin(batches)
-        groups = self._under_way.await_sendings(sendings)
+        groups = self._in_flight.await_sendings(sendings)
         self._note_failures(failures)
         if not groups:
             return False
@@ -226,7 +226,7 @@ class Relay:
                 return False
             if self.messages.database.name == "sqlite":
                 connection.rollback()
-            self._on_step(RelayStep.LOOKED)
+            self._on_step(RelayStep.ROWS_READ)
             self._turn += 1
             batches = plan_keyless(
                 rows,
@@ -234,9 +234,9 @@ class Relay:
                 bytes_max=self.config.transaction_bytes_max,
             )
             everywhere = set(range(self._producer.half_partitions))
-            places = everywhere - self._under_way.busy()
+            places = everywhere - self._in_flight.busy()
             sendings, failures = self._begin(batches, rotated(places or everywhere, self._turn))
-            attempts = self._under_way.await_now(sendings, is_patient=len(places) <= 1)
+            attempts = self._in_flight.await_now(sendings, is_patient=len(places) <= 1)
             if failures:
                 # The locks would delay the notes of failures. The next look finds the rows again.
                 abandon(attempts)

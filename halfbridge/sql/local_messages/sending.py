@@ -205,7 +205,7 @@ class _Draft:
         self._bytes_left = bytes_max
 
     def takes(self, message: LocalMessage) -> bool:
-        """Add the row if the batch has room for it; tell whether it was added.
+        """Add the row if the batch has room for it; return whether it was added.
 
         The first row is always added, whatever its size, because the client refuses rows that are
         too large.
@@ -286,8 +286,8 @@ _LOG = logging.getLogger("halfbridge.sql")
 PATIENCE_S = 0.5
 # How long a round waits if only late batches of earlier rounds are under way.
 _LATE_SLICE_S = 0.05
-# How long a half partition rests after a failure; the time doubles.
-REST_S_MIN, REST_S_MAX = 1.0, 30.0
+# How long nothing is sent to a half partition after a failure; the time doubles.
+BACK_OFF_S_MIN, BACK_OFF_S_MAX = 1.0, 30.0
 
 
 class Decision(NamedTuple):
@@ -312,12 +312,12 @@ class Decision(NamedTuple):
         return (self.future,)
 
 
-class _Rest(NamedTuple):
+class _BackOff(NamedTuple):
     until: float
-    rest_s: float
+    pause_s: float
 
 
-class UnderWay:
+class InFlight:
     """Half messages and COMMITs of one relay that brokers have not acknowledged. Not thread-safe.
 
     Args:
@@ -328,11 +328,11 @@ class UnderWay:
     """
 
     def __init__(self, producer: TransactionProducer) -> None:
-        self.troubles: dict[int, BridgeError] = {}
+        self.failing: dict[int, BridgeError] = {}
         self._producer = producer
         self._sendings: list[Sending] = []
         self._decisions: list[Decision] = []
-        self._rests: dict[int, _Rest] = {}
+        self._back_offs: dict[int, _BackOff] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -344,15 +344,15 @@ class UnderWay:
         """Transactions whose COMMIT is under way."""
         return {each.transaction_id for each in self._decisions}
 
-    def resting(self) -> set[int]:
-        """Return the half partitions that rest after a failure."""
+    def backing_off(self) -> set[int]:
+        """Return the half partitions to which nothing is sent for a while after a failure."""
         now = monotonic()
-        return {place for place, rest in self._rests.items() if now < rest.until}
+        return {place for place, each in self._back_offs.items() if now < each.until}
 
     def busy(self) -> set[int]:
         """Return the half partitions in which no batch may be begun now."""
         sending = {each.half_partition for each in self._sendings}
-        return sending | {each.half_partition for each in self._decisions} | self.resting()
+        return sending | {each.half_partition for each in self._decisions} | self.backing_off()
 
     def await_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
         """Wait for half messages; return the durable batches, of earlier rounds too.
@@ -433,21 +433,21 @@ class UnderWay:
 
     def _wait(self, mine: Sequence[Sending | Decision], late: Sequence[Sending | Decision]) -> None:
         """Wait for `mine` up to PATIENCE_S; if there is only `late`, wait for a moment."""
-        on_trial = [each for each in mine if each.half_partition in self.troubles]
-        prompt = [each for each in mine if each.half_partition not in self.troubles]
+        on_trial = [each for each in mine if each.half_partition in self.failing]
+        prompt = [each for each in mine if each.half_partition not in self.failing]
         _wait_all(prompt, PATIENCE_S)
         if not prompt:
             _wait_all([*late, *on_trial], _LATE_SLICE_S)
 
     def _failed(self, place: int, error: BridgeError) -> None:
-        before = self._rests.get(place)
-        rest_s = REST_S_MIN if before is None else min(REST_S_MAX, 2 * before.rest_s)
-        self._rests[place] = _Rest(monotonic() + rest_s, rest_s)
-        self.troubles[place] = error
+        before = self._back_offs.get(place)
+        pause_s = BACK_OFF_S_MIN if before is None else min(BACK_OFF_S_MAX, 2 * before.pause_s)
+        self._back_offs[place] = _BackOff(monotonic() + pause_s, pause_s)
+        self.failing[place] = error
 
     def _succeeded(self, place: int) -> None:
-        if place in self.troubles:
-            del self._rests[place], self.troubles[place]
+        if place in self.failing:
+            del self._back_offs[place], self.failing[place]
 
 
 def _wait_all(begun: Iterable[Sending | Decision], seconds: float) -> None:
@@ -473,14 +473,14 @@ class Commits:
         self,
         producer: TransactionProducer,
         marks: Marks,
-        under_way: UnderWay,
+        in_flight: InFlight,
         metrics: RelayMetrics,
         *,
         on_step: Callable[[RelayStep], object],
     ) -> None:
         self._producer = producer
         self._marks = marks
-        self._under_way = under_way
+        self._in_flight = in_flight
         self._metrics = metrics
         self._on_step = on_step
         self._acknowledged: set[str] = set()
@@ -508,8 +508,8 @@ class Commits:
 
         A COMMIT under way, or in a half partition with a recent failure, is not repeated.
         """
-        known = self._under_way.deciding | self._acknowledged
-        resting = self._under_way.resting()
+        known = self._in_flight.deciding | self._acknowledged
+        backing_off = self._in_flight.backing_off()
         now = monotonic()
         begun = [
             Decision(
@@ -525,7 +525,7 @@ class Commits:
                 now,
             )
             for each in found
-            if each.transaction_id not in known and each.half_partition not in resting
+            if each.transaction_id not in known and each.half_partition not in backing_off
         ]
         if begun:
             self._metrics.repeats.inc(len(begun))
@@ -538,7 +538,7 @@ class Commits:
 
     def await_decisions(self, begun: Sequence[Decision]) -> None:
         """Wait for COMMITs, and note the acknowledged ones."""
-        for each in self._under_way.await_decisions(begun):
+        for each in self._in_flight.await_decisions(begun):
             self._acknowledged.add(each.transaction_id)
             self._metrics.rows.inc(each.rows)
 
@@ -565,7 +565,7 @@ class Commits:
 class RelayStep(str, Enum):
     """A step of a round, for tests and tracing; a relay may die after each of them."""
 
-    LOOKED = "LOOKED"  # rows were found
+    ROWS_READ = "ROWS_READ"  # rows were found
     SENT = "SENT"  # half messages are durable
     MARKED = "MARKED"  # fence rows and marks are written, but not committed
     COMMITTED = "COMMITTED"  # the database has committed: the first mark stands

@@ -136,7 +136,7 @@ class RelayService(RelayRunner):
 
     def _report_half_partitions(self) -> None:
         """Report half partitions with failures, whose keys wait."""
-        failing = self._relay.troubles
+        failing = self._relay.failing
         for number in sorted({*self._failing_partitions, *failing}):
             what, error = f"half partition {number}", failing.get(number)
             if error is None:

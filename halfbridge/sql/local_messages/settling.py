@@ -154,7 +154,7 @@ class Settling:
             return connection.execute(query).one_or_none()
 
     def _take(self, row_id: int) -> bool:
-        """Ask about one row, and write the answer; tell whether the row is settled."""
+        """Ask about one row, and write the answer; return whether the row is settled."""
         row = self._read(row_id)
         if row is None:  # another relay or the row's writer has settled it
             return False
@@ -162,11 +162,11 @@ class Settling:
             shown = _shown(row)
         except ValueError as error:
             _LOG.error("cannot ask the callback about local message %d: %s", row.id, error)
-            self._rest(row, str(error)[:CAUSE_CHARS_MAX])
+            self._postpone(row, str(error)[:CAUSE_CHARS_MAX])
             return False
         answer = self._answer(shown)
         if answer is None:
-            self._rest(row, None)
+            self._postpone(row, None)
             return False
         event = RowEvent.SETTLE_SUCCESS if answer else RowEvent.SETTLE_ROLLBACK
         return self._write(
@@ -179,7 +179,7 @@ class Settling:
             cause=None,
         )
 
-    def _rest(self, row: Any, cause: str | None) -> None:
+    def _postpone(self, row: Any, cause: str | None) -> None:
         """Store when the callback is asked about a row again."""
         asked = row.retries + 1
         again_at = NowMs() + self._config.retry_wait_ms(asked)
@@ -189,7 +189,7 @@ class Settling:
         )
 
     def _write(self, row_id: int, event: RowEvent, **values: Any) -> bool:
-        """Update a row if `event` is legal in its state; tell whether it was."""
+        """Update a row if `event` is legal in its state; return whether it was."""
         statement = update(self._table).where(self._table.c.id == row_id, self._is_before(event))
         with self._engine.begin() as connection:
             return bool(connection.execute(statement.values(**values)).rowcount)

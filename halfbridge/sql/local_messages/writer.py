@@ -211,8 +211,8 @@ class LocalMessages:
         statement = insert(table).values(state=state.value, created_at=NowMs(), updated_at=NowMs())
         if self._notifies:
             # PostgreSQL sends the notification when the local transaction commits.
-            told = func.pg_notify(self.channel, "")
-            statement = statement.returning(table.c.id, told, sort_by_parameter_order=True)
+            notification = func.pg_notify(self.channel, "")
+            statement = statement.returning(table.c.id, notification, sort_by_parameter_order=True)
         else:
             statement = statement.returning(table.c.id, sort_by_parameter_order=True)
         rows = [columns_of(each) for each in messages]
@@ -267,7 +267,7 @@ class LocalMessages:
 
 
 def _is_autocommit(database: str, driver: Any) -> bool:
-    """Tell whether each statement commits by itself, according to the driver."""
+    """Return whether each statement commits by itself, according to the driver."""
     if database == "postgresql":
         return bool(driver.autocommit)
     if database == "sqlite":

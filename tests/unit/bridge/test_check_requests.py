@@ -32,9 +32,9 @@ class Brokers:
         self.error: Exception | None = None
         self.asked: list[bool] = []
 
-    def __call__(self, places: Iterable[tuple[str, int]], *, anew: bool) -> Any:
+    def __call__(self, places: Iterable[tuple[str, int]], *, new_client: bool) -> Any:
         """Answer a question."""
-        self.asked.append(anew)
+        self.asked.append(new_client)
         if self.error is not None:
             raise self.error
         found = {place: self.ends[place] for place in places if place in self.ends}
@@ -55,7 +55,7 @@ class Member:
         end = self.now + seconds
         while self.now < end:
             self.now += STEP_S
-            self.watch.look(lambda: self._assigned, self.now)
+            self.watch.check(lambda: self._assigned, self.now)
 
     def take(self, offset: int, code: int | None = None) -> bool:
         """Read a record, or an error of the partition, of the end perhaps."""

@@ -9,8 +9,8 @@ from threading import enumerate as all_threads
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.check_pool import CheckCounts, HungCheckers, PoolState
+from halfbridge.kafka.error_log import LOG_AGAIN_S
 from halfbridge.kafka.threads import Threads
-from halfbridge.kafka.trouble import SAME_AGAIN_S
 
 if TYPE_CHECKING:
     import pytest
@@ -31,23 +31,23 @@ def test_hung_checkers_are_told_again_and_again(caplog: pytest.LogCaptureFixture
     """At once, then at a pace; the loss of the last thread at once too; and when all is well."""
     told = HungCheckers("orders", Threads(), counts=CheckCounts, listener=None)
     with caplog.at_level(logging.INFO):
-        told.look(WELL, 0.0)
+        told.check(WELL, 0.0)
         assert _levels(caplog) == []
-        told.look(SOME, 1.0)
+        told.check(SOME, 1.0)
         assert "2 checkers of group orders hang, the oldest for 12 s; 4 threads" in caplog.text
         assert _levels(caplog) == ["WARNING"]
-        told.look(SOME, SAME_AGAIN_S)
+        told.check(SOME, LOG_AGAIN_S)
         assert _levels(caplog) == []
-        told.look(SOME, 1.0 + SAME_AGAIN_S)
+        told.check(SOME, 1.0 + LOG_AGAIN_S)
         assert _levels(caplog) == ["WARNING"]
-        told.look(ALL, 2.0 + SAME_AGAIN_S)
+        told.check(ALL, 2.0 + LOG_AGAIN_S)
         assert "leaves its group" in caplog.text
         assert _levels(caplog) == ["ERROR"]
-        told.look(ALL, 2.0 + 2 * SAME_AGAIN_S)
+        told.check(ALL, 2.0 + 2 * LOG_AGAIN_S)
         assert _levels(caplog) == ["ERROR"]
-        told.look(SOME, 3.0 + 2 * SAME_AGAIN_S)
-        told.look(WELL, 4.0 + 2 * SAME_AGAIN_S)
-        told.look(WELL, 4.0 + 9 * SAME_AGAIN_S)
+        told.check(SOME, 3.0 + 2 * LOG_AGAIN_S)
+        told.check(WELL, 4.0 + 2 * LOG_AGAIN_S)
+        told.check(WELL, 4.0 + 9 * LOG_AGAIN_S)
         assert _levels(caplog) == ["WARNING", "INFO"]
 
 
@@ -63,13 +63,13 @@ def test_a_listener_hears_the_counts() -> None:
     heard: list[CheckCounts] = []
     counts = CheckCounts(hung=2)
     told = HungCheckers("orders", Threads(), counts=lambda: counts, listener=heard.append)
-    told.look(WELL, 0.0)
-    told.look(SOME, 1.0)
+    told.check(WELL, 0.0)
+    told.check(SOME, 1.0)
     _let_calls_end()
-    told.look(SOME, 2.0)
+    told.check(SOME, 2.0)
     counts = CheckCounts()
-    told.look(WELL, 3.0)
-    told.look(WELL, 4.0)
+    told.check(WELL, 3.0)
+    told.check(WELL, 4.0)
     _let_calls_end()
     assert heard == [CheckCounts(hung=2), CheckCounts()]
 
@@ -88,14 +88,14 @@ def test_a_listener_that_hangs_or_raises_harms_nobody(caplog: pytest.LogCaptureF
     told = HungCheckers(
         "orders", Threads(), counts=lambda: CheckCounts(hung=hung), listener=listener
     )
-    told.look(SOME, 0.0)
+    told.check(SOME, 0.0)
     assert called.get(timeout=TIMEOUT_S) == 2
     hung = 0
-    told.look(WELL, 1.0)
+    told.check(WELL, 1.0)
     assert called.empty()
     release.set()
     _let_calls_end()
-    told.look(WELL, 2.0)
+    told.check(WELL, 2.0)
     _let_calls_end()
     assert called.get(timeout=TIMEOUT_S) == 0
     assert caplog.text.count("ValueError: a pager that is down") == 2

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from halfbridge.bridge.check_pool import KINDS_MAX, Tracebacks
+from halfbridge.kafka.error_log import LOG_AGAIN_S
 from halfbridge.kafka.errors import NoAnswerError
-from halfbridge.kafka.trouble import SAME_AGAIN_S
 from tests.fake_ports import Clock
 
 
@@ -16,7 +16,7 @@ def test_each_kind_is_chosen_once_in_a_while() -> None:
     assert tracebacks.chosen(down) is down
     assert tracebacks.chosen(bug) is bug
     assert tracebacks.chosen(OSError("down again")) is None
-    clock.now += SAME_AGAIN_S
+    clock.now += LOG_AGAIN_S
     assert tracebacks.chosen(down) is down
 
 

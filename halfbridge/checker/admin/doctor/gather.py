@@ -27,10 +27,10 @@ from halfbridge.checker.admin.topics import check_topics, plan_layout
 from halfbridge.checker.admin.transactions.asked import daemon_limits
 from halfbridge.checker.admin.transactions.undecided import read_pairs
 from halfbridge.checker.policy import may_deliver
+from halfbridge.kafka.error_log import Reasons
 from halfbridge.kafka.errors import NO_RIGHT, BridgeError, Code, ConfigError, KafkaFailure
 from halfbridge.kafka.settings_topic import READING, read_settings
 from halfbridge.kafka.signatures import load_signatures
-from halfbridge.kafka.trouble import Reasons
 from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.signing_keys import Role

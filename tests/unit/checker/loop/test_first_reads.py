@@ -8,8 +8,8 @@ import pytest
 
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.intake import FirstReads
+from halfbridge.kafka.first_reads import LethalRecord
 from halfbridge.kafka.ports import NewTopic
-from halfbridge.kafka.tasting import Deadly
 from halfbridge.serde.progress import Progress
 from halfbridge.testkit.memory.machine import Machine
 
@@ -28,12 +28,12 @@ class Taster:
     """Finds the records in `deadly`; notes what it was asked about."""
 
     def __init__(self) -> None:
-        self.deadly: dict[Place, Deadly] = {}
+        self.deadly: dict[Place, LethalRecord] = {}
         self.asked: list[Mapping[Place, int]] = []
 
     def __call__(
         self, _properties: Mapping[str, Any], starts: Mapping[Place, int]
-    ) -> Deadly | None:
+    ) -> LethalRecord | None:
         """Read nothing."""
         self.asked.append(starts)
         return next((self.deadly[place] for place in starts if place in self.deadly), None)
@@ -48,46 +48,46 @@ def machine() -> Iterator[Machine]:
         yield made
 
 
-def _reads(machine: Machine, name: str, taster: Taster) -> FirstReads:
-    return FirstReads(CONFIG, machine.ports(machine.process(name)), taster)
+def _reads(machine: Machine, name: str, prober: Taster) -> FirstReads:
+    return FirstReads(CONFIG, machine.ports(machine.process(name)), prober)
 
 
 def test_pairs_that_were_rebuilt_are_read_at_once(machine: Machine) -> None:
     """A usual start begins no child process."""
-    taster = Taster()
-    first = _reads(machine, "first", taster)
+    prober = Taster()
+    first = _reads(machine, "first", prober)
     assert first.begin(PAIRS) == {}
     first.rebuilt(PAIRS)
-    assert _reads(machine, "second", taster).begin(PAIRS) == {}
-    assert taster.asked == []
+    assert _reads(machine, "second", prober).begin(PAIRS) == {}
+    assert prober.asked == []
 
 
 def test_a_pair_that_ended_its_worker_is_left_out(machine: Machine) -> None:
     """The next worker has all marked pairs tried, each from where its rebuild begins."""
-    taster = Taster()
-    assert _reads(machine, "first", taster).begin(PAIRS) == {}
+    prober = Taster()
+    assert _reads(machine, "first", prober).begin(PAIRS) == {}
 
-    taster.deadly[HALF, 1] = Deadly(HALF, 1, 7, "SIGABRT")
-    second = _reads(machine, "second", taster)
+    prober.deadly[HALF, 1] = LethalRecord(HALF, 1, 7, "SIGABRT")
+    second = _reads(machine, "second", prober)
     (number, why), *more = second.begin(PAIRS).items()
     assert (number, more) == (1, [])
     assert f"{HALF}[1]@7" in why
-    assert taster.asked == [{(HALF, pair): 3, (OP, pair): 1} for pair in PAIRS]
+    assert prober.asked == [{(HALF, pair): 3, (OP, pair): 1} for pair in PAIRS]
 
     second.rebuilt([0])
-    taster.asked.clear()
-    taster.deadly.clear()  # it was repaired
-    third = _reads(machine, "third", taster)
+    prober.asked.clear()
+    prober.deadly.clear()  # it was repaired
+    third = _reads(machine, "third", prober)
     assert third.begin(PAIRS) == {}
-    assert taster.asked == [{(HALF, 1): 3, (OP, 1): 1}]
+    assert prober.asked == [{(HALF, 1): 3, (OP, 1): 1}]
     third.rebuilt(PAIRS)
-    assert _reads(machine, "fourth", taster).begin(PAIRS) == {}
-    assert len(taster.asked) == 1
+    assert _reads(machine, "fourth", prober).begin(PAIRS) == {}
+    assert len(prober.asked) == 1
 
 
 def test_no_pair_waits_for_marks_that_cannot_be_read(machine: Machine) -> None:
     """The daemon serves without them, for example where it lacks the right."""
-    taster = Taster()
+    prober = Taster()
     machine.network.is_down = True
-    assert _reads(machine, "first", taster).begin(PAIRS) == {}
-    assert taster.asked == []
+    assert _reads(machine, "first", prober).begin(PAIRS) == {}
+    assert prober.asked == []

@@ -1,13 +1,13 @@
-"""Troubles: the same kind of error is told once in a while, not at each reconnection."""
+"""ErrorLog: the same kind of error is told once in a while, not at each reconnection."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from halfbridge.kafka.error_log import LOG_AGAIN_S, ErrorLog, Reasons, safe_repr
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.threads import SystemClock
-from halfbridge.kafka.trouble import SAME_AGAIN_S, Reasons, Troubles, shown
 
 if TYPE_CHECKING:
     import pytest
@@ -26,13 +26,13 @@ def test_each_kind_is_told_once_in_a_while(
 ) -> None:
     """A second of reconnections is one line; the next one says how many were kept back."""
     clock = _Clock()
-    troubles = Troubles(logging.getLogger("halfbridge.kafka"), clock)
+    troubles = ErrorLog(logging.getLogger("halfbridge.kafka"), clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
             troubles.note(KafkaFailure(Code.TRANSPORT, "refused"))
             clock.now += 0.05
         troubles.note(KafkaFailure(Code.ALL_BROKERS_DOWN, "all brokers are down"))
-        clock.now += SAME_AGAIN_S
+        clock.now += LOG_AGAIN_S
         troubles.note(KafkaFailure(Code.TRANSPORT, "refused"))
     assert caplog.messages == [
         "Kafka: refused",
@@ -51,7 +51,7 @@ def test_a_log_handler_that_raises_is_kept_from_the_client() -> None:
         raise RuntimeError("a filter of the user's")
 
     log.addFilter(raising)
-    Troubles(log).note(KafkaFailure(Code.TRANSPORT, "refused"))
+    ErrorLog(log).note(KafkaFailure(Code.TRANSPORT, "refused"))
     assert len(seen) == 1
 
 
@@ -62,8 +62,8 @@ class _Unspeakable(BaseException):
 
 def test_an_answer_that_cannot_be_shown_is_told_all_the_same() -> None:
     """The reason of an uncounted answer holds what a checker raised or returned, in words."""
-    assert shown(ValueError("database down")) == "ValueError('database down')"
-    assert shown(_Unspeakable()) == "a _Unspeakable, whose repr raised SystemExit"
+    assert safe_repr(ValueError("database down")) == "ValueError('database down')"
+    assert safe_repr(_Unspeakable()) == "a _Unspeakable, whose repr raised SystemExit"
 
 
 def test_a_call_that_nobody_answers_is_told_with_what_the_connections_said() -> None:

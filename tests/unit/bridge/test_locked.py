@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.kafka.threads import Threads, held
+from halfbridge.kafka.threads import Threads, locked
 
 
 def test_nobody_else_has_it_meanwhile_and_it_is_given_back() -> None:
@@ -16,7 +16,7 @@ def test_nobody_else_has_it_meanwhile_and_it_is_given_back() -> None:
         free.append(waker.acquire(blocking=False))
         raise ValueError("no luck")
 
-    with pytest.raises(ValueError, match="no luck"), held(waker):
+    with pytest.raises(ValueError, match="no luck"), locked(waker):
         fail()
     assert free == [False]
     assert waker.acquire(blocking=False)

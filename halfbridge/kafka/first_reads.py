@@ -37,10 +37,10 @@ _RECORDS = 500  # of one call
 _POLL_S = 0.1  # a call for several records waits for all of them
 # Exit status: the last partition ended with an error, which the caller's own reader can handle.
 _UNREADABLE = 3
-_COMMAND = (sys.executable, "-m", "halfbridge.kafka.tasting")
+_COMMAND = (sys.executable, "-m", "halfbridge.kafka.first_reads")
 
 
-class Deadly(NamedTuple):
+class LethalRecord(NamedTuple):
     """A place whose records end the process that reads them.
 
     Attributes:
@@ -56,7 +56,7 @@ class Deadly(NamedTuple):
     signal: str
 
 
-def taste(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly | None:
+def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
     """Read partitions to their ends in a child process; blocks for at most some minutes.
 
     Args:
@@ -66,12 +66,12 @@ def taste(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly 
     Returns:
         Where the child was ended by a record; None: all was read, or could not be tried.
     """
-    found = first_damage(properties, starts)
+    found = find_damage(properties, starts)
     return found if found is not None and found.signal else None
 
 
-def first_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> Deadly | None:
-    """As `taste`; a record that is only an error is found too."""
+def find_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
+    """As `probe`; a record that is only an error is found too."""
     found = _run(properties, [(*place, start) for place, start in starts.items()])
     if found is None or not found.signal:
         return found
@@ -85,7 +85,7 @@ def first_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> 
 
 def _run(
     properties: Mapping[str, Any], starts: Iterable[tuple[str, int, int]], records: int = _RECORDS
-) -> Deadly | None:
+) -> LethalRecord | None:
     order = json.dumps({"properties": dict(properties), "starts": list(starts), "records": records})
     try:
         child = subprocess.run(  # noqa: S603 (our own interpreter and module)
@@ -100,8 +100,8 @@ def _run(
     lines = child.stdout.splitlines()
     topic, partition, offset = json.loads(lines[-1]) if lines else ("", 0, 0)
     if -child.returncode in LETHAL:
-        return Deadly(topic, partition, offset, signal.Signals(-child.returncode).name)
-    return Deadly(topic, partition, offset, "") if child.returncode == _UNREADABLE else None
+        return LethalRecord(topic, partition, offset, signal.Signals(-child.returncode).name)
+    return LethalRecord(topic, partition, offset, "") if child.returncode == _UNREADABLE else None
 
 
 def _main() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Clock
 
 # The same kind of trouble is logged again after this time.
-SAME_AGAIN_S = 30.0
+LOG_AGAIN_S = 30.0
 # For every client. librdkafka 2.16 asks the bootstrap servers anew after each round of failures
 # (KIP-1102), and forgets its back-off then. With the default of 100 ms each client would connect,
 # and log a line, 20 times a second. These lines repeat what the error callback reports.
@@ -26,13 +26,13 @@ SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
 _SYSTEM_CLOCK = SystemClock()
 
 
-def tell(log: Callable[..., object], *said: object) -> None:
+def log_safely(log: Callable[..., object], *said: object) -> None:
     """Log in a thread or callback that must go on: exceptions of log handlers are dropped."""
     with suppress(BaseException):
         log(*said)
 
 
-def shown(value: object) -> str:
+def safe_repr(value: object) -> str:
     """Return a value's repr; the repr is the user's code, and what it raises is caught."""
     try:
         return repr(value)
@@ -64,8 +64,8 @@ class Reasons:
         return f"{failure.text} ({self.last})" if is_silent else failure.text
 
 
-class Troubles:
-    """Logs the errors that one Kafka client reports, each kind once in SAME_AGAIN_S.
+class ErrorLog:
+    """Logs the errors that one Kafka client reports, each kind once in LOG_AGAIN_S.
 
     Two threads that report at the same moment may both log.
 
@@ -77,17 +77,17 @@ class Troubles:
     def __init__(self, log: logging.Logger, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._log = log
         self._now = clock.monotonic
-        self._told: dict[int, tuple[float, int]] = {}
+        self._logged: dict[int, tuple[float, int]] = {}
 
     def note(self, error: Any) -> None:
         """Log an error that the client reports, as a warning; a fatal one also fails its call."""
         failure, now = failure_of(error), self._now()
-        told_at, kept_back = self._told.get(failure.code, (float("-inf"), 0))
-        if now - told_at < SAME_AGAIN_S:
-            self._told[failure.code] = told_at, kept_back + 1
+        logged_at, suppressed = self._logged.get(failure.code, (float("-inf"), 0))
+        if now - logged_at < LOG_AGAIN_S:
+            self._logged[failure.code] = logged_at, suppressed + 1
             return
-        self._told[failure.code] = now, 0
-        again = f" (and {kept_back} times since the last report)" if kept_back else ""
+        self._logged[failure.code] = now, 0
+        again = f" (and {suppressed} times since the last report)" if suppressed else ""
         # A log handler is the user's code. Its exception would come out of the client's poll() or
         # consume(), and the records taken by that call would be lost.
-        tell(self._log.warning, "Kafka: %s%s", failure.text, again)
+        log_safely(self._log.warning, "Kafka: %s%s", failure.text, again)
