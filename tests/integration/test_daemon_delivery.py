@@ -94,19 +94,6 @@ def test_partitions_are_kept_and_keys_placed_as_java_does(installation: Installa
     assert explicit == list(range(7))
 
 
-@pytest.mark.feature
-def test_rollback_delivers_nothing(installation: Installation) -> None:
-    """A rolled back transaction is seen nowhere, and counted."""
-    installation.make()
-    orders = installation.topic("orders")
-    installation.rollback(installation.half(orders))
-    daemon = installation.start()
-
-    assert installation.delivered(orders) == []
-    assert installation.dead_letters() == []
-    daemon.counts("rocketmq_rollback_messages_total", 1, topic=orders)
-
-
 def test_several_messages_become_visible_together(installation: Installation) -> None:
     """Messages of one transaction in two topics come out whole, in the order sent, numbered."""
     installation.make(partitions=2, groups=("orders-service",))
@@ -149,53 +136,6 @@ def test_the_first_decision_wins(installation: Installation, first: OpKind) -> N
     assert delivered == ([half.transaction_id] if first is OpKind.COMMIT else [])
     daemon.counts("halfbridge_conflicts_total", 2)
     daemon.counts("halfbridge_duplicates_total", 1)
-
-
-def test_a_repeated_half_message_changes_nothing(installation: Installation) -> None:
-    """The first of two halves with one index wins, before the decision and after it."""
-    installation.make()
-    orders = installation.topic("orders")
-    daemon = installation.start()
-    half = installation.half(orders, value=b"first")
-    again = installation.half(orders, half.transaction_id, value=b"second")
-    installation.commit(again)
-    installation.half(orders, half.transaction_id, value=b"third")
-
-    assert [each.value for each in installation.delivered(orders)] == [b"first"]
-    daemon.counts("halfbridge_duplicates_total", 2)
-    assert installation.dead_letters() == []
-
-
-def test_another_groups_decision_has_no_effect(installation: Installation) -> None:
-    """Rule 6: whoever does not own the half decides nothing, whatever it says."""
-    installation.make()
-    orders = installation.topic("orders")
-    half = installation.half(orders)
-    installation.rollback(half, producer_group="somebody-else")
-    installation.commit(half)
-    daemon = installation.start()
-
-    assert len(installation.delivered(orders)) == 1
-    daemon.counts("halfbridge_invalid_ops_total", 1)
-
-
-def test_a_discard_is_not_the_producers_to_say(installation: Installation) -> None:
-    """DISCARD counts only from the daemon and from an operator; then it dead-letters."""
-    installation.make()
-    orders = installation.topic("orders")
-    kept, given_up = installation.half(orders), installation.half(orders)
-    installation.op(OpKind.DISCARD, kept, source=OpSource.PRODUCER)
-    installation.op(OpKind.DISCARD, kept, source=OpSource.CHECK)
-    installation.commit(kept)
-    installation.op(OpKind.DISCARD, given_up, source=OpSource.OPERATOR, reason="by hand")
-    daemon = installation.start()
-
-    delivered = [each.transaction_id for each in installation.delivered(orders)]
-    assert delivered == [kept.transaction_id]
-    (letter,) = installation.dead_letters()
-    assert letter.half.transaction_id == given_up.transaction_id
-    assert (letter.dead.reason, letter.dead.detail) == (DeadReason.OPERATOR, "by hand")
-    daemon.counts("halfbridge_invalid_ops_total", 2)
 
 
 def test_a_half_offset_beyond_the_end_holds_nothing_up(installation: Installation) -> None:
@@ -255,18 +195,6 @@ def test_messages_beyond_the_count_and_behind_the_decision_are_kept(
     ]
     for reason in ("EXTRA", "LATE"):
         daemon.counts("halfbridge_dead_letters_total", 1, reason=reason)
-
-
-def test_a_decision_for_an_unknown_transaction_is_counted(installation: Installation) -> None:
-    """An orphan op has no effect."""
-    installation.make()
-    orders = installation.topic("orders")
-    half = installation.half(orders)
-    installation.commit(half._replace(transaction_id=uuid.uuid4().hex))
-    daemon = installation.start()
-
-    assert installation.delivered(orders) == []
-    daemon.counts("halfbridge_orphan_ops_total", 1)
 
 
 @pytest.mark.feature

@@ -63,42 +63,6 @@ def test_the_last_counted_unknown_discards(installation: Installation) -> None:
     daemon.counts("halfbridge_dead_letters_total", 2, reason="CHECK_TIMES")
 
 
-def test_what_is_discarded_stays_discarded(installation: Installation) -> None:
-    """A COMMIT behind the DISCARD is a conflict; after a restart too."""
-    installation.make()
-    orders = installation.topic("orders")
-    daemon = installation.start(check_count_max=1)
-    half = installation.half(orders)
-    installation.answer_unknown(half, 1)
-    installation.dead(1)
-    installation.commit(half)
-    installation.fence()
-    daemon.counts("halfbridge_conflicts_total", 1)
-    daemon.stop()
-
-    installation.start(check_count_max=1)
-    installation.commit(half)
-
-    assert installation.delivered(orders) == []
-    assert len(installation.dead_letters()) == 1
-
-
-def test_a_commit_that_stands_first_wins_over_the_discard(installation: Installation) -> None:
-    """The daemon's DISCARD lost: the messages are delivered, and it is no conflict."""
-    installation.make()
-    orders = installation.topic("orders")
-    half = installation.half(orders)
-    installation.answer_unknown(half, 1)
-    installation.commit(half)
-    daemon = installation.start(check_count_max=1)
-
-    assert len(installation.tail(orders).until(1)) == 1
-    installation.fence()
-
-    assert installation.dead_letters() == []
-    assert daemon.metric("halfbridge_conflicts_total") == 0
-
-
 @pytest.mark.feature
 def test_age_discards_what_nobody_answers(installation: Installation) -> None:
     """After the maximum age and three unanswered requests, proven by the op's own append time."""
@@ -115,34 +79,3 @@ def test_age_discards_what_nobody_answers(installation: Installation) -> None:
     assert (effective[0].op.reason, effective[0].op.age_ms) == ("AGE", AGE_MS)
     assert installation.delivered(orders) == []
     daemon.counts("halfbridge_dead_letters_total", 1, reason="AGE")
-
-
-def test_age_alone_discards_nothing(installation: Installation) -> None:
-    """A weekend without a daemon, or one that has just come back, gives nothing up."""
-    installation.make(groups=(GROUP,))
-    orders = installation.topic("orders")
-    half = installation.half(orders)
-    installation.start(readiness_before_discard_ms=3_600_000, **AGING)
-
-    tail = installation.tail(installation.names.check(GROUP))
-    while not tail.records or tail.records[-1].check.sent_timestamp < half.append_ms + 2 * AGE_MS:
-        tail.until(len(tail.records) + 1)
-
-    assert len(tail.records) > 3
-    assert _discards(installation) == []
-    assert installation.dead_letters() == []
-
-
-def test_a_forged_age_discard_has_no_effect(installation: Installation) -> None:
-    """A DISCARD for age that comes before the age is invalid, whoever says it is the daemon."""
-    installation.make()
-    orders = installation.topic("orders")
-    daemon = installation.start()
-    half = installation.half(orders)
-    by_age = {"source": OpSource.CHECKER, "reason": "AGE", "age_ms": 1_000 * AGE_MS}
-    installation.op(OpKind.DISCARD, half, **by_age)
-    installation.commit(half)
-
-    assert len(installation.delivered(orders)) == 1
-    assert installation.dead_letters() == []
-    daemon.counts("halfbridge_invalid_ops_total", 1)

@@ -160,27 +160,6 @@ def test_more_junk_than_fits_into_memory(installation: Installation) -> None:
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
 
 
-def test_junk_stays_one_dead_letter_over_restarts(installation: Installation) -> None:
-    """A restart reads records below an undecided half again, and buries none of them twice."""
-    installation.make()
-    orders = installation.topic("orders")
-    undecided = installation.half(orders)
-    wanted = _junk_halves(installation, orders) + _junk_ops(installation)
-    for _ in range(2):
-        daemon = installation.start()
-        installation.fence()
-        daemon.stop()
-    wanted += _junk_halves(installation, orders) + _junk_ops(installation)
-    installation.commit(undecided)
-
-    installation.start()
-    installation.fence()
-
-    assert _sources(installation.dead_letters()) == sorted(wanted)
-    delivered = [each.transaction_id for each in installation.delivered(orders)]
-    assert delivered == [undecided.transaction_id]
-
-
 @pytest.mark.parametrize("topic", ["half", "op"])
 def test_header_names_that_are_not_text(installation: Installation, topic: str) -> None:
     """A foreign client may write any bytes as a name: key and value are kept, nothing stops."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.serde.headers import HALF, RESERVED, real_identity
-from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.serde.records import OpKind
 from tests.integration.installation import GROUP
 from tests.kit.waiting import until
 
@@ -55,50 +55,6 @@ def test_a_counted_unknown_puts_back(installation: Installation) -> None:
         }
         assert copy.half._asdict() == original
     daemon.counts("halfbridge_put_backs_total", 2, rule="answer")
-
-
-@pytest.mark.parametrize("number", [0, 2, -1])
-def test_an_answer_to_another_check_does_not_count(installation: Installation, number: int) -> None:
-    """Late, early or failed answers put nothing back."""
-    installation.make()
-    orders = installation.topic("orders")
-    installation.start(check_count_max=1)
-    half = installation.half(orders)
-
-    installation.answer_unknown(half, number)
-    installation.fence()
-
-    assert installation.copies() == []
-    assert installation.dead_letters() == []
-
-
-def test_all_messages_are_put_back_together_and_delivered_once(
-    installation: Installation,
-) -> None:
-    """After any number of copies and a restart a commit delivers each message once, in order."""
-    installation.make()
-    orders = installation.topic("orders")
-    daemon = installation.start()
-    first = last = installation.half(orders, value=b"0")
-    for index in (1, 2):
-        last = installation.half(
-            orders, first.transaction_id, value=b"%d" % index, message_index=index
-        )
-    installation.answer_unknown(last, 1)
-    installation.fence()
-    assert [each.value for each in installation.copies()] == [b"0", b"1", b"2"]
-    installation.answer_unknown(last, 2)
-    installation.fence()
-    daemon.stop()
-
-    daemon = installation.start()
-    installation.commit(last, message_count=3)
-    installation.commit(last, message_count=-1, source=OpSource.CHECK)
-
-    assert [each.value for each in installation.delivered(orders)] == [b"0", b"1", b"2"]
-    assert len(installation.copies()) == 6
-    assert installation.dead_letters() == []
-    daemon.counts("halfbridge_duplicates_total", 1)
 
 
 def test_counted_answers_survive_a_restart(installation: Installation) -> None:

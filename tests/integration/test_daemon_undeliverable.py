@@ -146,21 +146,6 @@ def test_a_topic_that_does_not_exist(installation: Installation, name: str) -> N
     assert "does not exist" in letters[0].dead.detail
 
 
-def test_a_topic_that_is_deleted_meanwhile(installation: Installation) -> None:
-    """A topic that the daemon wrote to before can go; transactions for others go on."""
-    installation.make()
-    orders, doomed = installation.topic("orders"), installation.topic("doomed")
-    installation.start(topic_gone_ms=300)
-    installation.pass_through(doomed)
-    installation.tail(doomed).until(1)
-    bad = [installation.half(doomed)]
-    installation.delete(doomed)
-
-    good = around(installation, orders, bad)
-
-    expect(installation, orders, good=good, bad=bad)
-
-
 @pytest.mark.feature
 def test_a_topic_that_comes_back_in_time(installation: Installation) -> None:
     """Within topic_gone_ms a missing topic holds its partition up, and loses nothing."""

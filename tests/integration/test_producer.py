@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 
-from halfbridge import bridge
 from halfbridge.bridge import (
-    BridgeError,
-    HalfNotStoredError,
     IllegalTransitionError,
     InvalidMessageError,
     Message,
     OutcomeUnknownError,
-    Resolution,
     State,
     TopicSetupError,
 )
@@ -222,59 +218,7 @@ def test_an_exception_decides_nothing(cluster: Cluster, error: type[BaseExceptio
     assert (op.transaction_id, op.kind) == (rolled_back.id, OpKind.ROLLBACK)
 
 
-def test_misuse_is_refused_and_changes_nothing(cluster: Cluster) -> None:
-    """Conformance 13: no decision before a send, none against the first one."""
-    with cluster.producer() as producer:
-        tx = producer.begin()
-        with pytest.raises(IllegalTransitionError):
-            tx.commit()
-        with pytest.raises(IllegalTransitionError):
-            tx.rollback()
-        tx.send(Message(cluster.orders))
-        tx.commit()
-        with pytest.raises(IllegalTransitionError):
-            tx.rollback()
-        with pytest.raises(IllegalTransitionError):
-            tx.send(Message(cluster.orders))
-        assert tx.state is State.COMMITTED
-    assert len(cluster.ops()) == 1
-
-
 # --- send_in_transaction -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("answer", "resolution", "ops"),
-    [
-        (Resolution.COMMIT, Resolution.COMMIT, [OpKind.COMMIT]),
-        (Resolution.ROLLBACK, Resolution.ROLLBACK, [OpKind.ROLLBACK]),
-        (Resolution.UNKNOWN, Resolution.UNKNOWN, []),
-        (None, Resolution.UNKNOWN, []),
-        (ValueError("boom"), Resolution.UNKNOWN, []),
-    ],
-)
-def test_send_in_transaction_maps_the_local_answer(
-    cluster: Cluster, answer: object, resolution: Resolution, ops: list[OpKind]
-) -> None:
-    """Conformance 2-5: it runs after the ack; exceptions and None are UNKNOWN, not raised."""
-    message = Message(cluster.orders, key=b"1")
-    calls = []
-
-    def local(given: Message, arg: object) -> Any:
-        calls.append((given, arg, len(cluster.read(cluster.names.half))))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    with cluster.producer() as producer:
-        result = producer.send_in_transaction(message, local, "arg")
-    assert calls == [(message, "arg", 1)]
-    assert result.resolution is resolution
-    assert result.error is (answer if isinstance(answer, Exception) else None)
-    assert bool(result.remark) == (not isinstance(answer, Resolution))
-    assert (result.decision is None) == (not ops)
-    assert result.decision_error is None
-    assert [op.kind for _, op in cluster.ops()] == ops
 
 
 def test_what_a_local_transaction_returns_by_mistake_is_an_error(cluster: Cluster) -> None:
@@ -316,39 +260,6 @@ def test_an_end_is_told_whatever_a_user_sets_for_consumers(cluster: Cluster) -> 
         assert tx.shared.ends.half_end(stored.half_partition) == stored.half_offset
 
 
-@pytest.mark.feature
-def test_after_a_failed_send_only_rollback(cluster: Cluster) -> None:
-    """Conformance 6, 7: no ack, no local transaction; the rollback covers the partition's end."""
-    with cluster.producer(send_timeout_ms=2_000, decision_timeout_ms=2_000) as producer:
-        before = producer.begin()
-        receipt = before.send(Message(cluster.orders, key=b"k"))
-        half_topic = producer._shared.half_topic
-        producer._shared.half_topic = cluster.names.prefix + "gone"
-        tx = producer.begin()
-        with pytest.raises(HalfNotStoredError) as caught:
-            tx.send(Message(cluster.orders, key=b"k"), timeout=0.2)
-        assert caught.value.transaction_id == tx.id
-        ran: list[object] = []
-        with pytest.raises(HalfNotStoredError):
-            producer.send_in_transaction(
-                Message(cluster.orders, key=b"k"), lambda m, a: ran.append(m), timeout=0.2
-            )
-        producer._shared.half_topic = half_topic
-        assert ran == []
-        with pytest.raises(IllegalTransitionError, match="only rollback"):
-            tx.commit()
-        with pytest.raises(IllegalTransitionError, match="only rollback"):
-            tx.send(Message(cluster.orders))
-        op_topic = producer._shared.op_topic
-        producer._shared.op_topic = cluster.names.prefix + "gone"
-        with pytest.raises(OutcomeUnknownError):
-            tx.rollback(timeout=0.1)
-        producer._shared.op_topic = op_topic
-        tx.rollback()
-    ops = [op for _, op in cluster.ops() if op.transaction_id == tx.id]
-    assert [(op.kind, op.half_offset) for op in ops] == [(OpKind.ROLLBACK, receipt.half_offset)]
-
-
 def test_a_decision_without_ack_is_in_doubt_and_may_be_repeated(cluster: Cluster) -> None:
     """After a COMMIT of unknown outcome only COMMIT again; it then stands."""
     with cluster.producer(send_timeout_ms=2_000, decision_timeout_ms=2_000) as producer:
@@ -366,12 +277,3 @@ def test_a_decision_without_ack_is_in_doubt_and_may_be_repeated(cluster: Cluster
         assert tx.commit().op_offset == 0
         assert tx.state is State.COMMITTED
     assert [op.kind for _, op in cluster.ops()] == [OpKind.COMMIT]
-
-
-def test_the_front_door_is_the_same_object() -> None:
-    """`halfbridge` re-exports, it does not wrap."""
-    import halfbridge  # noqa: PLC0415
-
-    for name in bridge.__all__:
-        assert getattr(halfbridge, name) is getattr(bridge, name)
-    assert issubclass(halfbridge.OutcomeUnknownError, BridgeError)

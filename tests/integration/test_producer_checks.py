@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from queue import SimpleQueue
-from typing import Any
 
 import pytest
 
-from halfbridge.bridge import Answer, CheckCounts, Message, MessageView, NoAnswerError, Resolution
+from halfbridge.bridge import Answer, CheckCounts, Message, MessageView, Resolution
 from halfbridge.serde import OpKind, OpSource
-from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import COUNT_UNKNOWN
 from tests.integration.producing import ASKED_PARTITION, GROUP, TIMEOUT_S, Cluster, request_of
 from tests.kit.waiting import SETTLED_S, until
@@ -62,36 +60,6 @@ def test_an_answer_with_a_count_says_how_many_messages_there_are(
     assert op.message_count == (COUNT_UNKNOWN if count is None else count)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        ValueError("database down"),
-        SystemExit("database down"),
-        NoAnswerError("database down"),
-        None,
-        "COMMIT",
-        True,
-    ],
-)
-def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: object) -> None:
-    """Conformance 20, 21: number 0 and the reason; the responder goes on."""
-
-    def checker(view: MessageView) -> Any:
-        if view.transaction_id != f"{1:032x}":
-            return Resolution.COMMIT
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    with cluster.producer(checker, check_threads=1):
-        cluster.ask(request_of(cluster, 1), request_of(cluster, 2))
-        ops = {op.transaction_id: op for _, op in cluster.ops(2)}
-    failed = ops[f"{1:032x}"]
-    assert (failed.kind, failed.check_number) == (OpKind.UNKNOWN, 0)
-    assert ("database down" if isinstance(answer, BaseException) else repr(answer)) in failed.reason
-    assert ops[f"{2:032x}"].kind is OpKind.COMMIT
-
-
 def test_a_hanging_checker_times_out_and_its_late_answer_counts(cluster: Cluster) -> None:
     """UNKNOWN 0 at the time-out; others go on; what it says in the end is still the truth."""
     release = threading.Event()
@@ -110,15 +78,6 @@ def test_a_hanging_checker_times_out_and_its_late_answer_counts(cluster: Cluster
         release.set()
         ops_after = cluster.ops(3)
     assert [(op.kind, op.check_number) for _, op in ops_after][-1] == (OpKind.COMMIT, 3)
-
-
-@pytest.mark.feature
-def test_a_restarted_producer_answers_before_it_sends(cluster: Cluster) -> None:
-    """Conformance 115: a request that stood there before the start is answered."""
-    cluster.ask(request_of(cluster))
-    with cluster.producer(lambda view: Resolution.COMMIT):
-        ((_, op),) = cluster.ops(1)
-    assert (op.kind, op.half_offset) == (OpKind.COMMIT, 0)
 
 
 @pytest.mark.parametrize(
@@ -171,42 +130,6 @@ def test_only_the_newest_attempt_is_checked(cluster: Cluster) -> None:
         cluster.ops(2)
         assert producer.check_counts().superseded == 2
     assert sorted(seen) == [(0, 3), (1, 1)]
-
-
-def test_foreign_and_broken_requests_are_skipped(cluster: Cluster) -> None:
-    """Conformance 18, 19, 114: counted, unanswered, and the next one is answered."""
-    cluster.ask_raw(None)
-    cluster.ask_raw([(CHECK, b"junk")])
-    cluster.ask(
-        request_of(cluster, 1, real_topic="others"),
-        request_of(cluster, 2, producer_group="another"),
-        request_of(cluster, 3, half_partition=99),
-        request_of(cluster, 4),
-    )
-    with cluster.producer(lambda view: Resolution.ROLLBACK) as producer:
-        ((_, op),) = cluster.ops(1)
-        counts = producer.check_counts()
-    assert op.transaction_id == f"{4:032x}"
-    assert (counts.received, counts.undecodable, counts.foreign, counts.answered) == (6, 3, 2, 1)
-
-
-def test_a_full_pool_refuses_visibly(cluster: Cluster) -> None:
-    """Conformance 24: no room is counted and logged; nothing waits without bound."""
-    release = threading.Event()
-
-    def checker(view: MessageView) -> Resolution:
-        release.wait(TIMEOUT_S)
-        return Resolution.COMMIT
-
-    with cluster.producer(checker, check_threads=1, check_queue_max=1) as producer:
-        cluster.ask(*(request_of(cluster, number) for number in range(1, 11)))
-        until("all are read", lambda: producer.check_counts().received == 10)
-        cluster.ask(request_of(cluster, 11, producer_group="another"))  # read behind them all
-        until("all were offered to the pool", lambda: producer.check_counts().foreign)
-        refused = producer.check_counts().refused
-        release.set()
-        assert refused in (8, 9)
-        cluster.ops(10 - refused)
 
 
 def test_a_member_whose_threads_all_hang_leaves_the_group_to_others(cluster: Cluster) -> None:

@@ -18,7 +18,6 @@ from halfbridge.bridge import (
     ProducerClosedError,
     State,
     TopicSetupError,
-    TransactionProducer,
 )
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import TopicNames
@@ -90,19 +89,6 @@ def test_a_transaction_holds_1000_messages_and_8_mib(cluster: Cluster) -> None:
     assert len({r.partition() for r in records}) == 1
     op = next(op for _, op in cluster.ops() if op.transaction_id == tx.id)
     assert (op.message_count, op.half_offset) == (1_000, records[-1].offset())
-
-
-def test_a_missing_checker_is_a_typed_error(cluster: Cluster) -> None:
-    """Conformance 1: no checker, no producer, nothing sent."""
-    for bad in (None, "checker"):
-        with pytest.raises(ConfigError, match="checker"):
-            TransactionProducer(
-                bootstrap_servers=cluster.servers,
-                producer_group=GROUP,
-                checker=bad,  # type: ignore[arg-type]
-            )
-    with pytest.raises(ConfigError, match="topics"):
-        cluster.producer(topics="orders")
 
 
 def test_a_checker_that_must_be_awaited_is_refused(cluster: Cluster) -> None:

@@ -82,30 +82,6 @@ def _real(value: bytes, topic: str = "orders") -> Outgoing:
     return Outgoing(topic, 0, b"k", value, [], 1)
 
 
-LETTER = Outgoing(NAMES.dead, 0, None, b"letter", [], 1)
-
-
-def test_real_records_are_there_before_their_offsets(scene: Scene) -> None:
-    """They wait for no commit; the offsets follow, with their metadata."""
-    scene.outlet.write([_real(b"1"), _real(b"2")])
-    scene.world.until(lambda: scene.values("orders") == [b"1", b"2"])
-    assert scene.committed == (-1001, None)
-    scene.outlet.commit([(NAMES.op, 0, 7, "metadata")], scene.bound)
-    assert scene.committed == (7, "metadata")
-
-
-@pytest.mark.parametrize("own", [NAMES.half, NAMES.op, NAMES.dead])
-def test_what_the_daemon_reads_again_is_a_kafka_txn(scene: Scene, own: str) -> None:
-    """A batch with a copy, a DISCARD or a dead letter comes with its offsets, or never."""
-    scene.outlet.write([_real(b"1"), LETTER._replace(topic=own, is_copy=own == NAMES.half)])
-    scene.outlet._transactor._writer.flush(1.0)
-    assert scene.values("orders") == []
-    scene.outlet.commit([(NAMES.op, 0, 7, "metadata")], scene.bound)
-    scene.world.settle("orders")
-    assert scene.values("orders") == [b"1"]
-    assert scene.committed == (7, "metadata")
-
-
 def test_the_first_batches_are_kafka_txns(scene: Scene) -> None:
     """A new outlet may be one behind a failure: what is refused is looked for without repeats."""
     outlet = AtLeastOnce(CONFIG, "id-1", ports=scene.world.ports)
@@ -116,29 +92,6 @@ def test_the_first_batches_are_kafka_txns(scene: Scene) -> None:
         kinds.append(outlet._is_plain)
         outlet.commit([(NAMES.op, 0, number, "")], scene.bound)
     assert kinds == [False] * at_least_once.FIRST_KAFKA_TXNS + [True]
-
-
-def test_a_refused_record_leaves_no_gap_and_no_offsets(scene: Scene) -> None:
-    """What stands of a batch is a beginning of it; nobody is blamed for its end yet."""
-    scene.write(_real(b"first", "small"))
-    with pytest.raises(KafkaTxnFailedError, match="small was not stored") as caught:
-        scene.write(_real(b"x" * 400, "small"), _real(b"behind", "small"), op=2)
-    assert not caught.value.permanent
-    assert scene.committed == (1, "metadata")
-    scene.outlet.close()
-    assert b"x" * 400 not in scene.values("small")
-
-
-def test_a_member_of_an_older_generation_commits_nothing(scene: Scene) -> None:
-    """Its records are repeated by whoever has the partition now."""
-    before = scene.bound
-    two = Joined(scene.world, [NAMES.half, NAMES.op], group_instance_id="two").wait(1, scene.joined)
-    scene.joined.wait(2, two)
-    with pytest.raises(KafkaTxnFailedError, match="offsets were not committed") as caught:
-        scene.write(_real(b"1"), bound=before)
-    assert not caught.value.fenced
-    assert scene.values("orders") == [b"1"]
-    assert scene.committed == (-1001, None)
 
 
 def test_a_predecessor_on_the_slot_commits_nothing(scene: Scene) -> None:

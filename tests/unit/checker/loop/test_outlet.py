@@ -257,29 +257,6 @@ def test_an_invalid_record_is_one_if_its_kafka_txn_failed_for_it(
     assert (failed.value.permanent, failed.value.is_vague) == (True, False)
 
 
-def test_after_an_unknown_outcome_only_the_commit_is_repeated(
-    writer: _Writer, transactor: Transactor
-) -> None:
-    """Never an abort; and the next kafka_txn is another producer's."""
-    writer.commits = [KafkaFailure(Code.TIMED_OUT, is_retriable=True), 0.0]
-    _transact(transactor, REAL)
-    assert writer.calls[-3:] == ["offsets", "commit", "commit"]
-    assert transactor.must_be_replaced
-
-
-def test_a_fence_after_an_unknown_outcome_is_not_aborted(
-    writer: _Writer, transactor: Transactor
-) -> None:
-    """The broker has settled the kafka_txn; a new producer finds out how."""
-    writer.commits = [
-        KafkaFailure(Code.TIMED_OUT, is_retriable=True),
-        KafkaFailure(Code.INVALID_PRODUCER_EPOCH, requires_abort=True),
-    ]
-    with pytest.raises(KafkaTxnFailedError):
-        _transact(transactor, REAL)
-    assert "abort" not in writer.calls
-
-
 def test_a_commit_is_not_repeated_for_ever(writer: _Writer, transactor: Transactor) -> None:
     """By then the broker has settled it."""
     writer.commits = [KafkaFailure(Code.TIMED_OUT, is_retriable=True)] * COMMIT_RETRIES_MAX
