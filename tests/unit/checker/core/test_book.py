@@ -29,20 +29,6 @@ from tests.playbook import (
 # --- rule 7: the first half wins -----------------------------------------------------------
 
 
-def test_a_duplicate_half_is_delivered_once() -> None:
-    """A half that a producer's retry stored twice is one message; the first one counts."""
-    book = Playbook() >> half("A") << nothing >> half("A") << nothing << counted(Count.DUPLICATE)
-    book >> commit("A") << delivered("A")
-    assert book.plan.deliveries[0].messages[0].offset == 0
-
-
-def test_a_duplicate_after_the_decision_changes_nothing() -> None:
-    """A late duplicate of a delivered half is counted, not delivered, not dead-lettered."""
-    book = Playbook() >> half("A") >> commit("A") << delivered("A")
-    book >> half("A") << nothing << counted(Count.DUPLICATE)
-    assert book.progress.half == 2
-
-
 def test_a_duplicate_does_not_age_its_transaction_anew() -> None:
     """Checks fall due by the first half's append time."""
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> half("A") >> op_end << nothing
@@ -107,12 +93,6 @@ def test_a_copy_that_nobody_wrote_changes_nothing() -> None:
     book >> commit("A") << delivered("A")
     assert book.plan.deliveries[0].messages[0].offset == 0
     assert book.plan.deliveries[0].check_times == 0
-
-
-def test_an_original_that_claims_checks_has_none() -> None:
-    """RocketMQ discards a half that was born with CHECK_TIMES 100000; nobody was asked here."""
-    book = Playbook() >> half("A", check_times=100_000) >> wait(TIMEOUT_MS) >> op_end << nothing
-    book << asked("A", number=1)
 
 
 def test_a_copy_from_the_future_is_asked_about() -> None:

@@ -30,18 +30,9 @@ from tests.playbook import (
     op_end,
     put_back,
     restart,
-    rollback,
     unknown,
-    unread,
     wait,
 )
-
-
-def test_the_first_check_falls_due_at_the_timeout() -> None:
-    """Not a millisecond before, and not a scan interval after."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> op_end << nothing << nobody_asked
-    assert book.ledger.next_due_ms() == book.now_ms + 1
-    book >> wait(1) >> op_end << nothing << asked("A", number=1, attempt=1) << nobody_asked
 
 
 def test_an_attempt_that_failed_is_not_one_that_nobody_answered() -> None:
@@ -54,45 +45,11 @@ def test_an_attempt_that_failed_is_not_one_that_nobody_answered() -> None:
     book << nothing << counted(Count.CHECK_EXPIRED)
 
 
-def test_immunity_delays_the_first_check() -> None:
-    """The longer of immunity and timeout counts."""
-    book = Playbook() >> half("A", immunity_ms=MINUTE_MS) >> half("B", immunity_ms=1)
-    book >> wait(TIMEOUT_MS) >> op_end << nothing << all_asked(asked("B"))
-    book >> rollback("B") >> wait(MINUTE_MS - TIMEOUT_MS - 1) >> op_end << nothing << nobody_asked
-    book >> wait(1) >> op_end << nothing << asked("A")
-
-
-def test_a_long_immunity_delays_nobody_else() -> None:
-    """A half with an hour of immunity, read first, does not stand in the way."""
-    book = Playbook() >> half("A", immunity_ms=HOUR_MS) >> half("B") >> wait(TIMEOUT_MS) >> op_end
-    book << nothing << asked("B") << nobody_asked
-
-
-def test_no_check_before_the_ops_were_read_to_their_end() -> None:
-    """After an outage the decision usually stands further on."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) << nothing << nobody_asked
-    assert book.ledger.wants_op_end
-    book >> unread(commit("A"))
-    book.ledger.op_end(book.log.op_end, book.now_ms)
-    assert not book.ledger.wants_op_end
-    book << nothing << nobody_asked
-    book.reader.read_op()
-    book << delivered("A") << nobody_asked
-    assert not book.ledger.wants_op_end
-
-
 def test_an_op_end_of_earlier_does_not_confirm_what_fell_due_since() -> None:
     """The end must be asked for after the check fell due."""
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> op_end << nothing
     book >> wait(1) << nothing << nobody_asked
     assert book.ledger.wants_op_end
-
-
-def test_a_decided_transaction_is_never_asked_about() -> None:
-    """Nothing that was committed or rolled back comes up when its time comes."""
-    book = Playbook() >> half("A") >> half("B") >> commit("A") >> rollback("B") << delivered("A")
-    book >> wait(HOUR_MS) >> op_end << nothing << nobody_asked
-    assert book.ledger.next_due_ms() is None
 
 
 def test_an_unanswered_check_is_repeated_with_back_off() -> None:
@@ -117,25 +74,6 @@ def test_an_answer_that_does_not_count_changes_no_due_time() -> None:
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
     book >> unknown("A", 0) << nothing >> wait(INTERVAL_MS) >> op_end << nothing
     book << asked("A", number=1, attempt=2)
-
-
-def test_fifteen_answers_are_asked_for_and_no_sixteenth() -> None:
-    """The checker sees 1, 2, 3 ... 15; then the transaction is discarded."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing
-    for number in range(1, 15):
-        book << asked("A", number) >> unknown("A", number) << put_back("A", "answer", number)
-        book >> wait(INTERVAL_MS) >> op_end << nothing
-    book << asked("A", 15) >> unknown("A", 15) << discard_written("A", "CHECK_TIMES")
-    book >> wait(0) << dead("A", "CHECK_TIMES") >> wait(HOUR_MS) >> op_end << nothing
-    book << nobody_asked
-    assert book.progress.half == book.log.half_end
-
-
-def test_the_count_of_answers_survives_a_restart() -> None:
-    """A rebuilt ledger goes on with the next number, an interval after the last copy."""
-    book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1) >> restart
-    book >> wait(INTERVAL_MS - 1) >> op_end << nothing << nobody_asked
-    book >> wait(1) >> op_end << nothing << asked("A", 2)
 
 
 def test_first_checks_come_before_repeats() -> None:
@@ -191,17 +129,6 @@ def _ask_until_old(book: Playbook) -> Playbook:
     return book >> wait(2 * INTERVAL_MS) >> op_end << nothing << asked("A", attempt=3)
 
 
-def test_an_old_transaction_is_discarded_after_an_hour_of_asking() -> None:
-    """A weekend without a daemon discards nothing at once: three requests in an hour come first."""
-    book = _ask_until_old(Playbook() >> half("A"))
-    attempt = 4
-    while book.now_ms - 1_000_000 < 73 * HOUR_MS:
-        book >> wait(10 * MINUTE_MS) >> op_end << nothing
-        book << (asked("A", attempt=attempt) if attempt < 9 else nobody_asked)
-        attempt += 1
-    book << discard_written("A", "AGE") >> wait(0) << dead("A", "AGE") << nothing
-
-
 def test_an_answer_begins_the_asking_anew() -> None:
     """Requests that were answered are not held against a transaction."""
     book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
@@ -213,13 +140,6 @@ def test_a_restart_begins_the_asking_anew() -> None:
     """Requests of an earlier life of the worker do not count towards the age discard."""
     book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
     book >> restart >> op_end << nothing >> op_end << nothing << asked("A", attempt=1)
-
-
-def test_a_decision_before_the_age_discard_wins() -> None:
-    """The discard is decided in the log: the commit that came first is delivered."""
-    book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
-    book >> wait(4 * INTERVAL_MS) >> op_end << nothing << nobody_asked
-    book >> commit("A") << delivered("A") + discard_written("A", "AGE") >> wait(0) << nothing
 
 
 def test_an_age_discard_that_came_too_early_is_written_again() -> None:

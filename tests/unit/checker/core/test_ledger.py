@@ -37,17 +37,6 @@ from tests.playbook import (
 # --- rule 1: ops apply in op order, and wait for their half --------------------------------
 
 
-def test_a_committed_half_is_delivered() -> None:
-    """A half message is delivered when its COMMIT is read, not before."""
-    Playbook() >> half("A") << nothing >> commit("A") << delivered("A") << nothing
-
-
-def test_a_rolled_back_half_is_never_delivered() -> None:
-    """A ROLLBACK writes nothing, and nothing comes after it."""
-    book = Playbook() >> half("A") >> rollback("A") << nothing << nothing
-    assert book.progress == Progress(half=1, op=1, rebuild_to=1, ops_from=0, position=1)
-
-
 def test_deliveries_come_in_op_order() -> None:
     """The order of decisions is the order of deliveries, whatever order the halves have."""
     (
@@ -57,18 +46,6 @@ def test_deliveries_come_in_op_order() -> None:
         >> unread(commit("B"), commit("A"))
         >> read_ops
         << delivered("B") + delivered("A")
-    )
-
-
-def test_an_op_waits_for_its_half() -> None:
-    """An op that is read before its half is applied when the half has been read."""
-    (
-        Playbook()
-        >> unread(half("A"), commit("A"))
-        >> read_ops
-        << nothing
-        >> read_half
-        << delivered("A")
     )
 
 
@@ -220,40 +197,6 @@ def test_an_answer_about_another_ops_wait_changes_nothing() -> None:
 # --- rules 2 and 3: the first decision in the log wins -------------------------------------
 
 
-def test_a_repeated_commit_delivers_once() -> None:
-    """An equal decision for a decided transaction is counted as a duplicate."""
-    (
-        Playbook()
-        >> half("A")
-        >> commit("A")
-        << delivered("A")
-        >> commit("A")
-        << nothing
-        << counted(Count.DUPLICATE)
-    )
-
-
-def test_a_rollback_after_the_commit_is_a_conflict() -> None:
-    """A different decision changes nothing; it is counted and put into words."""
-    book = Playbook() >> half("A") >> commit("A") << delivered("A")
-    book >> rollback("A", actor="pod-7") << nothing << counted(Count.CONFLICT)
-    (note,) = book.plan.notes
-    assert note.startswith("ROLLBACK of transaction A by PRODUCER 'pod-7' (group orders, op off")
-    assert note.endswith("came after it was committed")
-
-
-def test_a_commit_after_the_rollback_delivers_nothing() -> None:
-    """RocketMQ delivers here (its #8158)."""
-    book = Playbook() >> half("A") >> rollback("A") << nothing
-    book >> commit("A") << nothing << counted(Count.CONFLICT)
-
-
-def test_a_commit_after_the_discard_delivers_nothing() -> None:
-    """What was dead-lettered is not delivered as well."""
-    book = Playbook() >> half("A") >> discard("A") << dead("A", "OPERATOR")
-    book >> commit("A") << nothing << counted(Count.CONFLICT)
-
-
 def test_a_discard_of_the_daemon_that_lost_is_no_conflict() -> None:
     """A producer's decision may stand before the daemon's own discard; nobody is to blame."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
@@ -351,28 +294,6 @@ def test_nothing_happens_before_the_rebuild_is_complete() -> None:
     assert ledger.wants_half_end(1) is None
     assert not ledger.is_rebuilt
     assert ledger.progress() == Progress(half=3, op=5, rebuild_to=4, ops_from=2, position=4)
-
-
-def test_h_waits_for_the_oldest_undecided() -> None:
-    """H is the offset of the oldest undecided half; decided ones above it do not count."""
-    book = Playbook() >> half("A") >> half("B") >> commit("B") << delivered("B")
-    assert book.progress.half == 0
-    assert book.ledger.oldest_undecided_ms() == book.now_ms
-    book >> commit("A") << delivered("A")
-    assert book.progress.half == 2
-    assert book.ledger.oldest_undecided_ms() is None
-
-
-def test_the_gauges_follow_the_undecided() -> None:
-    """Undecided halves are known by number, bytes and real topic; decided ones are none."""
-    book = Playbook() >> half("A", size_bytes=70) >> half("B", size_bytes=30, real_topic="other")
-    book << nothing
-    ledger = book.ledger
-    assert (ledger.undecided_halves, ledger.memory.bodies_bytes) == (2, 100)
-    assert +ledger.halves_by_topic == {"real": 1, "other": 1}
-    book >> rollback("B") << nothing
-    assert (ledger.undecided_halves, ledger.memory.bodies_bytes) == (1, 70)
-    assert +ledger.halves_by_topic == {"real": 1}
 
 
 def test_the_first_ledger_begins_at_the_start() -> None:

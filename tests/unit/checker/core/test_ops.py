@@ -156,14 +156,6 @@ def test_a_second_last_answer_writes_no_second_discard() -> None:
     book << discard_written("A", "CHECK_TIMES") >> wait(1) << dead("A", "CHECK_TIMES")
 
 
-def test_a_commit_that_stands_before_the_discard_wins() -> None:
-    """The discard is decided in the log: what was appended first counts."""
-    book = Playbook(check_count_max=1) >> half("A") >> unread(unknown("A", 1), commit("A"))
-    book.records_max = 1
-    book.reader.read_op()
-    book << discard_written("A", "CHECK_TIMES") << delivered("A") >> wait(1) << nothing
-
-
 def test_the_count_of_answers_survives_a_restart_before_the_discard() -> None:
     """The dead letter tells all counted answers, although no copy carries the last one."""
     book = Playbook(check_count_max=2) >> half("A") >> unknown("A", 1)
@@ -180,13 +172,6 @@ def test_an_operator_may_discard() -> None:
     book = Playbook() >> half("A", 0) >> half("A", 1) >> discard("A", reason="ticket 7")
     book << dead("A", "OPERATOR", 0) + dead("A", "OPERATOR", 1)
     assert {each.detail for each in book.plan.dead} == {"ticket 7"}
-
-
-def test_a_producer_may_not_discard() -> None:
-    """DISCARD is valid from the daemon and from operators only."""
-    for source in (OpSource.PRODUCER, OpSource.CHECK):
-        book = Playbook() >> half("A") >> discard("A", source) << nothing
-        book << counted(Count.INVALID_OP) >> commit("A") << delivered("A")
 
 
 def test_a_discard_for_age_must_prove_the_age() -> None:
@@ -206,14 +191,6 @@ def test_a_discard_for_answers_needs_no_age() -> None:
 # --- rule 6: groups; orphans ---------------------------------------------------------------
 
 
-def test_another_groups_op_is_invalid() -> None:
-    """An op of another group has no effect, is counted and noted."""
-    book = Playbook() >> half("A") >> commit("A", producer_group="billing") << nothing
-    book << counted(Count.INVALID_OP)
-    assert "is of another producer group" in book.plan.notes[0]
-    book >> commit("A") << delivered("A")
-
-
 def test_another_groups_half_under_a_known_id_is_a_transaction_of_its_own() -> None:
     """Two groups with one id never touch each other, in whatever order they end."""
     book = Playbook() >> half("A") >> half("A", producer_group="billing")
@@ -227,13 +204,6 @@ def test_another_resume_count_is_another_transaction() -> None:
     """A resumed transaction has a life of its own."""
     book = Playbook() >> half("A") >> rollback("A") << nothing
     book >> half("A", resume_count=1) >> commit("A", resume_count=1) << delivered("A")
-
-
-def test_an_orphan_decision_is_counted_and_remembered() -> None:
-    """A half that comes after its own decision is late; a decided one is not decided again."""
-    book = Playbook() >> commit("A", half_offset=-1) << nothing << counted(Count.ORPHAN_OP)
-    book >> half("A") << dead("A", "LATE") >> commit("A") << nothing << counted(Count.DUPLICATE)
-    book = Playbook() >> rollback("B", half_offset=-1) << nothing >> half("B") << nothing
 
 
 def test_an_orphan_answer_is_forgotten() -> None:

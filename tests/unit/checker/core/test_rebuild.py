@@ -44,19 +44,6 @@ if TYPE_CHECKING:
     from tests.playbook import Step
 
 
-def test_a_plan_that_was_not_committed_is_taken_again() -> None:
-    """A worker that dies in its kafka_txn has done nothing."""
-    book = Playbook() >> half("A") >> commit("A") >> killed_before_commit
-    book.reader.read()
-    book << delivered("A") >> restart << nothing
-
-
-def test_what_was_committed_is_not_done_again() -> None:
-    """Deliveries that stand are not repeated, although their records are read again."""
-    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
-    book >> restart << nothing >> commit("X") << delivered("X")
-
-
 def test_answers_that_decide_nothing_are_not_kept() -> None:
     """While one old half holds T there may be millions of them to be read again."""
     book = Playbook() >> half("X") >> half("A") >> unknown("X", 0) >> unknown("X", 0)
