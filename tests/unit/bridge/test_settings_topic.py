@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from halfbridge.kafka import settings_topic
-from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError, TopicSetupError
+from halfbridge.kafka.errors import KafkaFailure, RetriableError
 from halfbridge.kafka.settings_topic import Said, read_settings
-from halfbridge.serde.records import DaemonSettings
-from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
+from halfbridge.serde.settings_topic import DAEMON_KEY
 
 TOPIC = "settings"
-LIMITS = DaemonSettings(transaction_timeout_ms=1_000)
 
 
 class _Clock:
@@ -69,42 +67,8 @@ def _record(offset: int, value: bytes | None, key: bytes | None = DAEMON_KEY) ->
     return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
 
 
-def _error(code: Code, offset: int = 0) -> Any:
-    told = {"offset": offset, "error": KafkaFailure(code)}
-    return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
-
-
 def _read(reader: Any, stop: Event | None = None) -> tuple[list[Said], int]:
     return read_settings(reader, TOPIC, stop=stop or Event(), clock=_Clock())
-
-
-def test_every_record_of_the_daemon_is_told_in_order() -> None:
-    """Others' keys are passed over, deletions and what cannot be read are told as such."""
-    limits = encode_daemon_settings(LIMITS)
-    reader = _Reader(
-        _record(3, limits),
-        _record(4, b"?", key=b"other"),
-        _record(5, b"junk"),
-        None,
-        _record(7, None),
-        _error(Code.PARTITION_EOF, 9),
-    )
-    said, end = _read(reader)
-    assert [(each.offset, each.settings) for each in said] == [(3, LIMITS), (5, None), (7, None)]
-    assert [bool(each.problem) for each in said] == [False, True, False]
-    assert end == 9
-    assert reader.begun == {(TOPIC, 0): 0}
-
-
-@pytest.mark.parametrize("at", ["metadata", "poll", "record"])
-def test_no_right_to_read_is_the_operators(at: str) -> None:
-    """Wherever the broker says so."""
-    failure = KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED)
-    reader = _Reader(failure if at == "poll" else _error(Code.TOPIC_AUTHORIZATION_FAILED))
-    if at == "metadata":
-        reader.failure = failure
-    with pytest.raises(TopicSetupError, match="AUTHORIZATION"):
-        _read(reader)
 
 
 def test_a_log_whose_end_does_not_come_is_given_up() -> None:
@@ -115,10 +79,3 @@ def test_a_log_whose_end_does_not_come_is_given_up() -> None:
     stop.set()
     with pytest.raises(RetriableError):
         _read(_Reader(_record(0, None)), stop)
-
-
-def test_a_log_that_is_too_long_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads megabytes for a hint."""
-    monkeypatch.setattr(settings_topic, "READ_BYTES_MAX", 1_000)
-    with pytest.raises(TopicSetupError, match=r"cleanup\.policy"):
-        _read(_Reader(*(_record(each, b"x" * 100, key=b"other") for each in range(10))))

@@ -129,24 +129,6 @@ def _failure(failure: KafkaFailure) -> Any:
     return _record((None, -1), -1001, failure)
 
 
-def test_nothing_is_read_on_assignment() -> None:
-    """What is ours is known at once, with the generation; offsets are checked first."""
-    kafka = _Kafka()
-    intake = Input(CONFIG, slot_ids("w-0", topic_prefix=""), fake_ports(kafka))
-    assert (intake.assigned, intake.is_member, intake.membership) == (frozenset(), False, None)
-    (member,) = kafka.members
-    member.assigned(member, PAIR)
-    assert (intake.assigned, intake.is_member, intake.changed) == (PAIR, True, True)
-    assert (intake.membership, member.reads) == ("generation", {})
-
-
-def test_a_member_that_is_fenced_ends_the_worker(scene: _Scene) -> None:
-    """Another worker took the slot over: nothing was wrong with the brokers."""
-    scene.member.waiting = [_record(HALF, 0), _failure(FENCED)]
-    with pytest.raises(SlotTakenError, match="--slot"):
-        scene.input.fetch(0)
-
-
 @pytest.mark.parametrize("fatal", [None, FENCED], ids=["member", "fenced"])
 def test_a_member_leaves_and_is_closed(scene: _Scene, fatal: KafkaFailure | None) -> None:
     """A fenced client refuses to leave; the worker's end must still say that its slot is taken."""

@@ -93,26 +93,6 @@ def scene() -> _Scene:
     return _Scene()
 
 
-def test_a_topic_that_comes_is_seen(scene: _Scene) -> None:
-    """Its deliveries wait, and no longer; the wait makes a look-up due."""
-    scene.topics.refresh(0.0)
-    assert scene.waits("late", now=5.0, op_at=5.0)
-    assert scene.topics.refresh_at <= 5.0
-    scene.cluster.there["late"] = 1
-    scene.topics.refresh_if_due(5.0)
-    assert scene.topics.refresh_at == float("inf")
-    assert not scene.waits("late", now=5.0, op_at=5.0)
-
-
-def test_a_topic_that_never_comes_is_given_up(scene: _Scene) -> None:
-    """After topic_gone_ms from the append time of the COMMIT, by a look-up of that moment."""
-    scene.topics.refresh(0.0)
-    scene.topics.refresh(64.9)
-    assert scene.waits("none", now=64.9, op_at=5.0)
-    scene.topics.refresh(65.0)
-    assert not scene.waits("none", now=65.0, op_at=5.0)
-
-
 def test_no_op_is_judged_by_a_look_from_before_it_was_read(scene: _Scene) -> None:
     """The COMMIT is old, and the topic was made a moment before the COMMIT was read."""
     scene.topics.refresh(100.0)
@@ -164,22 +144,6 @@ def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
         assert scene.waits("closed", now=0.1, op_at=0.1)
     assert scene.cluster.asked == [["orders"], ["closed"]]
     assert scene.routes.refused_topics == ["closed"]
-
-
-def test_a_topic_without_a_right_is_waited_for_like_a_missing_one(scene: _Scene) -> None:
-    """Until the right is there, or topic_gone_ms have passed since the COMMIT's append time."""
-    scene.cluster.there["closed"] = 1
-    scene.cluster.forbidden.add("closed")
-    scene.topics.refresh(0.0)
-    assert scene.waits("closed", now=5.0, op_at=5.0)
-    scene.topics.refresh(64.9)
-    assert scene.waits("closed", now=64.9, op_at=5.0)
-    scene.topics.refresh(65.0)
-    assert not scene.waits("closed", now=65.0, op_at=5.0)
-    assert scene.waits("closed", now=65.0, op_at=64.0)
-    scene.cluster.forbidden.clear()
-    scene.topics.refresh(65.5)
-    assert not scene.waits("closed", now=65.5, op_at=64.0)
 
 
 def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -> None:
