@@ -325,14 +325,12 @@ class Writing:
             for number, each in self._positions().items()
             if each != self._committed[number]
         }
-        self._producers.batch = self._learned.batch
-        was_silent = self._learned.was_silent(topics)
-        self._producers.stall_s = TRY_S if was_silent else STALL_S
+        send_size, was_silent = self._learned.batch, self._learned.was_silent(topics)
         try:
             if was_silent:  # of new producers a partition that is silent again is known by name
                 self._producers.discard()
-                self._producers.start()
-            self._producers.write(records)
+                self._producers.start(send_size)
+            self._producers.write(records, send_size, TRY_S if was_silent else STALL_S)
             self._producers.commit(
                 [
                     (self._setup.topic, number, each.offset, each.metadata)

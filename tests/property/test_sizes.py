@@ -191,15 +191,16 @@ class Daemon:
         while self.op_at < len(cluster.op) and pair.takes_ops(is_paused=False):
             pair.add_op(cluster.op[self.op_at], 0.0)
             self.op_at += 1
-        work = self.collector.collect({0: pair}, 1.0)
-        if not work:
+        batch = self.collector.collect({0: pair}, 1.0)
+        if not batch.pairs:
             return bool(read)
-        plan = work[0].plan
+        plan = batch.plans[0]
         restore_plan(plan, cluster.read)
-        records = self.blame.watched(pair.publisher.records(plan, 1))
+        records = pair.publisher.records(plan, 1).records
+        self.blame.watch(records)
         before = len(cluster.half)
         try:
-            cluster.write(records, self.blame.batch)
+            cluster.write(records, self.blame.send_size)
         except KafkaTxnFailedError as error:
             self.failures += 1
             self.blame.failed(error, {0: plan}, 0)

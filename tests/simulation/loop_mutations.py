@@ -8,7 +8,7 @@ from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.loop import collector
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
-from halfbridge.checker.loop.collector import Collector
+from halfbridge.checker.loop.collector import Batch, Collector
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.worker import StallWatch, Worker
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Check, Plan
-    from halfbridge.checker.loop.collector import Work
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.kafka.ports import Committed, Event, Place
 
@@ -37,13 +36,14 @@ def _keep_ledgers(self: Worker, why: str, stop: Event) -> None:
     self._producers.settle()
     for pair in self._assignment.pairs.values():
         pair.held = None
-    self._work = []
+    self._batch = Batch()
 
 
 def _keep_what_is_written(self: Worker) -> None:
-    work = self._work
+    pairs, plans = self._batch.pairs, self._batch.plans
     _committed(self)
-    for pair, plan in work:
+    for pair in pairs:
+        plan = plans[pair.partition]
         if plan.records and getattr(pair, "written", None) is not plan:
             pair.held = pair.written = plan  # type: ignore[attr-defined]  # once more
 
@@ -68,11 +68,11 @@ def _wait_without_end(
 _collect = Collector.collect
 
 
-def _leave_the_last_out(self: Collector, pairs: Mapping[int, Pair], now: float) -> list[Work]:
+def _leave_the_last_out(self: Collector, pairs: Mapping[int, Pair], now: float) -> Batch:
     batch = _collect(self, pairs, now)
-    for pair, _ in batch[1:]:
+    for pair in batch.pairs[1:]:
         pair.held = None  # its plan was taken from the ledger
-    return batch[:1]
+    return Batch(batch.pairs[:1])
 
 
 def _never_move(pair: Pair, now: float) -> bool:

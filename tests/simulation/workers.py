@@ -30,15 +30,16 @@ class NotedWorker(Worker):
 
     def _transact(self, now: float) -> None:
         if self.world.is_verbose:
-            for pair, plan in self._work:
-                self.world.note(self.instance, "writes", pair.partition, *outcomes(plan))
+            for number, plan in self._batch.plans.items():
+                self.world.note(self.instance, "writes", number, *outcomes(plan))
         super()._transact(now)
 
     def _committed(self) -> None:
-        work = list(self._work)
+        pairs, plans = self._batch.pairs, self._batch.plans
         super()._committed()
-        for pair, plan in work:
-            self.world.note(self.instance, "committed", pair.committed, plan.records)
+        for pair in pairs:
+            records = plans[pair.partition].records
+            self.world.note(self.instance, "committed", pair.committed, records)
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
         why = str(error) if error.failure is None else error.failure.name

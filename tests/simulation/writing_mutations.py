@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from halfbridge.checker.loop import barriers
-from halfbridge.checker.loop.blame import Blame
+from halfbridge.checker.loop.blame import Blame, SendSize
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.pair import BodyReader
@@ -84,11 +84,13 @@ def _discard_broken(self: TransactionalProducers) -> None:
     self._transactors = [*usable]
 
 
-def _write_with_any_batch(
-    self: TransactionalProducers, records: Iterable[Outgoing]
+def _write_with_any_size(
+    self: TransactionalProducers, records: Iterable[Outgoing], send_size: SendSize, stall_s: float
 ) -> Mapping[int, int]:
     transactor = self._transactors[self._turn]
-    return (self._replace(self._turn) if transactor.must_be_replaced else transactor).write(records)
+    if transactor.must_be_replaced:
+        transactor = self._replace(self._turn, send_size)
+    return transactor.write(records, stall_s)
 
 
 def _is_usable(transactor: Transactor) -> bool:
@@ -188,7 +190,7 @@ WRITING = (
         300,
         (
             (TransactionalProducers, "discard", _discard_broken),
-            (TransactionalProducers, "write", _write_with_any_batch),
+            (TransactionalProducers, "write", _write_with_any_size),
         ),
         begin=15,
     ),

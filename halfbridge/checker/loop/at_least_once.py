@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import (
+    STALL_S,
     BatchWriter,
     DeliveryReports,
     Transactor,
@@ -126,13 +127,14 @@ class AtLeastOnce:
         transactional_id: str,
         *,
         ports: Ports,
-        batch: SendSize = SendSize.USUAL,
+        send_size: SendSize = SendSize.USUAL,
     ) -> None:
-        self._config, self._id, self._ports, self.batch = config, transactional_id, ports, batch
+        self._config, self._id, self._ports = config, transactional_id, ports
+        self.send_size = send_size
         self._own = frozenset((config.names.half, config.names.op, config.names.dead))
         self._kafka_txns_left = FIRST_KAFKA_TXNS
         self._transactor = self._new_transactor()
-        self._plain = PlainOutlet(config, ports=ports, batch=batch)
+        self._plain = PlainOutlet(config, ports=ports, send_size=send_size)
         self._is_plain = False
 
     def start(self, timeout_s: float | None = None) -> None:
@@ -140,20 +142,11 @@ class AtLeastOnce:
         self._transactor.start(timeout_s)
 
     @property
-    def stall_s(self) -> float:
-        """As `BatchWriter.stall_s`."""
-        return self._transactor.stall_s
-
-    @stall_s.setter
-    def stall_s(self, stall_s: float) -> None:
-        self._transactor.stall_s = self._plain.stall_s = stall_s
-
-    @property
     def transactional_id(self) -> str:
         """The transactional id."""
         return self._id
 
-    def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
+    def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
         """Hand `records` over, in order, in a kafka_txn if they need one.
 
         Returns and raises: as `Transactor.write`.
@@ -161,17 +154,15 @@ class AtLeastOnce:
         batch = [*records]
         self._is_plain = self._may_be_plain(batch)
         if self._is_plain:
-            self._plain.write(batch)
+            self._plain.write(batch, stall_s)
             return {}
         if batch:
             self._kafka_txns_left = max(0, self._kafka_txns_left - 1)
         if self._transactor.must_be_replaced:
-            stall_s = self.stall_s
             self._transactor.close()
             self._transactor = self._new_transactor()
-            self._transactor.stall_s = stall_s
             self._transactor.start()
-        return self._transactor.write(batch)
+        return self._transactor.write(batch, stall_s)
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
         """Commit `offsets` once the written records are proven.
@@ -207,13 +198,13 @@ class AtLeastOnce:
     def _may_be_plain(self, batch: Sequence[Outgoing]) -> bool:
         if not batch:
             return True
-        if self._kafka_txns_left or self.batch is not SendSize.USUAL:
+        if self._kafka_txns_left or self.send_size is not SendSize.USUAL:
             return False
         own = self._own
         return not any(record.topic in own for record in batch)
 
     def _new_transactor(self) -> Transactor:
-        return Transactor(self._config, self._id, ports=self._ports, batch=self.batch)
+        return Transactor(self._config, self._id, ports=self._ports, send_size=self.send_size)
 
 
 class PlainOutlet(BatchWriter[Writer]):
@@ -232,12 +223,12 @@ class PlainOutlet(BatchWriter[Writer]):
     """
 
     def __init__(
-        self, config: CheckerConfig, *, ports: Ports, batch: SendSize = SendSize.USUAL
+        self, config: CheckerConfig, *, ports: Ports, send_size: SendSize = SendSize.USUAL
     ) -> None:
         reports = DeliveryReports()
         writer = ports.kafka.writer(
             {
-                **shared_properties(config, reports, batch),
+                **shared_properties(config, reports, send_size),
                 "enable.idempotence": True,
                 "enable.gapless.guarantee": True,
                 "message.timeout.ms": _NEVER_MS,
@@ -246,13 +237,14 @@ class PlainOutlet(BatchWriter[Writer]):
         super().__init__(writer, reports, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
         self._first_writes = FirstWrites(writer)
 
-    def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
+    def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
         """Hand `records` over, in order; there are no copies among them.
 
         Raises:
             KafkaTxnFailedError: the client takes no more records.
         """
         self._reports.begin()
+        self._stall_s = stall_s
         try:
             is_first = True
             for piece in self._first_writes.pieces([*records]):

@@ -15,7 +15,7 @@ from halfbridge.checker.loop.publish import bytes_alone
 from halfbridge.serde.limits import STUB_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from halfbridge.checker.core.plan import Delivery, Plan
     from halfbridge.checker.loop.clients import Questions
@@ -53,7 +53,7 @@ class Blame:
         limit_max: Records in a batch while nothing is refused.
 
     Attributes:
-        batch: How much the client may send to a partition at once.
+        send_size: How much the client may send to a partition at once.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Blame:
         limit_max: int,
     ) -> None:
         self._limits: dict[int, int] = {}
-        self.batch = SendSize.USUAL
+        self.send_size = SendSize.USUAL
         self._limit_max = limit_max
         self._names = names
         self._routes = routes
@@ -79,10 +79,15 @@ class Blame:
         """Return the most records of a pair's next batch."""
         return self._limits.get(partition, self._limit_max)
 
-    def watched(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
-        """Return `records`, those of the next kafka_txn; in ONE_RECORD mode, sizes are noted."""
+    def watch(self, records: Iterable[Outgoing]) -> None:
+        """Note the largest record of each topic of the next kafka_txn if each is sent alone."""
         self._largest = {}
-        return records if self.batch is not SendSize.ONE_RECORD else self._measured(records)
+        largest = self._largest
+        if self.send_size is not SendSize.ONE_RECORD:
+            return
+        for record in records:
+            size_bytes = bytes_alone(record.key, record.value, record.headers)
+            largest[record.topic] = max(size_bytes, largest.get(record.topic, 0))
 
     def succeeded(self, plans: Mapping[int, Plan]) -> None:
         """Record that `plans` were committed: pairs that delivered get a larger next batch.
@@ -109,9 +114,9 @@ class Blame:
         Raises:
             InputLostError: no broker answered; try again.
         """
-        if error.is_vague and self.batch is not SendSize.ONE_RECORD:
+        if error.is_vague and self.send_size is not SendSize.ONE_RECORD:
             # Of a record that is sent alone, the client tells the broker's reason.
-            self.batch, self._doubtful = SendSize.ONE_RECORD, DOUBTFUL_MAX
+            self.send_size, self._doubtful = SendSize.ONE_RECORD, DOUBTFUL_MAX
             return
         self._end_doubt()
         if not error.untimely:
@@ -133,7 +138,7 @@ class Blame:
         if len(suspects) == 1 and (error.topic or _is_alone(suspects[0], plans.values())):
             self._routes.refuse(suspects[0], str(error))
             if error.too_large:
-                self.batch = SendSize.USUAL  # the cause is found: this record was too large
+                self.send_size = SendSize.USUAL  # the cause is found: this record was too large
             return
         for partition, plan in plans.items():
             if any(not error.topic or _goes_to(one, error.topic) for one in plan.deliveries):
@@ -141,14 +146,7 @@ class Blame:
 
     def _end_doubt(self) -> None:
         if self._doubtful:
-            self.batch, self._doubtful = SendSize.USUAL, 0
-
-    def _measured(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
-        largest = self._largest
-        for record in records:
-            size_bytes = bytes_alone(record.key, record.value, record.headers)
-            largest[record.topic] = max(size_bytes, largest.get(record.topic, 0))
-            yield record
+            self.send_size, self._doubtful = SendSize.USUAL, 0
 
     def _takes_less(self, topic: str, now_ms: int) -> bool:
         """Change one thing about the next batch of a refused size; tell whether that may help.
@@ -156,13 +154,15 @@ class Blame:
         The client sends less at once: 32 KiB, then one record. Once one record alone was refused,
         the topic's limit is learned from it, and the client sends as much as before.
         """
-        if self.batch is not SendSize.ONE_RECORD:
+        if self.send_size is not SendSize.ONE_RECORD:
             # Perhaps no single record is too large, but several records that were sent at once.
-            self.batch = SendSize.SMALL if self.batch is SendSize.USUAL else SendSize.ONE_RECORD
+            self.send_size = (
+                SendSize.SMALL if self.send_size is SendSize.USUAL else SendSize.ONE_RECORD
+            )
             return True
         if not self._learn(topic, now_ms):
             return False
-        self.batch = SendSize.USUAL  # the cause is found: a record was too large
+        self.send_size = SendSize.USUAL  # the cause is found: a record was too large
         return True
 
     def _learn(self, topic: str, now_ms: int) -> bool:

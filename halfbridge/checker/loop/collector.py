@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.loop.pair import in_turn, restore_plan
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.intake import Input
     from halfbridge.checker.loop.pair import BodyReader, Pair
     from halfbridge.checker.loop.producers import TransactionalProducers
-    from halfbridge.checker.loop.publish import TimestampSource
+    from halfbridge.checker.loop.publish import PlanRecords, TimestampSource
     from halfbridge.checker.loop.report import Reporter
     from halfbridge.checker.loop.topic_watch import TopicWatch
     from halfbridge.checker.metrics import Metrics
@@ -32,11 +33,26 @@ IDLE_COMMIT_S = 0.5
 IDLE_PLAN_S = 0.05
 
 
-class Work(NamedTuple):
-    """The plan to write for one pair."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The pairs of one kafka_txn, each of which holds its plan until the commit.
 
-    pair: Pair
-    plan: Plan
+    Attributes:
+        pairs: The pairs.
+        records: Partition -> what was written for its plan; empty before `KafkaTxns.write`.
+        progress: Partition -> the progress that is committed with its plan; empty before.
+        began: When the kafka_txn began, monotonic seconds.
+    """
+
+    pairs: Sequence[Pair] = ()
+    records: Mapping[int, PlanRecords] = field(default_factory=dict)
+    progress: Mapping[int, Progress] = field(default_factory=dict)
+    began: float = 0.0
+
+    @property
+    def plans(self) -> dict[int, Plan]:
+        """Partition -> the plan that its pair holds."""
+        return {pair.partition: pair.held for pair in self.pairs if pair.held is not None}
 
 
 class Collector:
@@ -51,7 +67,7 @@ class Collector:
         self._reporter = reporter
         self._last = -1  # the pair whose turn was last
 
-    def collect(self, pairs: Mapping[int, Pair], now: float) -> list[Work]:
+    def collect(self, pairs: Mapping[int, Pair], now: float) -> Batch:
         """Return the next batch; only its last transaction may exceed the limits.
 
         Deliveries whose real topic is missing, or whose partition is away, are in none.
@@ -63,7 +79,7 @@ class Collector:
             InputLostError: topics must be looked up, and no broker answered.
         """
         self._topics.find_dead_topic(now)
-        batch: list[Work] = []
+        batch: list[Pair] = []
         left, left_bytes = self._config.batch_records_max, self._config.batch_bytes_max
         for pair in in_turn(pairs, self._last):
             if pair.held is None and not self._may_have_work(pair, now):
@@ -77,11 +93,11 @@ class Collector:
                 continue
             left -= max(plan.records, 1)
             left_bytes -= plan.size_bytes
-            batch.append(Work(pair, plan))
+            batch.append(pair)
             self._last = pair.partition
             if goes_alone:
                 break
-        return batch
+        return Batch(batch)
 
     def _may_have_work(self, pair: Pair, now: float) -> bool:
         is_new = self._topics.refreshes != pair.retried_by
@@ -109,7 +125,7 @@ class Collector:
                 pair.found_idle(now)
                 return None
         if plan is not pair.held:
-            pair.held, pair.held_since = plan, now
+            pair.held = plan
         return plan
 
 
@@ -125,8 +141,8 @@ def _must_move(pair: Pair, now: float) -> bool:
 BACKGROUND_RECORDS = 500
 
 
-class WorkAtHand:
-    """Writes one kafka_txn after the other, and tells the pairs about commits.
+class KafkaTxns:
+    """Writes the kafka_txns of the loop, and records in the pairs which are committed.
 
     Args:
         names: Names of the installation's topics.
@@ -158,54 +174,60 @@ class WorkAtHand:
         self._timestamps = timestamps
         self._reporter = reporter
         self._metrics = metrics
-        self._progress: dict[int, Progress] = {}
-        self._began = 0.0
 
-    def write(self, work: Sequence[Work], now: float) -> bool:
-        """Write the plans of `work` and begin the commit; tell whether the commit is under way.
+    def write(self, batch: Batch, now: float, stall_s: float) -> Batch:
+        """Write the plans of a batch and begin the commit; a large one goes on in the background.
 
         Args:
-            work: Pairs and their plans; the plans get their bodies back.
+            batch: Pairs with their plans; the plans get their bodies back.
             now: Monotonic seconds.
+            stall_s: The longest time without any acknowledgement, seconds.
 
         Returns:
-            True: the commit runs in the background. False: the commit is acknowledged.
+            The batch with its records and its progress, for `committed`.
 
         Raises:
             KafkaTxnFailedError: The kafka_txn failed, or its outcome is unknown.
             InputLostError: A body cannot be read again.
         """
-        self._began = now
-        for pair, plan in work:
-            restore_plan(plan, partial(self._bodies.read, pair.partition))
-        records = chain.from_iterable(
-            pair.publisher.records(plan, self._timestamps.ms(now_ms, pair.latest_ms), now_ms)
-            for pair, plan in work
-            for now_ms in (pair.now_ms(now),)
-        )
-        in_background = sum(plan.records for _, plan in work) >= BACKGROUND_RECORDS
-        self._producers.batch = self._blame.batch
-        copies_end = self._producers.write(self._blame.watched(records))
-        self._progress = {
-            pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))
-            for pair, _ in work
+        plans = batch.plans
+        for number, plan in plans.items():
+            restore_plan(plan, partial(self._bodies.read, number))
+        made = {
+            each.partition: self._made(each, plans[each.partition], now) for each in batch.pairs
         }
-        offsets = [*self._offsets()]
-        self._producers.commit(offsets, self._intake.membership, in_background=in_background)
-        return in_background
+        records = [*chain.from_iterable(each.records for each in made.values())]
+        self._blame.watch(records)
+        copies_end = self._producers.write(records, self._blame.send_size, stall_s)
+        progress = {
+            pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))
+            for pair in batch.pairs
+        }
+        self._producers.commit(
+            [*self._offsets(progress)],
+            self._intake.membership,
+            in_background=sum(plan.records for plan in plans.values()) >= BACKGROUND_RECORDS,
+        )
+        return Batch(batch.pairs, made, progress, now)
 
-    def stands(self, work: Sequence[Work], now: float) -> None:
-        """Record in pairs, log and metrics that the kafka_txn of `work` is committed."""
-        for pair, plan in work:
+    def committed(self, batch: Batch, now: float) -> None:
+        """Record in pairs, log and metrics that the kafka_txn of a batch is committed."""
+        plans = batch.plans
+        for pair in batch.pairs:
+            number = pair.partition
             pair.held = None
-            pair.committed, pair.committed_at = self._progress[pair.partition], now
+            pair.committed, pair.committed_at = batch.progress[number], now
             pair.ledger.committed(pair.committed)
-            publisher = pair.publisher
-            self._reporter.written(plan, pair, refused=publisher.refused, stubs=publisher.stubs)
-        self._metrics.kafka_txn_s(now - self._began)
+            made = batch.records[number]
+            self._reporter.written(plans[number], pair, refused=made.refused, stubs=made.stubs)
+        self._metrics.kafka_txn_s(now - batch.began)
 
-    def _offsets(self) -> Iterator[tuple[str, int, int, str]]:
+    def _made(self, pair: Pair, plan: Plan, now: float) -> PlanRecords:
+        now_ms = pair.now_ms(now)
+        return pair.publisher.records(plan, self._timestamps.ms(now_ms, pair.latest_ms), now_ms)
+
+    def _offsets(self, progress: Mapping[int, Progress]) -> Iterator[tuple[str, int, int, str]]:
         """Yield the offsets that belong to the kafka_txn."""
-        for number, progress in self._progress.items():
-            yield self._names.half, number, progress.half, ""
-            yield self._names.op, number, progress.op, progress.metadata()
+        for number, each in progress.items():
+            yield self._names.half, number, each.half, ""
+            yield self._names.op, number, each.op, each.metadata()

@@ -45,6 +45,27 @@ _FENCED = MEMBER_FENCED | PRODUCER_FENCED
 # What a kafka_txn fails with where a record is invalid for another reason than its time.
 _OF_INVALID_RECORDS = frozenset((Code.INVALID_RECORD, Code.STATE))
 AnyWriter = TypeVar("AnyWriter", bound="Writer")
+# How long after its time-out a call may still return.
+HANG_GRACE_S = 1.0
+# 200 times the records of a batch as configured (batch_records_max 5,000), so the queue is not what
+# limits a batch. A full queue is waited for (`_make_room`).
+_QUEUE_RECORDS_MAX = 1_000_000
+# How long a full queue is waited for at a time: a batch's acknowledgements come within
+# milliseconds, and the time-out is looked at in between.
+_ROOM_S = 0.05
+# The largest value that the client library takes: the broker checks sizes, by each topic's limit.
+MESSAGE_BYTES_MAX = 1_000_000_000
+# A sixth of the client library's default: the daemon has looked the topic up before.
+_MISSING_MS_MAX = 5_000
+# Of many partitions an error names so many.
+SHOWN_MAX = 5
+# How late a refused record is noticed while other records wait or are handed over.
+FLUSH_S = 0.1
+# A batch of which no record was acknowledged for this time fails: one of its partitions is away,
+# and all pairs of the worker wait behind it. The broker of a real disk answers within a second.
+STALL_S = 5.0
+# The same while a partition is tried that was away a moment ago.
+TRY_S = 1.5
 
 
 class BatchWriter(Generic[AnyWriter]):
@@ -57,7 +78,6 @@ class BatchWriter(Generic[AnyWriter]):
         clock: The clock.
 
     Attributes:
-        stall_s: The longest time without any acknowledgement, seconds.
         names_places: Whether a partition that does not acknowledge is to blame for it. If it is
             not, the producer's last kafka_txn may not have ended yet: then brokers take no record
             of the next one, for any partition.
@@ -71,7 +91,7 @@ class BatchWriter(Generic[AnyWriter]):
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._sending_since: float | None = None
-        self.stall_s = STALL_S
+        self._stall_s = STALL_S
         self.names_places = True
 
     @property
@@ -112,7 +132,7 @@ class BatchWriter(Generic[AnyWriter]):
                 break  # records in the queue behind a refused record are never sent
             now = self._clock.monotonic()
             moved, before = (moved if left == before else now), left
-            if now - moved > self.stall_s or now - began > self._timeout_s:
+            if now - moved > self._stall_s or now - began > self._timeout_s:
                 raise self._stalled(left)
         refused = self._reports.refused
         if refused is not None and refused[0] is INFERRED:
@@ -182,7 +202,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         config: The daemon's settings.
         transactional_id: The transactional id.
         ports: Kafka and the clock are used.
-        batch: How much is sent to a partition at once; also an attribute.
+        send_size: How much is sent to a partition at once; also an attribute.
         transactional_id: Also an attribute.
     """
 
@@ -192,12 +212,12 @@ class Transactor(BatchWriter[TransactionalWriter]):
         transactional_id: str,
         *,
         ports: Ports,
-        batch: SendSize = SendSize.USUAL,
+        send_size: SendSize = SendSize.USUAL,
     ) -> None:
         reports = DeliveryReports()
         writer = ports.kafka.transactional_writer(
             {
-                **shared_properties(config, reports, batch),
+                **shared_properties(config, reports, send_size),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": config.kafka_txn_timeout_ms,
             },
@@ -205,7 +225,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         )
         super().__init__(writer, reports, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
         self.transactional_id = transactional_id
-        self.batch = batch
+        self.send_size = send_size
 
     def start(self, timeout_s: float | None = None) -> None:
         """Take over the transactional id, which aborts an open kafka_txn of a dead predecessor.
@@ -223,11 +243,12 @@ class Transactor(BatchWriter[TransactionalWriter]):
         self._writer.poll(0)
         self._reports.must_be_replaced = False  # earlier trouble does not affect the new epoch
 
-    def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
+    def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
         """Begin a kafka_txn and hand `records` over, in order.
 
         Args:
             records: The records to write.
+            stall_s: The longest time without any acknowledgement, for `commit` too.
 
         Returns:
             Half partition -> highest offset of a copy plus one; a rebuild must read that far.
@@ -236,6 +257,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
             KafkaTxnFailedError: the kafka_txn failed.
         """
         self._reports.begin()
+        self._stall_s = stall_s
         try:
             self._writer.begin()
             if self._produce(records):
@@ -328,29 +350,8 @@ class Transactor(BatchWriter[TransactionalWriter]):
         )
 
 
-# How long after its time-out a call may still return.
-HANG_GRACE_S = 1.0
-# 200 times the records of a batch as configured (batch_records_max 5,000), so the queue is not what
-# limits a batch. A full queue is waited for (`_make_room`).
-_QUEUE_RECORDS_MAX = 1_000_000
-# How long a full queue is waited for at a time: a batch's acknowledgements come within
-# milliseconds, and the time-out is looked at in between.
-_ROOM_S = 0.05
-# The largest value that the client library takes: the broker checks sizes, by each topic's limit.
-MESSAGE_BYTES_MAX = 1_000_000_000
-# A sixth of the client library's default: the daemon has looked the topic up before.
-_MISSING_MS_MAX = 5_000
-# Of many partitions an error names so many.
-SHOWN_MAX = 5
-# How late a refused record is noticed while other records wait or are handed over.
-FLUSH_S = 0.1
-# A batch of which no record was acknowledged for this time fails: one of its partitions is away,
-# and all pairs of the worker wait behind it. The broker of a real disk answers within a second.
-STALL_S = 5.0
-# The same while a partition is tried that was away a moment ago.
-TRY_S = 1.5
 # Small batches pass most topics' limits. ONE_RECORD sends each record alone.
-_BATCHES: dict[SendSize, dict[str, int]] = {
+_SEND_SIZES: dict[SendSize, dict[str, int]] = {
     SendSize.USUAL: {},
     SendSize.SMALL: {"batch.size": 32 * 1024},
     SendSize.ONE_RECORD: {"batch.num.messages": 1},
@@ -358,7 +359,7 @@ _BATCHES: dict[SendSize, dict[str, int]] = {
 
 
 def shared_properties(
-    config: CheckerConfig, reports: DeliveryReports, batch: SendSize
+    config: CheckerConfig, reports: DeliveryReports, send_size: SendSize
 ) -> dict[str, Any]:
     """Return the properties of a producer that writes whole batches."""
     return {
@@ -372,7 +373,7 @@ def shared_properties(
         "linger.ms": 0,
         # A topic that is missing nevertheless was deleted, and is not worth the default of 30 s.
         "topic.metadata.propagation.max.ms": _MISSING_MS_MAX,
-        **_BATCHES[batch],
+        **_SEND_SIZES[send_size],
     }
 
 

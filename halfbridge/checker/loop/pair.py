@@ -56,8 +56,7 @@ class Pair:
     """The ledger of a partition pair, its clock, and the plan that waits to be written.
 
     Attributes:
-        held: A plan that was taken from the ledger and is not written yet.
-        held_since: When the held plan was taken, monotonic seconds.
+        held: The plan that was taken from the ledger and is not committed yet; the only reference.
         topics_read: Real topics of the half messages that were read since the caller cleared it.
         retried_by: `TopicWatch.refreshes` when the last plan was made: deferred deliveries are
             retried after a further refresh.
@@ -87,7 +86,6 @@ class Pair:
         self.ledger = Ledger(settings, committed)
         self.publisher = publisher
         self.held: Plan | None = None
-        self.held_since = began
         self.topics_read: set[str] = set()
         self.retried_by = -1
         self.began_from = committed

@@ -49,10 +49,6 @@ class TransactionalProducers:
     Commits run in a thread of their own, because sending offsets can block without limit if a
     broker disconnects during the call (librdkafka #5456). Such a call is left behind with its
     producer; a new producer of the same id fences it.
-
-    Attributes:
-        batch: See `Transactor`; a producer with another one is replaced before its next batch.
-        stall_s: See `BatchWriter`.
     """
 
     def __init__(
@@ -67,8 +63,6 @@ class TransactionalProducers:
         self._metrics = metrics
         self._ports = ports
         self._transactors: list[Transactor | AtLeastOnce] = []
-        self.batch = SendSize.USUAL
-        self.stall_s = STALL_S
         self._were_ready = False
         self._turn = 0
         self._under_way: Call | None = None
@@ -80,19 +74,33 @@ class TransactionalProducers:
         """Whether all producers exist."""
         return len(self._transactors) == self._config.transactional_producers
 
-    def start(self) -> None:
+    def start(self, send_size: SendSize = SendSize.USUAL) -> None:
         """Make the missing producers.
+
+        Args:
+            send_size: How much they send to a partition at once.
 
         Raises:
             KafkaTxnFailedError: not possible now; try again.
         """
         while not self.are_ready:
-            self._transactors.append(self._new())
+            self._transactors.append(self._new(send_size))
         self._ids.fence(self._fence, self._in_use)
         self._were_ready = True
 
-    def write(self, records: Iterable[Outgoing]) -> Mapping[int, int]:
+    def write(
+        self,
+        records: Iterable[Outgoing],
+        send_size: SendSize = SendSize.USUAL,
+        stall_s: float = STALL_S,
+    ) -> Mapping[int, int]:
         """Begin a kafka_txn and write `records`, in order; `commit` ends it.
+
+        Args:
+            records: The records to write.
+            send_size: How much is sent to a partition at once. A producer with another size is
+                replaced first.
+            stall_s: The longest time without any acknowledgement, for `commit` too, seconds.
 
         Returns:
             Half partition -> highest offset of a copy plus one; all copies are acknowledged.
@@ -101,10 +109,9 @@ class TransactionalProducers:
             KafkaTxnFailedError: the kafka_txn failed.
         """
         transactor = self._transactors[self._turn]
-        if transactor.must_be_replaced or transactor.batch is not self.batch:
-            transactor = self._replace(self._turn)
-        transactor.stall_s = self.stall_s
-        return transactor.write(records)
+        if transactor.must_be_replaced or transactor.send_size is not send_size:
+            transactor = self._replace(self._turn, send_size)
+        return transactor.write(records, stall_s)
 
     def commit(
         self,
@@ -193,13 +200,13 @@ class TransactionalProducers:
         self._metrics.producer_replaced()
         raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
 
-    def _new(self) -> Transactor | AtLeastOnce:
+    def _new(self, send_size: SendSize) -> Transactor | AtLeastOnce:
         """Return a producer of the first transactional id that is free.
 
         Raises:
             KafkaTxnFailedError: none is free, or brokers do not answer.
         """
-        return self._ids.started(self._started, self._in_use)
+        return self._ids.started(lambda name: self._started(name, send_size), self._in_use)
 
     @property
     def _in_use(self) -> set[str]:
@@ -212,11 +219,11 @@ class TransactionalProducers:
         finally:
             spare.close()
 
-    def _started(self, name: str) -> Transactor | AtLeastOnce:
+    def _started(self, name: str, send_size: SendSize) -> Transactor | AtLeastOnce:
         is_exact = self._config.delivery == Delivery.EXACTLY_ONCE
         outlet = Transactor if is_exact else AtLeastOnce
         try:
-            transactor = outlet(self._config, name, ports=self._ports, batch=self.batch)
+            transactor = outlet(self._config, name, ports=self._ports, send_size=send_size)
         except ConfigError as error:
             if not self._were_ready:
                 raise
@@ -229,11 +236,11 @@ class TransactionalProducers:
             raise
         return transactor
 
-    def _replace(self, turn: int) -> Transactor | AtLeastOnce:
+    def _replace(self, turn: int, send_size: SendSize) -> Transactor | AtLeastOnce:
         self._metrics.producer_replaced()
         old = self._transactors.pop(turn)
         old.close()
-        self._transactors.insert(turn, self._new())
+        self._transactors.insert(turn, self._new(send_size))
         return self._transactors[turn]
 
     def _new_thread(self) -> SideThread:

@@ -29,7 +29,7 @@ from halfbridge.serde.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.loop.routes import Routes
@@ -54,6 +54,21 @@ class Outgoing(NamedTuple):
     headers: names.Headers
     timestamp_ms: int
     is_copy: bool = False
+    is_stub: bool = False
+
+
+class PlanRecords(NamedTuple):
+    """The records of a plan, and what the plan itself does not tell about them.
+
+    Attributes:
+        records: In order: deliveries, dead letters, copies, discards.
+        refused: Messages of deliveries that became dead letters, without their bodies.
+        stubs: Number of dead letters that only refer to their records.
+    """
+
+    records: list[Outgoing]
+    refused: list[DeadHalf]
+    stubs: int
 
 
 class Publisher:
@@ -65,10 +80,6 @@ class Publisher:
         routes: Where deliveries go, and which are refused.
         sizes: The size limits of topics.
         signer: Signs copies and discards; None: they are written without signatures.
-
-    Attributes:
-        refused: Messages of the plan at hand that became dead letters here, without their bodies.
-        stubs: Dead letters of the plan at hand that only refer to their records.
     """
 
     def __init__(
@@ -84,13 +95,9 @@ class Publisher:
         self._partition = partition
         self._routes = routes
         self._sizes = sizes
-        self.refused: list[DeadHalf] = []
-        self.stubs = 0
 
-    def records(
-        self, plan: Plan, now_ms: int, partition_ms: int | None = None
-    ) -> Iterator[Outgoing]:
-        """Yield the records of `plan`, in order: deliveries, dead letters, copies, discards.
+    def records(self, plan: Plan, now_ms: int, partition_ms: int | None = None) -> PlanRecords:
+        """Return the records of `plan`.
 
         Args:
             plan: What to write.
@@ -103,21 +110,25 @@ class Publisher:
                 and nothing lost: a copy without a signature would not be believed.
         """
         signed_ms = now_ms if partition_ms is None else partition_ms
-        self.refused, self.stubs = [], 0
+        records: list[Outgoing] = []
+        refused: list[DeadHalf] = []
         for delivery in plan.deliveries:
-            refused = self._routes.refusal(delivery) or self._too_large(delivery)
-            if refused:
-                yield from self._undeliverable(delivery, refused, now_ms)
+            why = self._routes.refusal(delivery) or self._too_large(delivery)
+            if why:
+                undeliverable = _undeliverable(delivery, why)
+                refused += undeliverable
+                records += [self._dead_half(dead, now_ms) for dead in undeliverable]
             else:
-                yield from self._deliver(delivery, now_ms)
-        for dead in plan.dead:
-            yield self._dead_half(dead, now_ms)
-        for junk in plan.junk:
-            yield self._dead_junk(junk, now_ms)
-        for put_back in plan.put_backs:
-            yield self._put_back(put_back, now_ms, signed_ms)
-        for op in plan.discards:
-            yield self._discard(op, now_ms, signed_ms)
+                records += [self._real_record(half, now_ms) for half in delivery.messages]
+        records += [self._dead_half(dead, now_ms) for dead in plan.dead]
+        records += [self._dead_junk(junk, now_ms) for junk in plan.junk]
+        records += [self._put_back(put_back, now_ms, signed_ms) for put_back in plan.put_backs]
+        records += [self._discard(op, now_ms, signed_ms) for op in plan.discards]
+        return PlanRecords(
+            records,
+            [replace(dead, half=dead.half._replace(body=None)) for dead in refused],
+            sum(record.is_stub for record in records),
+        )
 
     def check(self, check: Check, now_ms: int) -> Outgoing:
         """Return the request of a check."""
@@ -146,10 +157,6 @@ class Publisher:
             [*(body.headers() or ()), (names.CHECK, CHECK_REQUEST.encode(request))],
             now_ms,
         )
-
-    def _deliver(self, delivery: Delivery, now_ms: int) -> Iterator[Outgoing]:
-        for half in delivery.messages:
-            yield self._real_record(half, now_ms)
 
     def _real_record(self, half: HalfRead, now_ms: int) -> Outgoing:
         body: Any = half.body
@@ -182,20 +189,6 @@ class Publisher:
                 index = half.metadata.message_index
                 return f"message {index} of {size_bytes} bytes; topic {topic} takes {limit}"
         return ""
-
-    def _undeliverable(self, delivery: Delivery, refused: str, now_ms: int) -> Iterator[Outgoing]:
-        for half in delivery.messages:
-            dead = DeadHalf(
-                half,
-                DeadReason.UNDELIVERABLE,
-                refused,
-                delivery.check_times,
-                delivery.op_offset,
-                delivery.op_append_ms,
-                DeadDecision.COMMIT,
-            )
-            self.refused.append(replace(dead, half=half._replace(body=None)))
-            yield self._dead_half(dead, now_ms)
 
     def _dead_half(self, dead: DeadHalf, now_ms: int) -> Outgoing:
         letter = DeadLetter(
@@ -239,13 +232,12 @@ class Publisher:
 
     def _stub(self, letter: DeadLetter, metadata: HalfMetadata | None, now_ms: int) -> Outgoing:
         """Return a dead letter that refers to its record, with RMQ_HALF if that could be read."""
-        self.stubs += 1
         headers: names.Headers = []
         if metadata is not None:
             headers.append((names.HALF, HALF_METADATA.encode(metadata)))
         headers.append((names.DEAD, DEAD_LETTER.encode(letter._replace(is_stub=True))))
         at = self._routes.any_partition(self._topics.dead, None)
-        return Outgoing(self._topics.dead, at, None, None, headers, now_ms)
+        return Outgoing(self._topics.dead, at, None, None, headers, now_ms, is_stub=True)
 
     def _put_back(self, put_back: PutBack, now_ms: int, signed_ms: int) -> Outgoing:
         body: Any = put_back.half.body
@@ -278,6 +270,21 @@ class Publisher:
             except NoSigningKeyError as error:
                 raise KafkaTxnFailedError(str(error)) from error
         return Outgoing(self._topics.op, self._partition, key, value, headers, now_ms)
+
+
+def _undeliverable(delivery: Delivery, why: str) -> list[DeadHalf]:
+    return [
+        DeadHalf(
+            half,
+            DeadReason.UNDELIVERABLE,
+            why,
+            delivery.check_times,
+            delivery.op_offset,
+            delivery.op_append_ms,
+            DeadDecision.COMMIT,
+        )
+        for half in delivery.messages
+    ]
 
 
 # A batch of one record in format v2 (KIP-98): 61 bytes for the batch, at most 5 for the record's

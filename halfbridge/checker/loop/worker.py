@@ -16,7 +16,7 @@ from halfbridge.checker.loop.assignment import Assignment, known_limits, ledger_
 from halfbridge.checker.loop.barriers import Barriers
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.clients import QUESTION_S, Questions
-from halfbridge.checker.loop.collector import Collector, WorkAtHand
+from halfbridge.checker.loop.collector import Batch, Collector, KafkaTxns
 from halfbridge.checker.loop.failures import FailureCount, InputLostError, KafkaTxnFailedError
 from halfbridge.checker.loop.health import HealthReport
 from halfbridge.checker.loop.intake import Input
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
-    from halfbridge.checker.loop.collector import Work
     from halfbridge.checker.loop.intake import FirstReads
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.metrics import Metrics
@@ -87,7 +86,7 @@ class Worker:
         self._failures = FailureCount(status)
         self._timestamps = TimestampSource()
         self._gauges_at = 0.0
-        self._work: list[Work] = []
+        self._batch = Batch()
         self._producers = TransactionalProducers(
             config, ids.transactional_id_prefix, status.metrics, ports=ports
         )
@@ -105,7 +104,7 @@ class Worker:
         self._blame = Blame(
             config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
         )
-        self._at_hand = WorkAtHand(
+        self._kafka_txns = KafkaTxns(
             config.names,
             self._producers,
             intake=self._input,
@@ -194,7 +193,7 @@ class Worker:
         if not self._producers.are_ready:
             # This finds out sooner than a producer that brokers are down.
             self._topics.refresh(self._monotonic())
-            self._producers.start()
+            self._producers.start(self._blame.send_size)
         messages = self._fetch()
         now = self._monotonic()
         if self._input.changed:
@@ -210,8 +209,8 @@ class Worker:
             if not self._producers.is_done():
                 return
             self._committed()
-        self._work = self._collector.collect(self._assignment.pairs, now)
-        if self._work:
+        self._batch = self._collector.collect(self._assignment.pairs, now)
+        if self._batch.pairs:
             self._transact(now)
 
     def _restart(self, now: float) -> None:
@@ -251,7 +250,7 @@ class Worker:
 
     def _housekeeping(self, now: float) -> None:
         """Do the work of each turn, and the periodic work that is due."""
-        self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
+        self._assignment.keep_bodies({pair.partition for pair in self._batch.pairs})
         self._assignment.announce(now)
         self._assignment.poll_waiting(now)
         self._topics.refresh_if_due(now)
@@ -267,23 +266,24 @@ class Worker:
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
-        self._producers.stall_s = TRY_S if self._topics.is_trying(now) else STALL_S
-        if not self._at_hand.write(self._work, now):
+        stall_s = TRY_S if self._topics.is_trying(now) else STALL_S
+        self._batch = self._kafka_txns.write(self._batch, now, stall_s)
+        if not self._producers.is_under_way:
             self._committed()
 
     def _committed(self) -> None:
-        """Record that the present work is committed."""
-        self._at_hand.stands(self._work, self._monotonic())
-        for pair, _ in self._work:
+        """Record that the present batch is committed."""
+        batch, plans, self._batch = self._batch, self._batch.plans, Batch()
+        self._kafka_txns.committed(batch, self._monotonic())
+        for pair in batch.pairs:
             self._assignment.pause_or_resume(pair)
-        self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
-        self._work = []
+        self._blame.succeeded(plans)
         self._failures.committed()
 
     # --- start, failure, end ---------------------------------------------------------------
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
-        self._failures.kafka_txn_failed(pair.partition for pair, _ in self._work)
+        self._failures.kafka_txn_failed(pair.partition for pair in self._batch.pairs)
         self._status.metrics.kafka_txn_failed()
         self._topics.forget()  # a topic may have changed
         if error.untimely:
@@ -292,9 +292,7 @@ class Worker:
             self._routes.blame(place, TOOK_NOTHING, int(self._monotonic() * 1000))
         if error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
-                plans = {pair.partition: plan for pair, plan in self._work}
-                self._blame.failed(error, plans, int(self._monotonic() * 1000))
-            self._producers.batch = self._blame.batch
+                self._blame.failed(error, self._batch.plans, int(self._monotonic() * 1000))
         if error.fenced:
             self._wait_for_verdict()
         # Even after an abort, requests that timed out may still reach the broker, and apply to the
@@ -313,7 +311,7 @@ class Worker:
         delay_s = self._failures.failed(why)
         self._producers.settle()
         self._assignment.drop()
-        self._work = []
+        self._batch = Batch()
         stop.wait(delay_s)
         self._input.changed = True
 

@@ -90,7 +90,7 @@ def _vaguely(blame: Blame, routes: Routes) -> Delivery:
     book = Playbook() >> half("A") >> commit("A")
     book.take_plan()
     blame.failed(VAGUE, {0: book.plan}, 0)
-    assert blame.batch is SendSize.ONE_RECORD
+    assert blame.send_size is SendSize.ONE_RECORD
     (delivery,) = book.plan.deliveries
     assert not routes.refusal(delivery)
     return delivery
@@ -103,7 +103,7 @@ def test_of_an_unknown_reason_nobody_is_blamed_before_records_went_alone() -> No
     delivery = _vaguely(blame, routes)
     blame.failed(VAGUE, {0: Plan(deliveries=[delivery])}, 0)
     assert routes.refusal(delivery)
-    assert blame.batch is SendSize.USUAL
+    assert blame.send_size is SendSize.USUAL
 
 
 def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
@@ -112,7 +112,7 @@ def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
     blame = _blame(routes)
     delivery = _vaguely(blame, routes)
     blame.failed(UNTIMELY, {0: Plan(deliveries=[delivery])}, 0)
-    assert blame.batch is SendSize.USUAL
+    assert blame.send_size is SendSize.USUAL
     assert not routes.refusal(delivery)
 
 
@@ -122,7 +122,7 @@ def test_records_do_not_go_alone_for_good() -> None:
     blame = _blame(routes)
     _vaguely(blame, routes)
     successes = 0
-    while blame.batch is SendSize.ONE_RECORD:
+    while blame.send_size is SendSize.ONE_RECORD:
         blame.succeeded({1: Plan()})
         successes += 1
     assert successes == DOUBTFUL_MAX
@@ -137,8 +137,8 @@ def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[SendSize]:
     records = [Outgoing(topic, 0, None, b"v" * each, [], 0) for each in sizes_bytes]
     seen = []
     for _ in range(3):
-        seen.append(blame.batch)
-        assert list(blame.watched(iter(records))) == records
+        seen.append(blame.send_size)
+        blame.watch(records)
         blame.failed(_too_large(topic), {0: Plan()}, 0)
     return seen
 
@@ -150,7 +150,7 @@ def test_the_largest_record_alone_tells_what_a_topic_takes(topic: str) -> None:
     blame = _blame(Routes(0), sizes)
     refused = _refused(blame, topic, 10, 900, 30)
     assert refused == [SendSize.USUAL, SendSize.SMALL, SendSize.ONE_RECORD]
-    assert blame.batch is SendSize.USUAL
+    assert blame.send_size is SendSize.USUAL
     assert sizes.limit(topic) == bytes_alone(None, b"v" * 900, []) - 1
 
 
@@ -164,7 +164,8 @@ def test_of_dead_letters_half_the_size_is_tried_next() -> None:
 def test_where_nothing_goes_alone_nothing_is_measured() -> None:
     """As long as all is well no record is weighed on its way."""
     records = iter([Outgoing("real", 0, None, b"v", [], 0)])
-    assert _blame(Routes(0)).watched(records) is records
+    _blame(Routes(0)).watch(records)
+    assert len([*records]) == 1
 
 
 @pytest.mark.parametrize("mode", [each.value for each in DeliveryMode])

@@ -77,7 +77,7 @@ def test_a_pair_without_news_is_asked_at_an_interval(collector: Collector, pair:
     pairs = {pair.partition: pair}
     asked_at = []
     for now in (0.0, IDLE_PLAN_S / 2, IDLE_PLAN_S, IDLE_PLAN_S * 1.5, IDLE_PLAN_S * 2):
-        assert collector.collect(pairs, now) == []
+        assert not collector.collect(pairs, now).pairs
         asked_at.append(pair.idle_at)
     assert asked_at == [0.0, 0.0, IDLE_PLAN_S, IDLE_PLAN_S, IDLE_PLAN_S * 2]
 
@@ -94,7 +94,7 @@ def test_a_pair_with_news_is_asked_at_once(collector: Collector, pair: Pair) -> 
         later += IDLE_PLAN_S / 100
         tell()
         assert pair.has_news
-        assert collector.collect(pairs, later) == []
+        assert not collector.collect(pairs, later).pairs
         assert (pair.has_news, pair.idle_at) == (False, later)
 
 
@@ -104,8 +104,9 @@ def test_offsets_that_moved_are_committed_without_news(collector: Collector, pai
     pair.ledger.plan(0, records_max=1, size_bytes_max=1)
     pair.ledger.half(HalfRead(0, BEGIN_MS, metadata("A"), "", 1, None))
     pair.ledger.op(OpRead(0, BEGIN_MS, op_record("A", OpKind.ROLLBACK, half_offset=0)))
-    assert collector.collect(pairs, 0.0) == []
-    (work,) = collector.collect(pairs, IDLE_COMMIT_S)
-    assert (work.pair, work.plan.records) == (pair, 0)
+    assert not collector.collect(pairs, 0.0).pairs
+    batch = collector.collect(pairs, IDLE_COMMIT_S)
+    assert [*batch.pairs] == [pair]
+    assert batch.plans[pair.partition].records == 0
     # The pair holds the plan until the kafka_txn stands, and is not passed over meanwhile.
-    assert collector.collect(pairs, IDLE_COMMIT_S) == [work]
+    assert collector.collect(pairs, IDLE_COMMIT_S) == batch

@@ -78,9 +78,8 @@ def test_a_producer_that_sends_otherwise_is_replaced_before_its_next_batch() -> 
     turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000))
     before = _transactors(turns._config)
     turns._transactors = [*before]
-    turns.batch = SendSize.ONE_RECORD
     with pytest.raises(KafkaTxnFailedError):  # its successor finds no broker
-        turns.write([])
+        turns.write([], SendSize.ONE_RECORD)
     with pytest.raises(RuntimeError, match="closed"):
         before[0].start()
     turns.close()

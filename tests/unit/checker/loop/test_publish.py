@@ -8,7 +8,14 @@ import pytest
 
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan
-from halfbridge.checker.loop.publish import Outgoing, Publisher, Sizes, bytes_alone, bytes_at_most
+from halfbridge.checker.loop.publish import (
+    Outgoing,
+    PlanRecords,
+    Publisher,
+    Sizes,
+    bytes_alone,
+    bytes_at_most,
+)
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
@@ -46,10 +53,9 @@ def _half(value: bytes, *, size_bytes: int = 1_000_000) -> HalfRead:
     return HalfRead(7, 1, metadata("A" * 32), "", size_bytes, Body(value, [("mine", b"1")]))
 
 
-def _written(plan: Plan, **limits: int) -> tuple[Publisher, list[Outgoing]]:
+def _written(plan: Plan, **limits: int) -> PlanRecords:
     by_topic = {NAMES.dead: limits.get("dead"), "real": limits.get("real")}
-    publisher = Publisher(NAMES, 3, ROUTES, Sizes(by_topic.get))
-    return publisher, list(publisher.records(plan, 5))
+    return Publisher(NAMES, 3, ROUTES, Sizes(by_topic.get)).records(plan, 5)
 
 
 def _letter(record: Outgoing) -> DeadLetter:
@@ -64,19 +70,18 @@ def _dead(value: bytes, detail: str = "", **fields: Any) -> Plan:
 def test_a_letter_that_fits_is_the_record_as_it_stood() -> None:
     """To the last byte that the topic takes."""
     plan = _dead(b"value", decision=DeadDecision.COMMIT)
-    _, (whole,) = _written(plan)
+    (whole,) = _written(plan).records
     assert (whole.key, whole.value, whole.headers[0]) == (b"key", b"value", ("mine", b"1"))
     limit = bytes_at_most(whole.key, whole.value, whole.headers)
-    publisher, records = _written(plan, dead=limit)
-    assert (records, publisher.stubs) == ([whole], 0)
+    assert _written(plan, dead=limit) == ([whole], [], 0)
     assert (_letter(whole).is_stub, _letter(whole).decision) == (False, DeadDecision.COMMIT)
 
 
 def test_a_letter_that_does_not_fit_becomes_a_stub() -> None:
     """It says why, what decided, where the record stands, and whose it is; nothing of its body."""
     plan = _dead(b"value", "of 2 messages 1", decision=DeadDecision.COMMIT)
-    publisher, (stub,) = _written(plan, dead=100)
-    assert publisher.stubs == 1
+    (stub,), _, stubs = _written(plan, dead=100)
+    assert stubs == 1
     assert (stub.topic, stub.key, stub.value) == (NAMES.dead, None, None)
     assert [name for name, _ in stub.headers] == [HALF, DEAD]
     assert parse_half(stub.headers[:1])[0] == metadata("A" * 32)
@@ -98,17 +103,17 @@ def test_a_reference_needs_no_body() -> None:
     """The ledger asks for it where a transaction is too large; the body is not even read again."""
     half = _half(b"")._replace(body=None)
     dead = DeadHalf(half, DeadReason.TOO_LARGE, "", 0, 1, 1, by_reference=True)
-    publisher, (stub,) = _written(Plan(dead=[dead]))
-    assert (publisher.stubs, _letter(stub).is_stub, stub.value) == (1, True, None)
+    (stub,), _, stubs = _written(Plan(dead=[dead]))
+    assert (stubs, _letter(stub).is_stub, stub.value) == (1, True, None)
 
 
 @pytest.mark.parametrize("is_op", [False, True])
 def test_junk_that_does_not_fit_becomes_a_stub(*, is_op: bool) -> None:
     """Of an unreadable record only its place can be told."""
     record = JunkRead(4, 1, "broken", 10, Body(b"x" * 500, []))
-    publisher, (stub,) = _written(Plan(junk=[DeadJunk(record, is_op=is_op)]), dead=400)
+    (stub,), _, stubs = _written(Plan(junk=[DeadJunk(record, is_op=is_op)]), dead=400)
     letter = _letter(stub)
-    assert (publisher.stubs, letter.is_stub, letter.reason) == (1, True, DeadReason.INVALID)
+    assert (stubs, letter.is_stub, letter.reason) == (1, True, DeadReason.INVALID)
     assert letter.source_topic == (NAMES.op if is_op else NAMES.half)
     assert (letter.source_partition, letter.source_offset) == (3, 4)
     assert [name for name, _ in stub.headers] == [DEAD]
@@ -116,7 +121,7 @@ def test_junk_that_does_not_fit_becomes_a_stub(*, is_op: bool) -> None:
 
 def test_a_detail_is_cut() -> None:
     """What it quotes may be of any length, and of any characters."""
-    _, (record,) = _written(_dead(b"", "\ud800" + "é" * 10_000))
+    (record,) = _written(_dead(b"", "\ud800" + "é" * 10_000)).records
     detail = _letter(record).detail
     assert len(detail.encode()) <= DETAIL_BYTES_MAX
     assert (detail[:8], detail[-10:]) == ("\\ud800éé", " ... (cut)")
@@ -129,7 +134,7 @@ def test_no_stub_is_larger_than_is_said() -> None:
     half = HalfRead(1 << 62, 1, told, "", 10**9, Body(b"", []))
     dead = DeadHalf(half, DeadReason.UNDELIVERABLE, "d" * 9_999, 99, 1 << 62, 1 << 62)
     publisher = Publisher(names, 1 << 30, ROUTES, Sizes({names.dead: 0}.get))
-    (stub,) = publisher.records(Plan(dead=[dead]), 5)
+    (stub,) = publisher.records(Plan(dead=[dead]), 5).records
     assert 5_000 < bytes_at_most(stub.key, stub.value, stub.headers) <= STUB_BYTES_MAX
 
 
@@ -137,15 +142,15 @@ def test_a_message_that_its_real_topic_does_not_take_is_undeliverable() -> None:
     """Known by its exact size before the kafka_txn; the others of its transaction go with it."""
     small, large = _half(b"small"), _half(b"large" * 100)
     plan = Plan(deliveries=[Delivery("A" * 32, "orders", (small, large), 0, 1, 9, 8)])
-    _, delivered = _written(plan)
+    delivered = _written(plan).records
     assert [record.topic for record in delivered] == ["real", "real"]
     exact = bytes_alone(delivered[1].key, delivered[1].value, delivered[1].headers)
-    assert _written(plan, real=exact)[1] == delivered
-    publisher, letters = _written(plan, real=exact - 1)
+    assert _written(plan, real=exact).records == delivered
+    letters, refused, _ = _written(plan, real=exact - 1)
     assert [(_letter(each).reason, each.topic) for each in letters] == [
         (DeadReason.UNDELIVERABLE, NAMES.dead)
     ] * 2
-    assert [each.half.body for each in publisher.refused] == [None] * 2
+    assert [each.half.body for each in refused] == [None] * 2
     assert _letter(letters[0]).detail == f"message 0 of {exact} bytes; topic real takes {exact - 1}"
 
 
@@ -158,7 +163,7 @@ def test_a_message_keeps_its_identity_however_often_it_is_delivered(resume_count
         for index in (0, 1, 999)
     )
     plan = Plan(deliveries=[Delivery("A" * 32, "orders", halves, 0, 1, 9, 8)])
-    _, records = _written(plan)
+    records = _written(plan).records
     assert [real_identity(each.headers) for each in records] == [
         ("A" * 32, 0),
         ("A" * 32, 1),
@@ -175,7 +180,7 @@ def test_the_headers_of_a_real_record_are_reckoned_with(index: int) -> None:
     size_bytes = bytes_at_most(body.key(), body.value(), body.headers())
     half = HalfRead(7, 1, told, "", size_bytes, body)
     plan = Plan(deliveries=[Delivery("A" * 32, "orders", (half,), 0, 1, 9, 8)])
-    (record,) = _written(plan)[1]
+    (record,) = _written(plan).records
     exact = bytes_alone(record.key, record.value, record.headers)
-    assert _written(plan, real=exact)[1] == [record]
-    assert [each.topic for each in _written(plan, real=exact - 1)[1]] == [NAMES.dead]
+    assert _written(plan, real=exact).records == [record]
+    assert [each.topic for each in _written(plan, real=exact - 1).records] == [NAMES.dead]
