@@ -41,7 +41,7 @@ COMMANDS = {
     "dead": "List dead letters, and bring them back.",
     "demo": "Show the whole protocol: 2,000 orders, with crashes.",
     "dev": "Run Kafka, topics, daemon and page in one terminal.",
-    "doctor": "Find what is wrong, and the commands that mend it.",
+    "doctor": "Find faults, and the commands that remove them.",
     "fence": "Create, show and purge the table of a fence.",
     "groups": "See producer groups, and who answers checks.",
     "inbox": "Create, show and purge the table of an inbox.",
@@ -155,7 +155,7 @@ def _one_line(text: str) -> str:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="halfbridge")
-@click.option(DEBUG_FLAG, is_flag=True, help="Show tracebacks; may stand anywhere.")
+@click.option(DEBUG_FLAG, is_flag=True, help="Show tracebacks; allowed at any place.")
 def cli(*, debug: bool) -> None:
     """Run RocketMQ's transactional messages on the Kafka that you already have."""
     del debug  # taken by LazyGroup.main

@@ -82,7 +82,7 @@ def list_(**values: Any) -> int:
 
 
 def _tell_left_out(count: int) -> None:
-    click.echo(f"note: {count} older records were not looked at", err=True)
+    click.echo(f"note: {count} older records were not read", err=True)
 
 
 def _as_json(kept: KeptAction) -> dict[str, Any]:

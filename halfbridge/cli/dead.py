@@ -241,7 +241,7 @@ def redeliver(**values: Any) -> int:
 @dead.command()
 @naming
 @selecting
-@click.option("--open", "is_open", is_flag=True, help="Only what is not dealt with.")
+@click.option("--open", "is_open", is_flag=True, help="Only open dead letters.")
 @_connection
 def export(**values: Any) -> int:
     """Write dead letters with their payloads to standard output, one JSON object a line."""

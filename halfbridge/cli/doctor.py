@@ -86,7 +86,7 @@ CHANGES_URL_VARIABLE = "HALFBRIDGE_CHANGES_URL"
 @json_option
 @settings_options(CheckerConfig)
 def doctor(**values: Any) -> int:
-    """Find what is wrong with an installation, and show the command that mends it.
+    """Find faults of an installation, and show the command that removes each.
 
     Asks brokers and this machine, and Kafka Connect and a database if they are given; changes
     nothing. Give the daemon's settings (--config, variables or flags) and its principal. Exit

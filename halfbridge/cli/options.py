@@ -149,7 +149,7 @@ reason_option = click.option(
     required=True,
     callback=_checked_reason,
     metavar="TEXT",
-    help="Why; stands in the audit topic.",
+    help="Why; kept in the audit topic.",
 )
 actor_option = click.option(
     "--actor", default=None, metavar="TEXT", help="Who acts. [default: user@host of the system]"
@@ -183,7 +183,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "nobody can be asked: standard input is no terminal; give --yes",
+            "cannot ask: standard input is no terminal; give --yes",
             click.get_current_context(),
         )
     return click.confirm(question, err=True)

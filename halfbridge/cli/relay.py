@@ -121,7 +121,7 @@ _PARTITIONS_MAX = 10_000  # more in one topic is a mistake in the command
     default=_PASSWORD_REFERENCE,
     show_default=True,
     metavar="REFERENCE",
-    help="What stands for the password; a configuration provider of Kafka Connect resolves it.",
+    help="Reference to the password; a configuration provider of Kafka Connect resolves it.",
 )
 @click.option("--show-secrets", is_flag=True, help="Write the password itself instead.")
 @click.option(
@@ -133,7 +133,7 @@ _PARTITIONS_MAX = 10_000  # more in one topic is a mistake in the command
 def connector(**values: Any) -> int:
     """Print a Debezium connector's configuration for tables, or put it to Kafka Connect.
 
-    The tables are looked up in the database, so that a wrong name is an error here.
+    The tables must exist in the database, so that a wrong name is an error here.
     """
     # Imported here: --help needs no SQLAlchemy.
     with opened(values["url"], option="--database-url") as engine:

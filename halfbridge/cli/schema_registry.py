@@ -31,7 +31,7 @@ registry_option = click.option(
     envvar=REGISTRY_VARIABLE,
     default=None,
     metavar="URL",
-    help="With --payload: decode what was written with the schemas of this registry. Give a URL"
+    help="With --payload: decode records with the schemas of this registry. Give a URL"
     f" with a password in the variable. [{REGISTRY_VARIABLE}]",
 )
 

@@ -34,7 +34,7 @@ JOBS = {
     ),
     "replay": ("halfbridge.spark_jobs.replay", "Send rows of a table or a topic again."),
     "responder": ("halfbridge.spark.responder", "Answer checks for a txn_half sink."),
-    "stuck": ("halfbridge.spark_jobs.stuck", "Show transactions that nobody has decided."),
+    "stuck": ("halfbridge.spark_jobs.stuck", "Show undecided transactions."),
 }
 
 

@@ -122,7 +122,7 @@ def create(**values: Any) -> int:
     """Create the missing topics and the daemon's first offsets; report what differs.
 
     Existing topics are altered only with --grow. The command may be repeated. With NAME and --type
-    it creates this real topic instead, and tells clients its type.
+    it creates this real topic instead, and publishes its type to clients.
     """
     if (values["name"] is None) != (values["topic_type"] is None):
         raise click.UsageError("NAME and --type need each other", click.get_current_context())

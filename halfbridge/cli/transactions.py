@@ -102,13 +102,13 @@ def _turn(values: dict[str, Any], *, is_rejecting: bool) -> int:
     else:
         click.echo(_line(turned.after))
     if not turned.holds:
-        click.echo("another operator set the switch since: what is shown holds", err=True)
+        click.echo("another operator set the switch since: the shown value is in force", err=True)
     return 0 if turned.holds else EXIT_OVERRULED
 
 
 def _line(switch: TransactionsSwitch) -> str:
     word = "rejecting new transactions" if switch.is_rejecting else "accepting transactions"
     if not switch.who:
-        return f"{word}: nobody set the switch"
+        return f"{word}: the switch was never set"
     told = f"{one_line(switch.who)} at {shown_time(switch.at_ms)}: {one_line(switch.reason)}"
     return f"{word}, says {told}"

@@ -87,7 +87,7 @@ _OPTIONS = (
     click.option(
         "--force",
         is_flag=True,
-        help="Decide also what is younger than its first check: its producer is dead. Commit also"
+        help="Decide also before the first check is due: the producer is dead. Commit also"
         " where messages are missing: they become dead letters.",
     ),
     click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing."),

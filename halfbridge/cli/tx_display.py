@@ -84,14 +84,14 @@ def show_found(found: Found, sought: Sought, *, only_notes: bool = False) -> Non
     if not found.hits:
         to = f" of {one_line(sought.group)}" if sought.group else ""
         to += f" to {one_line(sought.topic)}" if sought.topic else ""
-        longer = "" if found.unread else "; look further back with --since, such as --since 7d"
+        longer = "" if found.unread else "; search further back with --since, such as --since 7d"
         click.echo(f"no transaction{to} with the key {key} was found ({read}){longer}", err=True)
     if found.unread:
         # Rounded up to a whole second, as the text has it: no record is left out between the two.
         until = shown_time(found.read_from_ms + MS_PER_S - 1).replace(" ", "T")
         click.echo(
             f"note: {counted(found.unread, 'older half record')} not read, because of the limit of"
-            f" {sought.records_max}: look there with --until {until}",
+            f" {sought.records_max}: search there with --until {until}",
             err=True,
         )
     if found.unreadable:
@@ -270,4 +270,4 @@ def _line(each: Decided) -> str:
         ActionOutcome.DONE: f"{name}: won; {stands}",
         ActionOutcome.OVERRULED: f"{name}: not won, this came before: {stands}",
         ActionOutcome.FAILED: f"{name}: nothing was written: {detail}",
-    }.get(each.outcome, f"{name}: not known whether it won: {detail}; look with `tx show`")
+    }.get(each.outcome, f"{name}: not known whether it won: {detail}; check with `tx show`")

@@ -17,7 +17,7 @@ def web(**values: Any) -> int:
     """Serve the API and the web page until SIGTERM or Ctrl-C.
 
     Without --admin-tokens the port must be a loopback address; everybody on this machine may then
-    read, and nobody may change anything.
+    read, and no changes are possible.
     """
     config = load_settings(WebConfig, values)
     require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")

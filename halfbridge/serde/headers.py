@@ -26,15 +26,15 @@ CHECK = "RMQ_CHECK"
 # Of a half or op record: who vouches for the record (halfbridge.serde.signatures).
 SIGN = "RMQ_SIGN"
 DEAD = "RMQ_DEAD"
-# The last header of a record that is about a dead letter, and is none itself. The name may stand in
+# The last header of a record that marks a dead letter, and is none itself. The name may stand in
 # a user's headers: the last header of a dead letter is RMQ_DEAD.
 DEAD_MARK = "RMQ_DEAD_MARK"
 TRANSACTION_ID = "__transactionId__"
 BORN_TIMESTAMP = "__bornTimestamp__"
 # Only where the index is above 0: most transactions have one message, whose record needs no more.
 MESSAGE_INDEX = "__messageIndex__"
-# What a client may add to a half record, each once: what the daemon has to know, what the sender
-# leaves for whoever answers a check, and a signature. None of them is delivered.
+# Headers that a client may add to a half record, each once: the daemon's metadata, the sender's
+# context for the answer to a check, and a signature. None of them is delivered.
 INTERNAL = (HALF, CONTEXT, SIGN)
 # Headers that commands show decoded, and not as bytes.
 CARRIED = frozenset((HALF, CHECK, DEAD, DEAD_MARK))
@@ -47,7 +47,7 @@ _INDEX_DIGITS_MAX = 10
 _LIMITS = {CONTEXT: METADATA_BYTES_MAX, SIGN: SIGNATURE_BYTES_MAX}
 
 # For a name that is not UTF-8 the client returns a broken list and an error at once. Python's own
-# call of a method stops looking for that once it is warm; methodcaller looks every time.
+# call of a method stops checking that once it is warm; methodcaller checks it every time.
 _headers = methodcaller("headers")
 
 Header = tuple[str, "bytes | None"]
@@ -58,7 +58,7 @@ def headers_of(record: Any) -> Headers | None:
     """Return the headers of a record as the Kafka client hands it over; None without any.
 
     Raises:
-        DecodeError: a name is not UTF-8 text. The Python client cannot say what it is, and its
+        DecodeError: a name is not UTF-8 text. The Python client does not return it, and its
             list is broken from then on: the record's headers must not be asked for again.
     """
     try:

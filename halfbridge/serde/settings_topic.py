@@ -19,7 +19,7 @@ from halfbridge.serde.records import DaemonSettings
 
 # Of the records in the settings topic; readers ignore other keys.
 DAEMON_KEY = b"daemon"
-# A record of version 1 has less than 200 bytes; the rest is room for `further`.
+# A record of version 1 has less than 200 bytes; the remainder is for `further`.
 SETTINGS_BYTES_MAX = 16 * 1024
 _SETTINGS: Codec[DaemonSettings] = Codec(DaemonSettings, ("daemon_settings.v1",))
 

@@ -166,7 +166,7 @@ class HalfShape:
     """The limits of the half topic.
 
     Attributes:
-        partitions: Of half and op topic.
+        partitions: Number of partitions of half and op topic.
         record_bytes_max: Its max.message.bytes.
         replicas: Its replication factor, which topics that clients make have too.
     """

@@ -121,7 +121,7 @@ def test_a_transaction_is_found_by_a_key(installation: Installation) -> None:
     nothing = _invoke(installation, "find", "--key", "order-42", "--json")
     assert (nothing.exit_code, json.loads(nothing.stdout)["transactions"]) == (1, [])
     assert "no transaction with the key order-42 was found (3 half records read" in nothing.stderr
-    assert nothing.stderr.endswith("look further back with --since, such as --since 7d\n")
+    assert nothing.stderr.endswith("search further back with --since, such as --since 7d\n")
 
 
 def test_without_a_daemon_the_log_alone_tells(installation: Installation) -> None:

@@ -384,7 +384,7 @@ def refusal_of(undecided: Undecided, requested: DecisionRequest, *, force: bool)
     Args:
         undecided: As it was found.
         requested: The operator's request.
-        force: The operator knows that the producer is not at work, and what a COMMIT makes of a
+        force: The operator knows that the producer does not run, and how a COMMIT treats a
             transaction without all of its messages.
     """
     if undecided.wait is Wait.DECISION_WAITS:
@@ -408,12 +408,12 @@ def effect_text(undecided: Undecided, requested: DecisionRequest) -> str:
         return f"ROLLBACK delivers nothing of its {counted(there, 'message')}"
     if count > there:
         wanted = counted(count, "message")
-        return f"COMMIT of {wanted}: what is there, {there}, becomes dead letters (INCOMPLETE)"
+        return f"COMMIT of {wanted}: the existing ones, {there}, become dead letters (INCOMPLETE)"
     if COUNT_UNKNOWN < count < there:
         extra = counted(there - count, "dead letter")
-        return f"COMMIT delivers {counted(count, 'message')}; the rest makes {extra} (EXTRA)"
+        return f"COMMIT delivers {counted(count, 'message')}; the others become {extra} (EXTRA)"
     whole = "" if count == there else ", whether these are all or not"
-    return f"COMMIT delivers what is there, {counted(there, 'message')}{whole}"
+    return f"COMMIT delivers the existing {counted(there, 'message')}{whole}"
 
 
 def decision_text(life: Life) -> str:
@@ -421,9 +421,9 @@ def decision_text(life: Life) -> str:
     winner = life.decided_by
     if winner is None:
         return f"{life.id} is {life.state} already"
-    told = f"{winner.op} by {winner.source} {winner.actor} at op offset {winner.offset}"
+    text = f"{winner.op} by {winner.source} {winner.actor} at op offset {winner.offset}"
     reason = f" ({winner.reason})" if winner.reason else ""
-    return f"{life.id} is {life.state} already: {told}{reason}"
+    return f"{life.id} is {life.state} already: {text}{reason}"
 
 
 def before_text(undecided: Undecided) -> str:
@@ -438,5 +438,5 @@ def before_text(undecided: Undecided) -> str:
 def first_text(first: First) -> str:
     """Return which decision is the first, and who wrote it."""
     op = first.op
-    told = f"{op.kind.value} by {op.source.value} {op.actor} at op offset {first.offset}"
-    return f"{told}: {op.reason}" if op.reason else told
+    text = f"{op.kind.value} by {op.source.value} {op.actor} at op offset {first.offset}"
+    return f"{text}: {op.reason}" if op.reason else text

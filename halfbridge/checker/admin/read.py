@@ -95,7 +95,7 @@ class LogRecord:
         return op
 
 
-# Transaction id, resume count and producer group: what tells transactions apart (rule 6).
+# Transaction id, resume count and producer group, which identify a transaction (rule 6).
 Key = tuple[str, int, str]
 
 

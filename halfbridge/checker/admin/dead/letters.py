@@ -418,7 +418,7 @@ class Found:
         """Return partition -> offset below which every letter is dealt with.
 
         A letter or mark of a transaction that has an open letter anywhere is kept: the next resume
-        count is computed from them. What was left out is kept: nobody knows whether it is dealt
+        count is computed from them. Records left out are kept: it is unknown whether they are dealt
         with. Example: of 250,000 letters, all dealt with, the first 200,000 may be deleted, and the
         next command sees the others.
 

@@ -164,7 +164,7 @@ class Host(NamedTuple):
     """This machine and this Python.
 
     Attributes:
-        memory_bytes: What a process may use: of the machine, or of its control group; 0: not known.
+        memory_bytes: Memory limit of a process, by machine or control group; 0: not known.
         files_max: Files that this process may open; 0: not known.
         foreign: Module names of this project that something else answers to -> its file.
         kafka_client: Versions of confluent-kafka and of librdkafka.
@@ -288,7 +288,7 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     "frozen-lso": (Severity.ERROR, "an open kafka_txn holds back the readers of a partition"),
     "no-worker": (Severity.ERROR, "no worker runs: nothing is delivered"),
     "idle-workers": (Severity.NOTE, "more workers than partitions: some have no work"),
-    "no-responder": (Severity.WARNING, "nobody answers checks of a producer group"),
+    "no-responder": (Severity.WARNING, "no member of a producer group answers checks"),
     "settings-differ": (Severity.WARNING, "the daemon runs with other limits than these"),
     "clock-broker": (Severity.WARNING, "a broker's clock and this machine's differ"),
     "clock-client": (Severity.WARNING, "a client's clock and the brokers' differ"),
@@ -306,7 +306,7 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     ),
     "plain-writer": (
         Severity.WARNING,
-        "somebody beside the daemon writes to a transaction topic of the policy",
+        "another producer than the daemon writes to a transaction topic of the policy",
     ),
     "not-signed": (
         Severity.ERROR,
@@ -321,8 +321,11 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     ),
     "slot-lost": (Severity.ERROR, "PostgreSQL has removed log that a slot needs: changes are lost"),
     "slot-log": (Severity.ERROR, "PostgreSQL keeps more than 1 GiB of log for a slot"),
-    "slot-inactive": (Severity.WARNING, "nobody reads a slot: PostgreSQL keeps all log from it on"),
-    "package": (Severity.ERROR, "another package or directory stands in for halfbridge"),
+    "slot-inactive": (
+        Severity.WARNING,
+        "a slot has no reader: PostgreSQL keeps all log from its position on",
+    ),
+    "package": (Severity.ERROR, "another package or directory shadows halfbridge"),
     "client-library": (Severity.ERROR, "the Kafka client library skips records"),
     "memory": (Severity.WARNING, "the memory budgets do not fit into this machine's memory"),
     "open-files": (Severity.WARNING, "this process may open too few files"),
@@ -364,7 +367,7 @@ def memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
 def foreign_modules(package: Path | None = None) -> dict[str, str]:
     """Return rooms of the package that are imported from elsewhere, and from where.
 
-    A module `serde` of another project beside this one is no trouble: ours is `halfbridge.serde`
+    A module `serde` of another project is no conflict: ours is `halfbridge.serde`
     (ADR 14). Trouble is a directory or package `halfbridge` that has no or other rooms.
 
     Args:

@@ -209,7 +209,7 @@ class _Gatherer:
         committed = cluster.committed(names.daemon_group, [*halves, *ops])
         waits = []
         for half, op in zip(halves, ops, strict=True):
-            with suppress(ProgressError):  # `topics check` tells it
+            with suppress(ProgressError):  # `topics check` reports it
                 at = committed[op]
                 progress = parse_progress(committed[half].offset, at.offset, at.metadata)
                 waits += [half[1]] if progress.deferred else []
@@ -391,7 +391,7 @@ class Questions:
                 self.silent[question] = f"no answer within {self._timeout_s:g} s"
 
     def answer(self, question: str, default: Any) -> Any:
-        """Return what was answered; `default` where nothing was."""
+        """Return the answer, or `default` without one."""
         return self._answers.get(question, default)
 
     def _ask(self, question: str, call: Callable[[], Any]) -> None:

@@ -203,7 +203,7 @@ def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             else "its first record names no transaction of this installation"
         )
         what = (
-            f"{stall.topic} {stall.partition}: read_committed readers stand at offset"
+            f"{stall.topic} {stall.partition}: read_committed readers wait at offset"
             f" {stall.offset}, {age}: a kafka_txn is open, and {whose}. The first command shows its"
             " producer; abort only what no living producer will end"
         )
@@ -313,7 +313,7 @@ def judge_brokers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             broker for broker, told in facts.broker_settings.items() if frozenset(told) != usual
         )
         what = (
-            f"brokers {', '.join(map(str, others))} know other settings than the rest, so they are"
+            f"brokers {', '.join(map(str, others))} have other settings than most, so they are"
             " of another release; finish the upgrade (4.2.0 beside older ones: KAFKA-20322)"
         )
         mend = f"kafka-broker-api-versions.sh --bootstrap-server {config.bootstrap_servers}"
@@ -397,7 +397,7 @@ def _connector(connector: Connector, url: str) -> Finding:
 def _slot(slot: Slot, database: str) -> Iterator[Finding]:
     """Yield the worst that is wrong with a slot.
 
-    Its command only shows the slot, because nobody but the operator knows whether its reader comes
+    Its command only shows the slot, because only the operator knows whether its reader comes
     back.
     """
     columns = "slot_name, active, active_pid, wal_status, restart_lsn, confirmed_flush_lsn"
@@ -427,7 +427,7 @@ def _slot(slot: Slot, database: str) -> Iterator[Finding]:
         yield finding("slot-inactive", what, show)
 
 
-# What a worker takes beside its two budgets (docs/how-to/size.md).
+# Memory of a worker in addition to its two budgets (docs/how-to/size.md).
 PROCESS_BYTES = 300 * 1024 * 1024
 # A worker has half a dozen Kafka clients with a few connections to each broker; a cluster of 100
 # brokers takes some 2,000 files.
@@ -437,7 +437,7 @@ CLIENT_MIN = (2, 15)
 
 
 def judge_host(host: Host, config: CheckerConfig) -> Iterator[Finding]:
-    """Yield what is wrong with the machine that this runs on."""
+    """Yield faults of this machine."""
     yield from _packages(host)
     yield from _memory(host, config)
     if 0 < host.files_max < FILES_MIN:

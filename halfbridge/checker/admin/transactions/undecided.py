@@ -56,7 +56,7 @@ ENTRIES_BYTES_MAX = 2304 * 1024 * 1024
 # The newest undecided answers of a pair that are kept, to explain waits.
 ANSWERS_MAX = 200_000
 # Ops below T that are read as well, a pair: a rebuild needs none of them, but answers that did not
-# count stand among them, and say why a check was not answered.
+# count stand among them, and explain why a check was not answered.
 OPS_BEFORE = 20_000
 # No plan is written, so none has to be small.
 _PLAN_MAX = 1 << 60

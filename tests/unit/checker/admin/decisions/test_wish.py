@@ -49,15 +49,15 @@ def _found(**changes: Any) -> Undecided:
     ("requested", "wanted"),
     [
         (ROLLBACK, "ROLLBACK delivers nothing of its 2 messages"),
-        (_commit(2), "COMMIT delivers what is there, 2 messages"),
+        (_commit(2), "COMMIT delivers the existing 2 messages"),
         (
             _commit(COUNT_UNKNOWN),
-            "COMMIT delivers what is there, 2 messages, whether these are all or not",
+            "COMMIT delivers the existing 2 messages, whether these are all or not",
         ),
-        (_commit(1), "COMMIT delivers 1 message; the rest makes 1 dead letter (EXTRA)"),
+        (_commit(1), "COMMIT delivers 1 message; the others become 1 dead letter (EXTRA)"),
         (
             _commit(3),
-            "COMMIT of 3 messages: what is there, 2, becomes dead letters (INCOMPLETE)",
+            "COMMIT of 3 messages: the existing ones, 2, become dead letters (INCOMPLETE)",
         ),
     ],
 )
