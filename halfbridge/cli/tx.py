@@ -420,11 +420,7 @@ def _no_collections() -> Iterator[None]:
 
 # --- progress ---------------------------------------------------------------------------------
 class _Told:
-    """Tells a number on standard error, once a second.
-
-    Args:
-        what: Noun of the counted things.
-    """
+    """Tells a number on standard error, once a second."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -143,13 +143,7 @@ def _joined(pieces: Iterable[bytes | None]) -> bytes:
 
 
 class Signer:
-    """Signs as one role. Thread-safe: it only reads.
-
-    Args:
-        ring: The key file's content.
-        role: Who signs.
-        names: The installation's topics.
-    """
+    """Signs as one role. Thread-safe: it only reads."""
 
     def __init__(self, ring: KeyRing, role: Role, names: TopicNames) -> None:
         self._ring = ring
@@ -255,12 +249,7 @@ class Doubt(str, Enum):
 
 
 class Verifier:
-    """Judges the records of one installation.
-
-    Args:
-        ring: The key file's content.
-        names: The installation's topics.
-    """
+    """Judges the records of one installation."""
 
     def __init__(self, ring: KeyRing, names: TopicNames) -> None:
         self._ring = ring

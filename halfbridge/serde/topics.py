@@ -192,12 +192,7 @@ def manifest_topic_settings(*, replicas: int) -> dict[str, str]:
 
 
 def copy_settings(record_bytes_max: int, retention_ms: int) -> dict[str, str]:
-    """Return the settings of a topic of check requests or dead letters, but for `safety`.
-
-    Args:
-        record_bytes_max: The half topic's.
-        retention_ms: The copies'.
-    """
+    """Return the settings of a topic of check requests or dead letters, but for `safety`."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": str(retention_ms),

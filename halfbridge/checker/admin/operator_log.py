@@ -37,14 +37,7 @@ _USE = "which keeps operators' actions"
 
 
 class OperatorLog:
-    """Writes an operator's actions. Not thread-safe.
-
-    Args:
-        cluster: Where.
-        names: The installation's topics.
-        appender: Writes the records.
-        who: The operator.
-    """
+    """Writes an operator's actions. Not thread-safe."""
 
     def __init__(
         self, cluster: Cluster, names: TopicNames, appender: Appender, *, who: str

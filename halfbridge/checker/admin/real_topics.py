@@ -46,12 +46,7 @@ def create_command(topic: str, bootstrap_servers: str = "", prefix: str = "") ->
 
 
 class RealTopics:
-    """The real topics of a cluster, as the brokers describe them at the first question.
-
-    Args:
-        cluster: Where they are.
-        names: The installation's topics.
-    """
+    """The real topics of a cluster, as the brokers describe them at the first question."""
 
     def __init__(self, cluster: Cluster, names: TopicNames) -> None:
         self._cluster, self._names = cluster, names
@@ -303,11 +298,6 @@ def lacks_of(cluster: Cluster, messages: Iterable[Needed], gone_ms: int) -> tupl
     """Return what some messages need and cannot have now, by the brokers' metadata.
 
     Only the workers know of brokers that answer no writes and report nothing else.
-
-    Args:
-        cluster: Where the topics are.
-        messages: Where the messages go.
-        gone_ms: The daemon's `topic_gone_ms`.
 
     Raises:
         AdminError: brokers do not answer; the operator acts.

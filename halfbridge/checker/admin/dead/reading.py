@@ -34,11 +34,6 @@ _TELL_EVERY = 10_000
 class DeadTopic:
     """The dead-letter topic of an installation, read once from its start, and on from there.
 
-    Args:
-        cluster: Where it is.
-        names: The installation's topics.
-        on_progress: Called with a line of progress.
-
     Attributes:
         found: The part that was read so far.
         starts: Partition -> log start, when the partition was read last.

@@ -344,11 +344,6 @@ class Acting(NamedTuple):
 class DeadLetters:
     """The dead letters of one installation, for one command.
 
-    Args:
-        cluster: Where they are.
-        names: The installation's topics.
-        on_progress: Called with lines of progress.
-
     Attributes:
         cluster: Where they are.
         names: The installation's topics.

@@ -45,14 +45,7 @@ _BARRIER = b"halfbridge: where the dead-letter topic ended; aborted"
 
 
 class DeadWriter:
-    """A transactional writer of lives and marks. Not thread-safe.
-
-    Args:
-        cluster: Where.
-        names: The installation's topics.
-        actor: Who acts, for ops and marks.
-        reason: Why, for ops and marks.
-    """
+    """A transactional writer of lives and marks. Not thread-safe."""
 
     def __init__(self, cluster: Cluster, names: TopicNames, *, actor: str, reason: str) -> None:
         self._clock, self._names = cluster.ports.clock, names

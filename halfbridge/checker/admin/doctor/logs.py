@@ -65,11 +65,6 @@ def plain_records(
 ) -> tuple[PlainRecords, ...]:
     """Return the topics in which newest records were not written by the daemon.
 
-    Args:
-        places: Partitions of transaction topics.
-        ports: To read with.
-        common: Properties of Kafka clients.
-
     Raises:
         KafkaFailure: the brokers do not report the ends, or a topic cannot be read.
     """
@@ -328,12 +323,7 @@ SOON_MS = 24 * 3_600_000
 
 
 def key_problems(ring: KeyRing, now_ms: int) -> list[str]:
-    """Return what has to be done about a key file, in words.
-
-    Args:
-        ring: The file's content.
-        now_ms: The time, ms since 1970.
-    """
+    """Return what has to be done about a key file, in words."""
     ends = [
         f"key {key.id} ends at {shown_time(key.valid_until_ms)}, and no other key of role"
         f" {key.role.value} goes on: add one with `halfbridge keys new`"

@@ -48,12 +48,7 @@ class Span(NamedTuple):
 
 
 class Scan:
-    """One reading of several partitions. `skip` ends the reading of a partition early.
-
-    Args:
-        cluster: Where the partitions are.
-        spans: What to read. Empty spans are left out.
-    """
+    """One reading of several partitions. `skip` ends the reading of a partition early."""
 
     def __init__(self, cluster: Cluster, spans: Mapping[Place, Span]) -> None:
         self._cluster = cluster
@@ -135,25 +130,14 @@ class Scan:
 
 
 class Progress:
-    """Tells how far scans are, one line about once a second.
-
-    Args:
-        clock: The clock.
-        tell: Called with a line.
-    """
+    """Tells how far scans are, one line about once a second."""
 
     def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
         self._clock, self._tell = clock, tell
         self._told_at = clock.monotonic()
 
     def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[Record]]:
-        """Yield the batches of `scan`.
-
-        Args:
-            scan: The reading that reports.
-            what: The purpose, for the line.
-            unit: The unit of the count.
-        """
+        """Yield the batches of `scan`."""
         done = 0
         for batch in scan.batches():
             done += len(batch)

@@ -307,15 +307,7 @@ _MARGINS_MS = (1_000, search.FAR_MS)
 
 
 class Outcomes:
-    """Finds the deliveries and dead letters of one transaction.
-
-    Args:
-        trail: Reads the records of the transaction's id.
-        names: The installation's topics.
-        counts: Topic -> partitions.
-        leaderless: Partitions that cannot be read now.
-        wanted: The ledger's judgement of the transaction.
-    """
+    """Finds the deliveries and dead letters of one transaction."""
 
     def __init__(
         self,

@@ -83,11 +83,6 @@ class Stopped(NamedTuple):
 class PairState:
     """The state of one pair, by its logs.
 
-    Args:
-        partition: The pair.
-        progress: The committed progress.
-        settings: The ledger's settings.
-
     Attributes:
         ledger: Rebuilt, and brought to the end of the log.
         answers: The last answer of a transaction that decides nothing.
