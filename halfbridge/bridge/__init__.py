@@ -5,9 +5,9 @@ Each name is loaded when it is used first, so that an import of a pure module lo
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from halfbridge.lazy import lazy_names
 from halfbridge.logs import keep_to_one_line
 
 if TYPE_CHECKING:
@@ -46,42 +46,6 @@ if TYPE_CHECKING:
 
 keep_to_one_line("halfbridge.bridge", "halfbridge.kafka")
 
-_HOMES = {
-    "halfbridge.bridge.check_pool": ("CheckCounts",),
-    "halfbridge.bridge.config": ("BridgeConfig",),
-    "halfbridge.kafka.errors": (
-        "AbortableError",
-        "BackpressureError",
-        "BridgeError",
-        "ConfigError",
-        "FatalError",
-        "ForkedProcessError",
-        "HalfNotStoredError",
-        "InvalidMessageError",
-        "NoAnswerError",
-        "OutcomeUnknownError",
-        "ProducerClosedError",
-        "ProducerFencedError",
-        "RetriableError",
-        "TopicSetupError",
-        "TransactionsRejectedError",
-    ),
-    "halfbridge.bridge.message": (
-        "Answer",
-        "DecisionReceipt",
-        "Message",
-        "MessageView",
-        "Resolution",
-        "SendReceipt",
-        "TransactionSendResult",
-    ),
-    "halfbridge.bridge.futures": ("DecisionFuture", "SendFuture"),
-    "halfbridge.bridge.message_transaction": ("Transaction",),
-    "halfbridge.bridge.producer": ("TransactionProducer",),
-    "halfbridge.bridge.transaction": ("IllegalTransitionError", "State"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 __all__ = [
     "AbortableError",
     "Answer",
@@ -115,15 +79,14 @@ __all__ = [
     "TransactionsRejectedError",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_MODULES = (
+    "halfbridge.kafka.errors",
+    "halfbridge.bridge.message",
+    "halfbridge.bridge.transaction",
+    "halfbridge.bridge.config",
+    "halfbridge.bridge.futures",
+    "halfbridge.bridge.message_transaction",
+    "halfbridge.bridge.check_pool",
+    "halfbridge.bridge.producer",
+)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

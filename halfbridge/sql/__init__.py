@@ -5,8 +5,9 @@ Names are imported when they are first used, because SQLAlchemy comes with the e
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from halfbridge.lazy import lazy_names
 
 if TYPE_CHECKING:
     from halfbridge.sql.errors import (
@@ -33,31 +34,6 @@ if TYPE_CHECKING:
 
 HINT = "SQLAlchemy is not installed: pip install 'halfbridge[sql]' brings it, with drivers"
 
-_HOMES = {
-    "halfbridge.sql.errors": (
-        "CommitUnknownError",
-        "FenceUsageError",
-        "FencedError",
-        "InboxUsageError",
-        "NoIdentityError",
-        "NotDurableError",
-        "Outcome",
-        "PurgeError",
-        "SqlError",
-        "TableError",
-        "TransactionEndedError",
-    ),
-    "halfbridge.sql.fence": ("Fence",),
-    "halfbridge.sql.inbox": ("Inbox", "Marks"),
-    "halfbridge.sql.local_messages.config": ("RelayConfig",),
-    "halfbridge.sql.local_messages.rows": ("RowNotFoundError", "RowStateError"),
-    "halfbridge.sql.local_messages.relay": ("Relay",),
-    "halfbridge.sql.local_messages.service": ("RelayService",),
-    "halfbridge.sql.local_messages.settling": ("PreparedMessage",),
-    "halfbridge.sql.local_messages.writer": ("LocalMessages",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 __all__ = [
     "CommitUnknownError",
     "Fence",
@@ -82,20 +58,24 @@ __all__ = [
     "TransactionEndedError",
 ]
 
+_MODULES = (
+    "halfbridge.sql.errors",
+    "halfbridge.sql.fence",
+    "halfbridge.sql.inbox",
+    "halfbridge.sql.local_messages.config",
+    "halfbridge.sql.local_messages.rows",
+    "halfbridge.sql.local_messages.settling",
+    "halfbridge.sql.local_messages.writer",
+    "halfbridge.sql.local_messages.relay",
+    "halfbridge.sql.local_messages.service",
+)
+_load, __dir__ = lazy_names(__name__, _MODULES, __all__)
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(home), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name != "sqlalchemy":
             raise
         raise ModuleNotFoundError(HINT, name=error.name) from error
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -1,0 +1,38 @@
+"""Loads the names of a package when they are used first, so that importing the package is cheap."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def lazy_names(
+    package: str, modules: Sequence[str], names: Sequence[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: Its `__name__`.
+        modules: Where the names are defined. They are searched in order, so those that import
+            much come last.
+        names: Its `__all__`.
+    """
+    namespace = vars(sys.modules[package])
+
+    def get(name: str) -> Any:
+        if name in names:
+            for module in modules:
+                value = vars(import_module(module)).get(name)
+                if getattr(value, "__module__", None) == module:
+                    namespace[name] = value
+                    return value
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def listed() -> list[str]:
+        return sorted({*namespace, *names})
+
+    return get, listed
