@@ -28,6 +28,8 @@ TESTING = ROOT.joinpath("docs", "how-to", "test-on-kafka.md").read_text("utf-8")
 ADDRESS = "127.0.0.1:9092"
 DATABASE = "sqlite:///shop.db"
 STOP_S_MAX = 60.0
+# Kafka, topics, daemon and web page, each a new process, on a machine that does other things too.
+START_S_MAX = 180.0
 
 
 def blocks(language: str, page: str = README + QUICKSTART) -> list[str]:
@@ -135,6 +137,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         until(
             "all is ready",
             lambda: b"ready; Ctrl-C" in log.read_bytes() or dev.poll() is not None,
+            within_s=START_S_MAX,
             explain=log.read_text,
         )
         assert dev.poll() is None, log.read_text()
