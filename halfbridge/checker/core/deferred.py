@@ -8,7 +8,7 @@ defers it again. So a delivery waits without delaying another transaction, and i
 exactly once: in the kafka_txn whose progress no longer lists the op.
 
 Per-key order stays in each real topic: while a transaction is deferred, every later one that has a
-message with the same key, for the same topic, is deferred behind it.
+message with the same key, for the same topic, is deferred as well.
 
     op 10 commits A, key 1 to "bills" and to "away"   deferred          D = 10
     op 11 commits B, key 2 to "bills"                 delivered         D = 10
@@ -39,7 +39,7 @@ _Key = tuple[int, str]  # number of a message's key, its real topic
 # Kafka takes 4,096 bytes of metadata by default (offset.metadata.max.bytes). The other fields of
 # the progress, with the first deferred offset, take at most 160.
 DEFERRED_CHARS_MAX = 3_500
-# Deferred transactions of a pair. Each is looked at again whenever topics were looked up: about
+# Deferred transactions of a pair. Each is judged again after each refresh of topics: about
 # 2 us each. Differences of op offsets up to 99 fit, with their commas, into DEFERRED_CHARS_MAX.
 DEFERRED_MAX = 1_000
 # Different keys of their messages, some 150 bytes each. A transaction may have a thousand.

@@ -239,9 +239,9 @@ def _size_bytes(entry: Entry) -> int:
     return size_bytes
 
 
-# A queue keeps decided transactions behind an undecided head. A sweep removes them when the queue
-# is longer than twice the undecided half messages plus this number. 10,000 entries take little
-# memory, and a sweep of so many costs next to nothing per record.
+# A queue keeps decided transactions after an undecided first one. A sweep removes them when the
+# queue is longer than twice the undecided half messages plus this number. 10,000 entries take
+# little memory, and a sweep of so many costs next to nothing per record.
 STALE_MAX = 10_000
 # Looked up once, because looking up a member of an Enum costs more than the comparison.
 _UNDECIDED = State.UNDECIDED
@@ -350,13 +350,13 @@ class Holdings:
             self._body_indices = deque(index for _, index in left)
         if len(self._offsets) > 2 * self.halves + STALE_MAX:
             places = zip(self._offsets, self._at_offsets, strict=True)
-            stand = [
+            current = [
                 (offset, entry)
                 for offset, entry in places
                 if entry.state is _UNDECIDED and entry.offset == offset
             ]
-            self._offsets = deque(offset for offset, _ in stand)
-            self._at_offsets = deque(entry for _, entry in stand)
+            self._offsets = deque(offset for offset, _ in current)
+            self._at_offsets = deque(entry for _, entry in current)
 
     def _count_in(self, entry: Entry, half: HalfRead) -> None:
         size_bytes = half.size_bytes
@@ -429,17 +429,17 @@ class Decided:
         if entry.state is State.DISCARDED and entry.offset < entry.last_record:
             self._keep_whole(entry.offset, entry.last_record)
 
-    def add_again(self, stands: Entry, unseen: Entry) -> None:
-        """Add `unseen`, the entry of a further op, which replaces `stands` when that is forgotten.
+    def add_again(self, known: Entry, unseen: Entry) -> None:
+        """Add `unseen`, the entry of a further op, which replaces `known` when that is forgotten.
 
         Args:
-            stands: The decided entry that the transaction is known by.
+            known: The decided entry that the transaction has now.
             unseen: An entry of the same transaction, made from the further op alone.
         """
-        unseen.key = stands.key
+        unseen.key = known.key
         self._entries.waits(unseen)
         self._queue.append(unseen)
-        self._again[stands.key].append(unseen)
+        self._again[known.key].append(unseen)
 
     def lowest_op(self, op: int) -> int:
         """Return T: the lowest decision op that a rebuild needs; O = `op` where it needs none."""

@@ -102,7 +102,7 @@ class OpRead(NamedTuple):
 class JunkRead(NamedTuple):
     """A half or op record that cannot be read: metadata missing or broken, or schema unknown.
 
-    A record that is not believed, for want of a signature, is one too.
+    A record that is not believed because its signature is missing or wrong is one too.
 
     Attributes:
         size_bytes, body: As in HalfRead; the body of an op is never released.

@@ -225,7 +225,7 @@ class Ledger:
     def checks(self, now_ms: int, limit: int, room: Room | None = None) -> list[Check]:
         """Return at most `limit` checks to send now; discards that are due join the next plan.
 
-        `room` tells how many checks a producer group may have; None: no limit.
+        `room` limits the checks of a producer group; None: no limit.
         """
         if self._rebuild is not None or limit < 1:
             return []

@@ -85,7 +85,7 @@ class Ops:
             now_ms: Partition time.
             records_max: Most records of the plan. The last transaction may exceed it.
             size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
-            memory: Is told which ops are gone.
+            memory: Its counts of waiting ops are reduced.
             awaits: Tells which deliveries must wait; None: none.
         """
         self._awaits = awaits

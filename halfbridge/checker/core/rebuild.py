@@ -120,13 +120,13 @@ class Rebuild:
             entry = Entry(half)
             self._halves.put(entry, transaction_id, resume_count)
         else:
-            stands = entry.messages.get(metadata.message_index)
-            is_kept = stands is not None or not (entry.has_excess and is_excess(half))
-            if is_kept and (stands is None or half.origin <= stands.origin):
+            before = entry.messages.get(metadata.message_index)
+            is_kept = before is not None or not (entry.has_excess and is_excess(half))
+            if is_kept and (before is None or half.origin <= before.origin):
                 entry.messages[metadata.message_index] = half
                 entry.has_excess = entry.has_excess or is_excess(half)
-                if stands is not None:
-                    self._metadata_bytes -= stands.metadata_bytes
+                if before is not None:
+                    self._metadata_bytes -= before.metadata_bytes
             else:
                 self._metadata_bytes -= half.metadata_bytes  # the record is not kept
             entry.last_record = half.offset

@@ -90,9 +90,9 @@ class CheckSchedule:
         self._skip_moved()
         if len(self._in_turn) > 2 * undecided + STALE_MAX:
             pairs = zip(self._in_turn, self._in_turn_due, strict=True)
-            stand = [(entry, due_ms) for entry, due_ms in pairs if _is_current(entry, due_ms)]
-            self._in_turn = deque(entry for entry, _ in stand)
-            self._in_turn_due = deque(due_ms for _, due_ms in stand)
+            current = [(entry, due_ms) for entry, due_ms in pairs if _is_current(entry, due_ms)]
+            self._in_turn = deque(entry for entry, _ in current)
+            self._in_turn_due = deque(due_ms for _, due_ms in current)
         self._first.trim(undecided, self._sorted_out_ms)
         self._repeats.trim(undecided, self._sorted_out_ms)
 

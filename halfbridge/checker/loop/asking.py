@@ -47,8 +47,8 @@ PART_BYTES = 4_194_304
 # A group that was asked so long ago and has answered nothing is reported: every member was asked
 # several times (`check_interval_ms` is 6 s, and repetitions go to other partitions).
 SILENT_GROUP_S = 60.0
-# How often silent groups are looked for, and how many undecided transactions one look counts at
-# most: some 10 ms of work.
+# Interval of the search for silent groups, and the most undecided transactions that one search
+# counts: some 10 ms of work.
 SILENT_POLL_S = 30.0
 SILENT_COUNT_MAX = 10_000
 

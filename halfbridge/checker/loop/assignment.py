@@ -81,7 +81,7 @@ class Assignment:
 
     @property
     def with_news(self) -> list[Pair]:
-        """The pairs that were told something since they had nothing to write."""
+        """The pairs with news since they last had nothing to write."""
         return [pair for pair in self.pairs.values() if pair.has_news]
 
     @property
@@ -359,7 +359,7 @@ class EndsInDoubt:
         self._since: dict[int, float] = {}
 
     def check(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
-        """Take what was found about all pairs to serve.
+        """Check the findings about all pairs to serve.
 
         Args:
             found: Partition number -> where the pair begins, or why it is stopped.
@@ -489,7 +489,7 @@ class WaitingPairs:
     def end(self, number: int) -> None:
         """Record that a pair is served, or stopped, from now on."""
         if self._waits.pop(number, None) is not None:
-            _log.info("partition %d waits no longer", number)
+            _log.info("partition %d is no longer waiting", number)
         self._count()
 
     def due(self, now: float) -> frozenset[int]:

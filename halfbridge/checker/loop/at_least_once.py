@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Member, Ports, SeenTopic
 
 # The first batches of a new outlet are kafka_txns. Outlets are new after each failure, so a record
-# that brokers refuse is looked for, batch by batch, without repeating the others each time. It must
-# be at least one, since nothing else finds the record.
+# that brokers refuse is searched for batch by batch, without repeating the others each time. At
+# least one is needed, since nothing else finds the record.
 FIRST_KAFKA_TXNS = 4
-# The client gives no record up by itself: it would go on with the records behind it. A batch whose
-# time is over fails, and all that is left of it is purged.
+# The client never gives up a single record, because it would go on with the records after it. A
+# batch that takes too long fails as a whole, and its remaining records are purged.
 _NEVER_MS = 0
 # Pause before a commit of unknown outcome is repeated.
 _PAUSE_S = 0.05
@@ -210,9 +210,8 @@ class AtLeastOnce:
 class PlainOutlet(BatchWriter[Writer]):
     """An idempotent producer: writes batches of real records without kafka_txns.
 
-    What is stored of a batch is, in each partition, a beginning of what was handed over. So whoever
-    takes each message once finds messages in the order of the decisions, however often batches are
-    written again:
+    In each partition, the stored records are a prefix of the batch. So a consumer that deduplicates
+    sees messages in the order of the decisions, however often batches are written again:
 
     - Brokers take a producer's batches of a partition in their order only, from the second one on
       (`FirstWrites`).

@@ -126,7 +126,7 @@ class Barriers:
         """Return which partitions took no record in time, and whether they are to blame for it.
 
         Where no partition took any, the last kafka_txn of the id may not have ended yet. Each round
-        is told once.
+        is returned once.
         """
         silent, self._silent = self._silent, {}
         return silent

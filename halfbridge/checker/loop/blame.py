@@ -115,7 +115,7 @@ class Blame:
             InputLostError: no broker answered; try again.
         """
         if error.is_vague and self.send_size is not SendSize.ONE_RECORD:
-            # Of a record that is sent alone, the client tells the broker's reason.
+            # The client reports the broker's reason only for a record that is sent alone.
             self.send_size, self._doubtful = SendSize.ONE_RECORD, DOUBTFUL_MAX
             return
         self._end_doubt()

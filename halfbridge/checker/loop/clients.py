@@ -97,8 +97,9 @@ def unjoined(config: CheckerConfig) -> dict[str, Any]:
 
 
 _log = logging.getLogger("halfbridge.checker")
-# Before any broker has answered: a wrong address is told of soon. The client goes on connecting
-# between two questions, so brokers that need longer than this are found all the same.
+# Time-out of the questions before any broker has answered. Short, so that a wrong bootstrap address
+# is reported quickly. The client goes on connecting between two questions, so slower brokers are
+# found as well.
 FIRST_QUESTION_S = 2.0
 # How much longer than the question's time-out to wait: the client's own error names the reason.
 _CLIENT_GRACE_S = 1.0

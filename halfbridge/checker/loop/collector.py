@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # Interval at which offsets are committed that moved without records to write.
 IDLE_COMMIT_S = 0.5
-# Interval at which a pair is asked for a plan that was told nothing new. Only time can have changed
-# what such a pair has to write: a put back or a discard that fell due. To ask takes some 20
-# microseconds, and a turn of a worker with 64 pairs would ask 60 of them in vain.
+# Interval at which a pair without news is asked for a plan: a put back or a discard may have fallen
+# due. Asking takes some 20 microseconds, and a turn of a worker with 64 pairs would ask 60 of them
+# in vain.
 IDLE_PLAN_S = 0.05
 
 
@@ -39,7 +39,7 @@ class Batch:
 
     Attributes:
         pairs: The pairs.
-        records: Partition -> what was written for its plan; empty before `KafkaTxns.write`.
+        records: Partition -> the records of its plan; empty before `KafkaTxns.write`.
         progress: Partition -> the progress that is committed with its plan; empty before.
         began: When the kafka_txn began, monotonic seconds.
     """

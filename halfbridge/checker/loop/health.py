@@ -1,6 +1,6 @@
-"""What a worker shows in its health, and as gauges, about what it waits for: looked at each second.
+"""Updates a worker's health and gauges each second: missing topics, waiting pairs, other problems.
 
-Also logs which pairs wait for a real topic, when they begin to.
+It also logs when a pair begins to wait for a real topic.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Of many topics that are missing, a text names so many; the gauge has all.
+# Most missing topics that one text names; the gauge has all.
 SHOWN_MAX = 3
-# The gauge of partitions that are away has no more series.
+# Most series of the gauge of partitions that are away.
 GAUGES_MAX = 20
 
 
 class HealthReport:
-    """Tells what is wrong of a worker at present. Times are monotonic seconds."""
+    """Collects the present problems of a worker. Times are monotonic seconds."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Input:
 
     Args:
         config: The daemon's settings.
-        ids: Of the worker's slot.
+        ids: Kafka's ids of the worker's slot.
         ports: Make the consumer.
         on_replaced: Called when the consumer was replaced for its silence.
 

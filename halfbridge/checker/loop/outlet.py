@@ -50,19 +50,19 @@ HANG_GRACE_S = 1.0
 # 200 times the records of a batch as configured (batch_records_max 5,000), so the queue is not what
 # limits a batch. A full queue is waited for (`_make_room`).
 _QUEUE_RECORDS_MAX = 1_000_000
-# How long a full queue is waited for at a time: a batch's acknowledgements come within
-# milliseconds, and the time-out is looked at in between.
+# Interval at which a full queue is tried again, and the time-out is checked. Acknowledgements come
+# within milliseconds.
 _ROOM_S = 0.05
 # The largest value that the client library takes: the broker checks sizes, by each topic's limit.
 MESSAGE_BYTES_MAX = 1_000_000_000
 # A sixth of the client library's default: the daemon has looked the topic up before.
 _MISSING_MS_MAX = 5_000
-# Of many partitions an error names so many.
+# Most partitions that one error names.
 SHOWN_MAX = 5
 # How late a refused record is noticed while other records wait or are handed over.
 FLUSH_S = 0.1
 # A batch of which no record was acknowledged for this time fails: one of its partitions is away,
-# and all pairs of the worker wait behind it. The broker of a real disk answers within a second.
+# and all pairs of the worker wait for it. The broker of a real disk answers within a second.
 STALL_S = 5.0
 # The same while a partition is tried that was away a moment ago.
 TRY_S = 1.5
@@ -141,7 +141,7 @@ class BatchWriter(Generic[AnyWriter]):
             raise failed(refused[0], places=self._places())
 
     def _stalled(self, left: int) -> KafkaTxnFailedError:
-        """Give up what is not acknowledged, and return the error that names its partitions."""
+        """Give up unacknowledged records, and return the error that names their partitions."""
         self._reports.is_given_up = True
         with suppress(KafkaFailure):
             self._writer.purge()
@@ -416,7 +416,7 @@ class DeliveryReports:
         self.is_given_up = False
 
     def begin(self) -> None:
-        """Forget what was reported of the batch before."""
+        """Forget the reports of the batch before."""
         self.copies_end, self.refused = {}, None
         self.has_stored, self.away, self.is_given_up = False, set(), False
 

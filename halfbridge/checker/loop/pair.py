@@ -67,7 +67,7 @@ class Pair:
         rebuild_began: When this ledger was made, monotonic seconds.
         announced: The end of the rebuild was logged.
         read_to_end: Topics of the pair that this ledger has once read to their end.
-        has_news: The ledger was told something since it had nothing to write (`found_idle`).
+        has_news: The ledger got records or answers since it last had nothing to write.
         idle_at: When the ledger had nothing to write last, monotonic seconds.
     """
 
@@ -342,7 +342,7 @@ def whole_or_bare(message: Any) -> Any:
 
 
 def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
-    """Give the half records of `plan` back the bodies that the ledger let go.
+    """Read again the bodies of `plan` that the ledger has released.
 
     Args:
         plan: Changed in place.
@@ -421,7 +421,7 @@ def _halves(plan: Plan) -> Iterable[HalfRead]:
 class WithoutHeaders:
     """A record whose headers the client cannot read: key and value are kept, and not the headers.
 
-    These may be of any size, which nobody can tell.
+    The headers may have any size, which cannot be found out.
     """
 
     def __init__(self, message: Any) -> None:

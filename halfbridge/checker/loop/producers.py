@@ -47,7 +47,7 @@ class TransactionalProducers:
     """Writes kafka_txns, one at a time; a large one commits while the caller reads on.
 
     Commits run in a thread of their own, because sending offsets can block without limit if a
-    broker disconnects during the call (librdkafka #5456). Such a call is left behind with its
+    broker disconnects during the call (librdkafka #5456). Such a call is abandoned with its
     producer; a new producer of the same id fences it.
     """
 
@@ -198,7 +198,7 @@ class TransactionalProducers:
         self._thread = self._new_thread()
         self.discard()
         self._metrics.producer_replaced()
-        raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
+        raise KafkaTxnFailedError("sending offsets does not return: abandoned with its producer")
 
     def _new(self, send_size: SendSize) -> Transactor | AtLeastOnce:
         """Return a producer of the first transactional id that is free.

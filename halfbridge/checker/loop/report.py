@@ -35,9 +35,10 @@ REPORTED_MAX = 1000
 # A client can cause a log line by each half or op record that it writes. 20 lines a second are some
 # 300 MB a day.
 LINES_A_SECOND_MAX = 20
-# In place of a resolution: a member was there, and its checker failed.
+# Counted instead of a resolution: a member answered, and its checker failed.
 FAILED = "FAILED"
-# Of a dead letter: nobody expects one of a transaction that the service believes in.
+# Appended to the log line of a dead letter whose transaction was committed: the service believes
+# that the message was delivered.
 _COMMITTED = "; the transaction was COMMITTED, and this message of it is not delivered"
 # Answers that decide a transaction, unless its producer has decided before.
 _DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
@@ -65,7 +66,7 @@ class LimitedLog:
 
     Args:
         clock: Limits the lines per second.
-        level: Of every line, as in `logging`.
+        level: Level of every line, as in `logging`.
     """
 
     def __init__(self, clock: Clock, level: int = logging.WARNING) -> None:
@@ -312,18 +313,18 @@ def trace_check(asked: Check, partition: int, *, topic: str) -> None:
 
 
 def trace_ops(records: Iterable[Any], op_topic: str) -> None:
-    """Log what was read of the op topic: decisions, and answers to checks."""
+    """Log the records of the op topic: decisions, and answers to checks."""
     for record in records:
         if record.error() is None and record.topic() == op_topic:
             _op(record)
 
 
 def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) -> None:
-    """Log what a kafka_txn that stands has made of transactions.
+    """Log the effects of a committed kafka_txn on transactions.
 
     Args:
-        plan: What was written; its dead letters have lines of their own at every level.
-        partition: Of the pair.
+        plan: The written plan; its dead letters have lines of their own at every level.
+        partition: Number of the pair.
         refused: Messages of the plan's deliveries that became dead letters.
     """
     not_delivered = {dead.half.metadata.transaction_id for dead in refused}

@@ -1,4 +1,4 @@
-"""Where deliveries can go: which real topics and partitions can be written, and what is refused.
+"""The destinations of deliveries: which real topics and partitions can be written, or are refused.
 
 A real topic that is missing, or that this daemon may not write to, and a partition that is away,
 are waited for: their deliveries are deferred (`checker.core.deferred`) until `must_wait` says no.
@@ -48,8 +48,8 @@ BLAMED_MS = 5_000
 BLAMED_MS_MAX = 60_000
 # Why a partition is not written to for now that did not acknowledge records.
 TOOK_NOTHING = "took no record in time"
-# An answered look-up adds at most so much to the time that a partition was away: while no broker
-# answers, nobody knows.
+# Most time that one refresh adds to the time that a partition was away: the state between two
+# distant refreshes is not known.
 REFRESH_STEP_MS_MAX = 2_000
 
 

@@ -309,7 +309,7 @@ AGAIN_S = 10.0
 ASKED_TOGETHER_MAX = 50
 # Real topics that are remembered. Their names come from half messages.
 TOPICS_MAX = 1_000
-# Twice the time in which a client reports that nobody answers. After it the question is dropped.
+# Twice the time in which a client reports that no broker answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
 
 
@@ -477,12 +477,14 @@ class TopicGuard:
         before, self.stops = self.stops, told(flaws.stopping)
         if self.stops and before != self.stops:
             _log.error(
-                "all partitions stopped: %s. Nothing is delivered until then; they go on by"
+                "all partitions stopped: %s. Nothing is delivered until then; they resume by"
                 " themselves",
                 self.stops,
             )
         elif before and not self.stops:
-            _log.info("the settings of half and op topic are as they must be: partitions go on")
+            _log.info(
+                "the settings of half and op topic are valid again: all partitions are resumed"
+            )
         self._status.set_problem("topics", told(flaws.alarms))
         self._status.metrics.topic_settings_wrong(
             {(each.subject, each.setting): 1 for each in (*flaws.stopping, *flaws.alarms)}
@@ -500,16 +502,16 @@ class TopicGuard:
         if unread := sorted(refused.keys() - self._unread):
             more = f" and {len(unread) - SHOWN_MAX} more topics" if len(unread) > SHOWN_MAX else ""
             _log.warning(
-                "the settings of %s%s cannot be read (%s): nothing stops for it, and nobody will"
-                " notice should they be wrong. The daemon lacks DescribeConfigs",
+                "the settings of %s%s cannot be read (%s): deliveries go on, but wrong settings"
+                " would not be noticed. Grant the daemon DescribeConfigs on these topics",
                 *(", ".join(unread[:SHOWN_MAX]), more, refused[unread[0]]),
             )
         self._unread = frozenset(refused)
 
 
-# Topics may be made beside a daemon that starts: health turns red after this time.
+# Health turns red after this time. Topics may be created while the daemon starts.
 UNHEALTHY_S = 30.0
-# While they are missing they are looked for at this pace, and the error is logged again at that.
+# Intervals of refreshes while topics are missing, and of the log line about them.
 OWN_POLL_S = 2.0
 OWN_LOGGED_S = 300.0
 
@@ -539,7 +541,7 @@ class OwnTopics:
         before, self.missing = self.missing, tuple(t for t in self._needed if t not in topics)
         if not self.missing:
             if before:
-                _log.info("the topics of this installation are there now")
+                _log.info("the topics of this installation exist now: deliveries begin")
                 self._logged_at = float("-inf")
             self._status.set_problem("own topics", "")
             return

@@ -291,7 +291,9 @@ class Worker:
         for place in error.places:
             self._routes.blame(place, TOOK_NOTHING, int(self._monotonic() * 1000))
         if error.permanent:
-            with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
+            with suppress(
+                InputLostError
+            ):  # no broker answers about rights now: the next failure asks
                 self._blame.failed(error, self._batch.plans, int(self._monotonic() * 1000))
         if error.fenced:
             self._wait_for_verdict()
@@ -331,15 +333,15 @@ IDLE_S = 0.1
 DUE_S = 0.01
 
 
-def idle_s(pairs: Iterable[Pair], now: float, look_at: float) -> float:
+def idle_s(pairs: Iterable[Pair], now: float, refresh_at: float) -> float:
     """Return how long to wait, seconds; 0 if a pair has work.
 
     Args:
         pairs: The pairs that are served.
         now: Monotonic seconds.
-        look_at: When topics must be looked up at the latest.
+        refresh_at: When topics must be refreshed at the latest.
     """
-    wait_s = max(0.0, min(IDLE_S, look_at - now))
+    wait_s = max(0.0, min(IDLE_S, refresh_at - now))
     for pair in pairs:
         if pair.has_work and pair.held is None:
             return 0.0
@@ -355,7 +357,7 @@ def idle_s(pairs: Iterable[Pair], now: float, look_at: float) -> float:
 
 # The interval while there is more to read.
 LOOK_BEHIND_S = 2.0
-# Twice the time in which a client reports that nobody answers. After it the question is dropped.
+# Twice the time in which a client reports that no broker answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
 
 

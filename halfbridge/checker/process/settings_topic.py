@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Event, Ports, Running
 
 _log = logging.getLogger("halfbridge.checker")
-# Time between two looks. Each look opens one or two connections and reads a few records. Wrong
-# settings are reported some minutes late, and workers that disagree write a record at each look.
+# Poll interval. A poll opens one or two connections and reads a few records. Wrong settings are
+# reported some minutes late, and workers that disagree write a record at each poll.
 POLL_S = 180.0
-# How long the end of a worker waits for a look; a reader notices its end within 0.1 s.
+# How long the end of a worker waits for a poll; a reader notices its end within 0.1 s.
 _STOP_S = 2.0
 # Characters of another worker's name in a log line and in /healthz; slots are not longer.
 _WORKER_CHARS_MAX = 120
@@ -72,7 +72,7 @@ class SettingsRecord:
         self._topic = topic
         self._status = status
         self._create = create
-        self._end: int | None = None  # records below were compared; None before the first look
+        self._end: int | None = None  # records below were compared; None before the first poll
         self._logged = ""
         self._trouble = ""
         self._ports = ports
@@ -84,7 +84,7 @@ class SettingsRecord:
         self._running = self._ports.run.start(self._poll_on, "halfbridge-settings")
 
     def stop(self) -> None:
-        """Stop the thread; a running look is given up."""
+        """Stop the thread; a running poll is given up."""
         self._stopping.set()
         if self._running is not None:
             self._running.join(_STOP_S)
@@ -110,12 +110,12 @@ class SettingsRecord:
             try:
                 self.poll()
             except Exception:  # noqa: BLE001 (logged; a hint that cannot be given stops no worker
-                _log.exception("the settings record was not looked at")
+                _log.exception("polling the settings record failed")
             if self._stopping.wait(POLL_S):
                 return
 
     def _compare(self, said: Sequence[Said], end: int) -> None:
-        """Compare the records that were written since the last look."""
+        """Compare the records that were written since the last poll."""
         # If the topic was deleted and created again, its end is lower: then all records are new.
         compared = 0 if self._end is None or end < self._end else self._end
         new = [each for each in said if each.offset >= compared]
@@ -185,16 +185,16 @@ def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
         if other is None or other.worker == mine.worker:
             continue
         there = other.limits()
-        told = [
+        differences = [
             f"{name} {_in_words(name, there[name])} (here {_in_words(name, limit)})"
             for name, limit in here.items()
             if there.get(name, limit) != limit
         ]
-        if told:
+        if differences:
             return (
                 f"worker {other.worker[:_WORKER_CHARS_MAX]!r} runs with other limits:"
-                f" {', '.join(told)}; give all workers of an installation the same settings and"
-                " restart those that differ"
+                f" {', '.join(differences)}; give all workers of an installation the same settings"
+                " and restart those that differ"
             )
     return ""
 
@@ -210,7 +210,7 @@ def _says(last: Said, mine: DaemonSettings) -> bool:
     return settings is not None and mine.limits().items() <= settings.limits().items()
 
 
-# For one record of 150 bytes. If no broker takes the record in this time, the next look retries.
+# For one record of 150 bytes. If no broker takes the record in this time, the next poll retries.
 WRITE_S = 10.0
 _PARTITION = 0
 

@@ -185,7 +185,7 @@ class _Keeper(threading.Thread):
         self._command = command
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._level = b""  # what the worker is told of its log's level, when it starts too
+        self._level = b""  # the last change of the log's level; sent at each start too
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._given_up = ""

@@ -41,7 +41,7 @@ DRAIN_S = 8.0
 # never answer them. Later than DRAIN_S, and earlier than the supervisor's SIGKILL.
 HUNG_S = 8.5
 LINE_BYTES_MAX = 1024 * 1024
-# What the supervisor writes behind the order: the level of the log from then on.
+# Bytes that the supervisor writes after the order: the level of the log from then on.
 DEBUG_ON, DEBUG_OFF = b"+", b"-"
 
 _log = logging.getLogger("halfbridge.checker")
@@ -140,7 +140,7 @@ class Stop:
                 self._timer.cancel()
 
     def _give_up(self) -> None:
-        _log.warning("not drained within %.0f s: cut off, the next worker goes on", DRAIN_S)
+        _log.warning("not drained within %.0f s: exiting; the next worker continues", DRAIN_S)
         self._hard_exit(EXIT_OK)
 
 
@@ -197,7 +197,7 @@ def _run(
 
 
 def _watch_supervisor(stop: Stop, level: LevelSwitch) -> None:
-    # Through the buffer, which may hold what came right behind the order.
+    # Through the buffer, which may hold bytes that came right after the order.
     while said := sys.stdin.buffer.read(1):
         level.set(is_debug=said == DEBUG_ON)
     stop.request("the supervisor is gone")
