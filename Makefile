@@ -49,6 +49,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE := halfbridge-test-kafka:4.2.0
 # One release of each line from 3.7 on.
 KAFKA_VERSIONS ?= 3.7.2 3.8.1 3.9.1 4.0.1 4.1.1 4.2.0 4.3.1 4.4.0
+# The interpreter whose environment `make sbom` describes.
+SBOM_PYTHON ?= $(BIN)/python
 # The Python that the daemon's image is built on, and the image's name.
 BASE_IMAGE ?= python:3.12-slim
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -189,9 +191,9 @@ wheel-pythons: dist  ## The wheel on each Python that can be had, with a small p
 	PIP=$(TOOLS)/bin/pip .ci/wheel dist/*.whl $(or $(PYTHONS),$$(.ci/pythons $(VENV)-pythons))
 
 .PHONY: sbom
-sbom: $(STAMP) $(TOOLS)  ## dist/halfbridge.cdx.json: what is installed, as CycloneDX, with licences
+sbom: $(TOOLS) $(if $(filter $(BIN)/python,$(SBOM_PYTHON)),$(STAMP))  ## dist/halfbridge.cdx.json: what is installed, as CycloneDX, with licences (SBOM_PYTHON=...)
 	mkdir -p dist
-	$(TOOLS)/bin/cyclonedx-py environment $(BIN)/python --of JSON -o dist/halfbridge.cdx.json
+	$(TOOLS)/bin/cyclonedx-py environment $(SBOM_PYTHON) --of JSON -o dist/halfbridge.cdx.json
 
 .PHONY: audit
 audit: $(TOOLS)  ## Known vulnerabilities of the versions in constraints.txt (asks the package index)
