@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import ConfigError
+from halfbridge.kafka.sending import DURABLE
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.settings import GUARANTEED, check, load, nearest, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
@@ -228,9 +229,7 @@ def writer_properties(
     return {
         "socket.keepalive.enable": True,
         **_common(config, consumer=False),
-        "acks": "all",
-        "enable.idempotence": True,
-        "allow.auto.create.topics": False,
+        **DURABLE,
         "linger.ms": config.linger_ms,
         "max.in.flight": config.requests_in_flight_max,
         "compression.type": config.compression,

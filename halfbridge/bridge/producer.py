@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.check_pool import CheckCounts, is_async
 from halfbridge.bridge.check_responder import CheckResponder
-from halfbridge.bridge.cluster import RealTopics, check_installation
+from halfbridge.bridge.cluster import ADMIN_TIMEOUT_S, check_installation
 from halfbridge.bridge.config import BridgeConfig, refuse_unknown, writer_properties
 from halfbridge.bridge.local_transaction import checked, decided, run
 from halfbridge.bridge.message_transaction import (
@@ -20,6 +20,7 @@ from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, ProducerClosedError
 from halfbridge.kafka.threads import check_native_threads, locked
+from halfbridge.kafka.topics import RealTopics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -114,7 +115,9 @@ class TransactionProducer:
             writer = ports.kafka.writer(
                 writer_properties(config, ports.clock, message_bytes_max=half.record_bytes_max)
             )
-            real_topics = RealTopics(config, writer, ports, bound=self._topics)
+            real_topics = RealTopics(
+                config.names, writer, ports, bound=self._topics, timeout_s=ADMIN_TIMEOUT_S
+            )
             real_topics.check_bound()
             shared = Shared(config, writer, ports, half=half, real_topics=real_topics)
             responder = CheckResponder(

@@ -5,36 +5,27 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
 from halfbridge.bridge.delivery import DeliveryServer
 from halfbridge.bridge.message import Message, check_whole_number, not_a_message
-from halfbridge.kafka.acknowledgements import Acknowledgements
 from halfbridge.kafka.errors import (
-    INFERRED,
-    BackpressureError,
     BridgeError,
     ForkedProcessError,
     InvalidMessageError,
-    KafkaFailure,
     ProducerClosedError,
-    bridge_error,
 )
+from halfbridge.kafka.sending import PURGE_S, RecordWriter
 from halfbridge.kafka.signatures import client_signer
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.bridge.cluster import RealTopics
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.kafka.ports import Ports, Writer
-    from halfbridge.serde.headers import Header
+    from halfbridge.kafka.topics import RealTopics
     from halfbridge.serde.topics import HalfShape
-
-_ROOM_SLICE_S = 0.004  # below delivery_server.INLINE_GRACE_S, as there
-_PURGE_S = 1.0  # callbacks of purged records only: no broker is waited for
 
 # Told of a fork, in the child process.
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
@@ -79,21 +70,24 @@ class Shared:
         self.daemon_limits = DaemonLimits(config, ports)
         self.gate = self.daemon_limits.gate
         self.ends = EndAsker(config, ports)
-        self._acknowledgements = Acknowledgements(ports.run.current)
         self._message_bytes_max = half.message_bytes_max
         self._real_topics = real_topics
         self._writer = writer
-        self._produce = writer.produce
         self._room_timeout_s = config.send_timeout_ms / MS_PER_S
+        records = RecordWriter(
+            writer,
+            ports,
+            room_timeout_s=self._room_timeout_s,
+            serve=self.server.serve,
+            refuse=partial(self.check_open, decides=True),
+        )
+        # Not methods that call these: each would cost a call a record. The caller of `produce`
+        # then notes the send with `server`.
+        self.produce, self.not_proven = records.produce, records.not_proven
         # The error that refuses use, if the producer is closed or forked.
         self._closed: type[BridgeError] | None = None
         self._closing: type[BridgeError] | None = None
         _alive.add(self)
-
-    def not_proven(self, record: Any) -> KafkaFailure | None:
-        """Return why an acknowledgement does not prove that `record` is stored; None if it does."""
-        place = record.topic(), record.partition(), record.offset()
-        return None if self._acknowledgements.is_proven(*place) else INFERRED
 
     def check_open(self, *, decides: bool = False) -> None:
         """Refuse the use of a closed producer, or of one made before a fork.
@@ -140,7 +134,7 @@ class Shared:
         immunity = message.immunity_ms
         if immunity is not None:
             self.check_immunity(immunity)
-        self._real_topics.check(message)
+        self._real_topics.check(message.topic, message.partition or 0)
 
     def check_immunity(self, immunity_ms: int) -> None:
         """Check that a transaction may have this immunity.
@@ -166,32 +160,6 @@ class Shared:
         if self.server.is_full:
             self.server.wait_for_room(self._room_timeout_s)
 
-    def produce(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        on_delivery: Callable[[Any, Any], None],
-        *,
-        headers: list[Header] | None,
-    ) -> None:
-        """Hand a record to Kafka; tell `server` of it afterwards, where no thread waits for it.
-
-        Raises:
-            BridgeError: it was not handed over.
-        """
-        try:
-            try:
-                self._produce(topic, value, key, partition, on_delivery, 0, headers)
-            except BufferError:
-                self._produce_with_patience(topic, value, key, partition, on_delivery, 0, headers)
-        except KafkaFailure as failure:
-            raise bridge_error(failure) from failure
-        except RuntimeError:  # another thread closed this producer meanwhile
-            self.check_open(decides=True)
-            raise
-
     def close(self, timeout_s: float) -> int:
         """Wait for outstanding records; return how many are not acknowledged, and so in doubt.
 
@@ -206,7 +174,7 @@ class Shared:
         left = self.server.flush(max(0.0, deadline - self.now()))
         if left:
             self._writer.purge()  # their callbacks run before this returns
-            self.server.flush(_PURGE_S)
+            self.server.flush(PURGE_S)
         self.server.stop()
         self._writer.close()
         self.ends.close()
@@ -220,21 +188,6 @@ class Shared:
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
-
-    def _produce_with_patience(self, *arguments: Any) -> None:
-        """Repeat produce while librdkafka's queue is full, serving acknowledgements."""
-        deadline = self.now() + self._room_timeout_s
-        while True:
-            self.server.serve(_ROOM_SLICE_S)
-            try:
-                self._produce(*arguments)
-            except BufferError:
-                if self.now() > deadline:
-                    raise BackpressureError(
-                        f"the send queue stayed full for {self._room_timeout_s:g} s"
-                    ) from None
-            else:
-                return
 
 
 def _forked() -> None:

@@ -333,7 +333,7 @@ _TOPIC = NO_RIGHT | {
 _CONFIG = frozenset(
     (Code.INVALID_ARG, Code.AUTHENTICATION, Code.SSL, Code.SASL_AUTHENTICATION_FAILED)
 )
-# The acknowledgement proves nothing (`halfbridge.kafka.acknowledgements`).
+# The acknowledgement proves nothing (`halfbridge.kafka.sending`).
 INFERRED = KafkaFailure(
     Code.MSG_TIMED_OUT,
     "acknowledged without an offset: the client infers that it is stored, no broker said so",

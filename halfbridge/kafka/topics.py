@@ -9,10 +9,12 @@ from halfbridge.kafka.errors import (
     NO_RIGHT,
     BridgeError,
     Code,
+    InvalidMessageError,
     KafkaFailure,
     TopicSetupError,
     bridge_error,
 )
+from halfbridge.kafka.threads import locked
 from halfbridge.serde.topics import MESSAGE_BYTES_MAX, HalfShape
 
 if TYPE_CHECKING:
@@ -168,3 +170,129 @@ class Topics:
         except BridgeError as error:
             _LOG.info("max.message.bytes of %s not readable, default taken: %s", topic, error)
             return MESSAGE_BYTES_MAX
+
+
+class RealTopics:
+    """Real topics: which exist, which are bound, how many partitions. Thread-safe.
+
+    Args:
+        names: Names of the internal topics, which are never real topics.
+        client: Lists topics.
+        ports: The clock and the wakers are used.
+        bound: Topics that the producer is bound to; empty: the producer may send to any topic.
+        timeout_s: Longest wait for one answer.
+    """
+
+    def __init__(
+        self,
+        names: TopicNames,
+        client: Admin | Writer,
+        ports: Ports,
+        *,
+        bound: Iterable[str] = (),
+        timeout_s: float,
+    ) -> None:
+        self._names = names
+        self._client = client
+        self._ports = ports
+        self._bound = frozenset(bound)
+        self._timeout_s = timeout_s
+        self._asking = ports.run.waker()  # one thread asks at a time
+        self._partitions: dict[str, int] = {}
+        self._failure: BridgeError | None = None  # of the last question that failed
+        self._failed_at = 0.0
+
+    def check_bound(self) -> None:
+        """Look up the bound topics, before anything is sent.
+
+        Raises:
+            InvalidMessageError: one is internal; the caller removes it.
+            TopicSetupError: one does not exist; the owner of the topic creates it.
+        """
+        for topic in self._bound:
+            self._refuse_internal(topic)
+        self._look_up(dict.fromkeys(self._bound, 1))
+        for topic in sorted(self._bound - self._partitions.keys()):
+            raise _no_topic(topic)
+
+    def check(self, topic: str, partition: int) -> None:
+        """Check that a topic and its partition exist and may be sent to.
+
+        Args:
+            topic: The topic.
+            partition: The partition; 0 or less where the key chooses.
+
+        Raises:
+            InvalidMessageError: topic internal or not bound, or no such partition; the caller
+                changes the message.
+            TopicSetupError: the topic does not exist; its owner creates it.
+        """
+        partitions = self._partitions.get(topic)
+        if partitions is None or partition >= partitions:
+            self._check_slowly(topic, partition)
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether this producer answers checks about `topic`."""
+        return not self._bound or topic in self._bound
+
+    def _check_slowly(self, topic: str, partition: int) -> None:
+        self._refuse_internal(topic)
+        if not self.knows(topic):
+            raise InvalidMessageError(
+                f"topic {topic} is not bound; add it to topics=[...] of the producer",
+                field="topic",
+            )
+        self._look_up({topic: max(partition, 0) + 1})
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            raise _no_topic(topic)
+        if partition >= partitions:
+            raise InvalidMessageError(
+                f"topic {topic} has no partition {partition}; it has {partitions}",
+                field="partition",
+            )
+
+    def _look_up(self, wanted: Mapping[str, int]) -> None:
+        """Look up topics until the topics `wanted` have that many partitions or patience ends.
+
+        One thread asks at a time. A thread that waited uses the result of the thread that asked,
+        or its failure.
+
+        Raises:
+            BridgeError: no broker answered; try again later.
+        """
+        now = self._ports.clock.monotonic
+        began = now()
+        with locked(self._asking):
+            if are_in(self._partitions, wanted):
+                return
+            if self._failure is not None and self._failed_at > began:
+                raise self._failure
+            try:
+                topics = topics_with(
+                    self._client,
+                    self._ports,
+                    wanted,
+                    patience_s=began + GRACE_S - now(),
+                    timeout_s=self._timeout_s,
+                )
+            except BridgeError as error:
+                self._failure, self._failed_at = error, now()
+                raise
+            # Added to the known topics: a broker that has just started does not report every topic.
+            self._partitions = self._partitions | {
+                name: seen.partitions
+                for name, seen in topics.items()
+                if self.knows(name) and not self._names.is_internal(name)
+            }
+
+    def _refuse_internal(self, topic: str) -> None:
+        if self._names.is_internal(topic):
+            raise InvalidMessageError(
+                f"topic {topic} is internal and can never be a real topic", field="topic"
+            )
+
+
+def _no_topic(topic: str) -> TopicSetupError:
+    text = f"no real topic {topic} (or no right to see it); create it first"
+    return TopicSetupError(text, topics=(topic,))

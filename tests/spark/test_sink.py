@@ -214,7 +214,7 @@ def test_rows_that_the_daemon_would_not_deliver(spark: SparkSession, scene: Sink
     value = F.lit(b"v").alias("value")
     for columns, text in (
         ([value, F.lit(scene.names.half).alias("topic")], "is internal"),
-        ([value, F.lit(scene.real_name("nowhere")).alias("topic")], "no topic .*nowhere"),
+        ([value, F.lit(scene.real_name("nowhere")).alias("topic")], "no real topic .*nowhere"),
         ([value, F.lit(scene.orders).alias("topic"), F.lit(9).alias("partition")], "no partition"),
         (
             [F.repeat(F.lit("v"), 1_000_000).alias("value"), F.lit(scene.orders).alias("topic")],

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.errors import InDoubtError
-from halfbridge.kafka.acknowledgements import Acknowledgements
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import NO_RIGHT, NO_SUCH_TOPIC, Code, KafkaFailure
+from halfbridge.kafka.sending import Acknowledgements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

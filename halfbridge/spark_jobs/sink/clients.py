@@ -14,6 +14,7 @@ from halfbridge.kafka.ends import Ends
 from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.kafka.ports import NewTopic
+from halfbridge.kafka.sending import DURABLE
 from halfbridge.kafka.settings_topic import READING, read_settings
 from halfbridge.kafka.topics import Topics
 from halfbridge.serde.records import DaemonSettings
@@ -69,11 +70,9 @@ def new_writer(
         "socket.keepalive.enable": True,
         **defaults,
         **_common(options, ports),
-        "acks": "all",
-        "enable.idempotence": True,
+        **DURABLE,
         # A record that fails permanently stops the writer: no later record is stored.
         "enable.gapless.guarantee": True,
-        "allow.auto.create.topics": False,
         # No time-out: a record that is given up while later records are stored leaves a gap. The
         # caller has a deadline, and gives up the whole client.
         "message.timeout.ms": 0,
@@ -202,8 +201,8 @@ def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
 def altered(options: SinkOptions, name: str, value: object) -> str:
     """Return the command that sets a setting of the manifest topic."""
     return (
-        f"kafka-configs.sh --bootstrap-server {options.bootstrap_servers} --alter --entity-type"
-        f" topics --entity-name {options.names.manifest} --add-config {name}={value}"
+        f"halfbridge topics alter {options.names.manifest} --set {name}={value}"
+        f" --bootstrap-servers {options.bootstrap_servers}"
     )
 
 

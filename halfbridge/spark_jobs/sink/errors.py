@@ -101,11 +101,12 @@ class UnknownPastError(SinkError):
 def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
     """Convert failures of Kafka and errors of bridge to errors of the sink, in a `with` block.
 
-    A TopicSetupError becomes a SinkSetupError, and a ConfigError a SinkOptionError.
+    A TopicSetupError becomes a SinkSetupError, an InvalidMessageError a RowError, and a ConfigError
+    a SinkOptionError.
 
     Args:
         kind: The class for all other failures.
-        what: What failed; stands in front of the failure's text.
+        what: What failed; precedes the text of the failure.
     """
     try:
         yield
@@ -113,6 +114,8 @@ def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
         raise
     except TopicSetupError as error:
         raise SinkSetupError(str(error), topics=error.topics) from error
+    except InvalidMessageError as error:
+        raise RowError(str(error), field=error.field) from error
     except ConfigError as error:
         raise SinkOptionError(f"a kafka. option is not taken: {error.value}") from error
     except (KafkaFailure, BridgeError, BufferError) as error:

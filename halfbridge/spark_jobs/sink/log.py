@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import INFERRED, Code, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.threads import locked
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.partitioner import partition_of
@@ -19,18 +19,19 @@ from halfbridge.spark_jobs.sink.clients import (
     manifest_bytes_max,
     new_reader,
     new_topics,
-    new_writer,
 )
 from halfbridge.spark_jobs.sink.errors import (
     CommitInDoubtError,
     SearchLimitError,
+    SendError,
     SinkSetupError,
     failing_as,
 )
 from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
+from halfbridge.spark_jobs.sink.sender import Record, Sender
 
 if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Place, Ports, Writer
+    from halfbridge.kafka.ports import Place, Ports
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
@@ -61,7 +62,7 @@ class ManifestLog:
         self._topic = options.names.manifest
         self._topics = new_topics(options, ports)
         self._bytes_max = manifest_bytes_max(self._topics, options)
-        self._writer = self._new_writer()
+        self._sender = self._new_sender()
         self._reader = new_reader(options, ports)
         self._turn = ports.run.waker()
 
@@ -95,9 +96,7 @@ class ManifestLog:
             try:
                 offset = self._append(key, data)
             except CommitInDoubtError:
-                # The writer may still hold the record, or take no other. A responder writes more.
-                self._writer.close()
-                self._writer = self._new_writer()
+                self._sender = self._new_sender()  # the last one was given up; a responder goes on
                 raise
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
 
@@ -112,7 +111,8 @@ class ManifestLog:
         bytes_max = manifest_bytes_max(self._topics, self._options)
         if bytes_max != self._bytes_max:
             self._bytes_max = bytes_max
-            self._writer = self._new_writer()
+            self._sender.give_up()
+            self._sender = self._new_sender()
         if size_bytes > bytes_max:
             transactions = sum(len(each.transactions) for each in manifest.attempts)
             command = altered(self._options, "max.message.bytes", _ROOM * size_bytes)
@@ -125,8 +125,8 @@ class ManifestLog:
                 topics=(self._topic,),
             )
 
-    def _new_writer(self) -> Writer:
-        return new_writer(
+    def _new_sender(self) -> Sender:
+        return Sender(
             self._options,
             self._ports,
             message_bytes_max=max(self._bytes_max, _MESSAGE_BYTES_LEAST),
@@ -135,27 +135,14 @@ class ManifestLog:
         )
 
     def _append(self, key: bytes, data: bytes) -> int:
-        told: list[tuple[Any, Any]] = []
-
-        def delivered(error: Any, record: Any) -> None:
-            told.append((error, record))
-
-        with failing_as(CommitInDoubtError, "the manifest was not written"):
-            partition = partition_of(key, MANIFEST_PARTITIONS)
-            self._writer.produce(self._topic, data, key, partition, delivered)
-            self._writer.flush(self._timeout_s)
-        if not told:
+        partition = partition_of(key, MANIFEST_PARTITIONS)
+        try:
+            record = Record(data, key, partition)
+            return self._sender.store(self._topic, [record], self._timeout_s)[partition]
+        except SendError as error:
             raise CommitInDoubtError(
-                f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
-            )
-        error, record = told[0]
-        # The acknowledgement of a single record without an offset does not prove that it is stored.
-        if error is not None or record.offset() is None:
-            failure = INFERRED if error is None else failure_of(error)
-            raise CommitInDoubtError(
-                f"the manifest was not acknowledged ({failure}); start the query again"
-            )
-        return int(record.offset())
+                f"the manifest was not acknowledged ({error}); start the query again"
+            ) from error
 
     def _find(
         self, app_id: str, batch_id: int, *, beyond: int, records_max: int | None = None

@@ -197,15 +197,13 @@ FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX + _ADDED_B
 
 @dataclass(frozen=True, slots=True)
 class RealTopic:
-    """A real topic.
+    """What a real topic takes.
 
     Attributes:
-        partitions: Number of partitions.
         record_bytes_max: The topic's max.message.bytes; ANY_BYTES if that cannot be read.
         is_compacted: The topic is compacted, and refuses null keys.
     """
 
-    partitions: int
     record_bytes_max: int
     is_compacted: bool
 

@@ -1,10 +1,8 @@
-"""Writes the sink's records by an idempotent writer that leaves no gap.
+"""Sends the sink's records: half messages, decisions and manifests.
 
-Sends half messages, and checks rows against their real topics.
-
-Sends the decisions: ops that commit or roll back the transactions of task attempts.
-
-Signs what the sink writes, with the key file of the process that writes.
+Every record is sent as the client sends it, by a `RecordWriter` of halfbridge.kafka.sending. Unlike
+the client's, a writer of the sink has one thread, leaves no gap, and is given up with its first
+failure: a later record must not be stored without an earlier one.
 
 The option `key.file` is a path. So the path travels in plans and to executors, and keys do not:
 each process reads its own file, once for each task attempt and each call that decides. A key that
@@ -14,17 +12,23 @@ is added to the file is used from the next attempt on, without a restart of the 
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.kafka.acknowledgements import Acknowledgements
-from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import INFERRED, KafkaFailure
+from halfbridge.kafka.errors import BridgeError, KafkaFailure
+from halfbridge.kafka.sending import RecordWriter
 from halfbridge.kafka.signatures import client_signer
+from halfbridge.kafka.topics import RealTopics
 from halfbridge.serde.avro import OP
 from halfbridge.serde.records import OpSource, new_op
-from halfbridge.spark_jobs.sink.clients import MS_PER_S, NO_ANSWER, NONE, new_topics, new_writer
+from halfbridge.spark_jobs.sink.clients import (
+    KAFKA_TIMEOUT_S,
+    MS_PER_S,
+    NO_ANSWER,
+    NONE,
+    new_topics,
+    new_writer,
+)
 from halfbridge.spark_jobs.sink.errors import (
     CommitInDoubtError,
     RowError,
@@ -38,21 +42,28 @@ from halfbridge.spark_jobs.sink.rows import ANY_BYTES, RealTopic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from halfbridge.kafka.ports import Ports, Writer
+    from halfbridge.kafka.ports import Ports
     from halfbridge.kafka.signatures import ClientSigner
+    from halfbridge.kafka.topics import Topics
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.manifest import ManifestTransaction
     from halfbridge.serde.records import OpKind
+    from halfbridge.serde.topics import HalfShape
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.rows import Row
 
-# How long to wait for room in the queue before the next try.
-_ROOM_S = 0.1
-# The client reports purged records at once, because no broker is asked.
-_PURGE_S = 1.0
 # Sends between two polls, so that not every row costs a call.
 _POLL_EVERY = 256
 _FAILED_BEFORE = "the Kafka client has failed before"
+
+
+class Record(NamedTuple):
+    """A record for `Sender.store`."""
+
+    value: bytes
+    key: bytes
+    partition: int
+    headers: Headers | None = None
 
 
 class Sender:
@@ -60,15 +71,12 @@ class Sender:
 
     Args:
         options: The sink's options.
-        ports: Makes the clients.
+        ports: Makes the client.
+        message_bytes_max: Most bytes of one record.
         defaults: Properties of the writer that the query may override.
         changes: Properties of the writer that the query may not set.
 
-    Attributes:
-        shape: The half topic's shape when this sender was made.
-
     Raises:
-        SinkSetupError: half or op topic is missing or has the wrong shape, or no broker answers.
         SinkOptionError: the Kafka client refuses a property.
     """
 
@@ -77,41 +85,26 @@ class Sender:
         options: SinkOptions,
         ports: Ports,
         *,
+        message_bytes_max: int,
         defaults: Mapping[str, Any] = NONE,
         changes: Mapping[str, Any] = NONE,
     ) -> None:
-        self.names = options.names
-        self._room_timeout_s = options.send_timeout_ms / MS_PER_S
-        self._now = ports.clock.monotonic
-        self._topics = new_topics(options, ports)
-        with failing_as(SinkSetupError, NO_ANSWER):
-            self.shape = self._topics.half_shape()
-        self._writer: Writer | None = new_writer(
+        self._writer = new_writer(
             options,
             ports,
-            message_bytes_max=self.shape.record_bytes_max,
+            message_bytes_max=message_bytes_max,
             defaults=defaults,
             changes=changes,
         )
-        self._acknowledgements = Acknowledgements(ports.run.current)
+        self._records = RecordWriter(
+            self._writer,
+            ports,
+            room_timeout_s=options.send_timeout_ms / MS_PER_S,
+            serve=self._writer.poll,
+        )
+        self.failure = self._records.failure
+        self.is_broken = False
         self._sent = 0
-
-    @property
-    def is_broken(self) -> bool:
-        """Tell whether the client refuses all further work."""
-        return self._writer is None
-
-    def failure(self, error: Any, record: Any) -> KafkaFailure | None:
-        """Return why a record is not proven to be stored; None if a broker has confirmed it.
-
-        Args:
-            error: The acknowledgement's error.
-            record: The record that was acknowledged.
-        """
-        if error is not None:
-            return failure_of(error)
-        place = record.topic(), record.partition(), record.offset()
-        return None if self._acknowledgements.is_proven(*place) else INFERRED
 
     def send(  # noqa: PLR0917  (once a row: keywords cost)
         self,
@@ -127,20 +120,15 @@ class Sender:
         Raises:
             SendError: there was no room in time, or the client takes no more records.
         """
-        writer = self._writer
-        if writer is None:
+        if self.is_broken:
             raise SendError(_FAILED_BEFORE)
         try:
-            try:
-                writer.produce(topic, value, key, partition, on_delivery, 0, headers)
-            except BufferError:
-                record = (topic, value, key, partition, on_delivery, 0, headers)
-                self._send_when_there_is_room(writer, record)
-        except KafkaFailure as failure:
-            raise self._failed("takes no record", failure) from failure
-        self._sent += 1
-        if self._sent % _POLL_EVERY == 0:
-            self._serve(writer.poll, 0)
+            self._records.produce(topic, value, key, partition, on_delivery, headers)
+            self._sent += 1
+            if self._sent % _POLL_EVERY == 0:
+                self._writer.poll(0)
+        except (BridgeError, KafkaFailure) as error:
+            raise self._failed(f"the Kafka client takes no record: {error}") from error
 
     def flush(self, timeout_s: float) -> None:
         """Return once every record is acknowledged or has failed; callbacks get the results.
@@ -148,42 +136,53 @@ class Sender:
         Raises:
             SendError: some records are not acknowledged in time, and are given up.
         """
-        if self._writer is None:
+        if self.is_broken:
             raise SendError(_FAILED_BEFORE)
-        left = self._serve(self._writer.flush, timeout_s)
+        try:
+            left = self._writer.flush(timeout_s)
+        except KafkaFailure as failure:
+            raise self._failed(f"the Kafka client failed: {failure}") from failure
         if left:
-            self.give_up()
-            raise SendError(f"{left} records were not acknowledged in {timeout_s:g} s")
+            raise self._failed(f"{left} records were not acknowledged in {timeout_s:g} s")
+
+    def store(self, topic: str, records: Iterable[Record], timeout_s: float) -> dict[int, int]:
+        """Send records, and return the last offset of each partition once all are stored.
+
+        Raises:
+            SendError: it is not proven that all are stored. The client is given up.
+        """
+        failures: list[KafkaFailure] = []
+        last: dict[int, int] = {}
+
+        def acknowledged(error: Any, record: Any) -> None:
+            failure = self.failure(error, record)
+            if failure is not None:
+                failures.append(failure)
+            else:
+                partition, offset = record.partition(), record.offset()
+                last[partition] = max(last.get(partition, offset), offset)
+
+        for value, key, partition, headers in records:
+            self.send(topic, value, key, partition, acknowledged, headers)
+        self.flush(timeout_s)
+        if failures:
+            raise self._failed(str(failures[0]))
+        return last
 
     def give_up(self) -> None:
         """Drop unsent records; the client cannot be used any more."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with suppress(KafkaFailure):
-                writer.purge()
-                writer.flush(_PURGE_S)
-            writer.close()
+        if not self.is_broken:
+            self.is_broken = True
+            self._records.give_up()
 
-    def _send_when_there_is_room(self, writer: Writer, record: tuple[Any, ...]) -> None:
-        deadline = self._now() + self._room_timeout_s
-        while self._now() < deadline:
-            self._serve(writer.poll, _ROOM_S)
-            with suppress(BufferError):
-                writer.produce(*record)
-                return
+    def _failed(self, why: str) -> SendError:
         self.give_up()
-        raise SendError("the send queue stayed full: the brokers do not answer")
+        return SendError(why)
 
-    def _serve(self, call: Callable[[float], int], seconds: float) -> int:
-        """Serve acknowledgements by the writer's `poll` or `flush`, and return its result."""
-        try:
-            return call(seconds)
-        except KafkaFailure as failure:
-            raise self._failed("failed", failure) from failure
 
-    def _failed(self, what: str, failure: KafkaFailure) -> SendError:
-        self.give_up()
-        return SendError(f"the Kafka client {what}: {failure}")
+def _half_shape(topics: Topics) -> HalfShape:
+    with failing_as(SinkSetupError, NO_ANSWER):
+        return topics.half_shape()
 
 
 # A task continues to send meanwhile, so that batches become larger.
@@ -194,30 +193,38 @@ class HalfSender(Sender):
     """Sends half messages of task attempts, one attempt after the other.
 
     Attributes:
+        shape: The half topic's shape when this sender was made.
         is_outdated: A row was refused by the topics' limits as this sender read them: the next
             attempt must read the limits again.
+
+    Raises:
+        SinkSetupError: half or op topic is missing or has the wrong shape, or no broker answers.
+        SinkOptionError: the Kafka client refuses a property.
     """
 
     def __init__(self, options: SinkOptions, ports: Ports) -> None:
-        super().__init__(options, ports, defaults={"linger.ms": _LINGER_MS})
-        self._real_topics: dict[str, RealTopic] = {}
+        self._topics = new_topics(options, ports)
+        self.shape = _half_shape(self._topics)
+        super().__init__(
+            options,
+            ports,
+            message_bytes_max=self.shape.record_bytes_max,
+            defaults={"linger.ms": _LINGER_MS},
+        )
+        self._places = RealTopics(options.names, self._writer, ports, timeout_s=KAFKA_TIMEOUT_S)
+        self._limits: dict[str, RealTopic] = {}
         self.is_outdated = False
 
     def real_topic(self, topic: str, partition: int) -> RealTopic:
-        """Return a real topic's shape; looked up once, for later attempts too.
+        """Return the limits of a real topic; they are kept for later attempts.
 
         Raises:
             RowError: the topic is internal, or has no such partition.
-            SinkSetupError: the topic does not exist.
+            SinkSetupError: the topic does not exist, or no broker answers.
         """
-        known = self._real_topics.get(topic)
-        if known is None or partition >= known.partitions:
-            known = self._ask_about(topic)
-            if partition >= known.partitions:
-                raise RowError(
-                    f"topic {topic} has no partition {partition}; it has {known.partitions}"
-                )
-        return known
+        with failing_as(SinkSetupError, NO_ANSWER):
+            self._places.check(topic, partition)
+        return self._limits.get(topic) or self._read_limits(topic)
 
     def check_row(self, row: Row) -> None:
         """Check that a row's real topic takes it.
@@ -226,30 +233,20 @@ class HalfSender(Sender):
             RowError: the topic refuses the row, by its present settings.
         """
         topic, partition, *_ = row
-        # Before a refusal, the topic is looked up again: an operator may have raised its limit.
+        # Before a refusal, the limits are read again: an operator may have raised them.
         if self.real_topic(topic, partition).refusal(row) and (
-            refused := self._ask_about(topic).refusal(row)
+            refused := self._read_limits(topic).refusal(row)
         ):
             raise RowError(refused)
 
-    def _ask_about(self, topic: str) -> RealTopic:
-        if self.names.is_internal(topic):
-            raise RowError(f"topic {topic} is internal and can never be a real topic")
+    def _read_limits(self, topic: str) -> RealTopic:
         with failing_as(SinkSetupError, NO_ANSWER):
-            seen = self._topics.seen().get(topic)
-            settings = self._topics.settings(topic) if seen else {}
-        if seen is None:
-            text = f"no topic {topic} (or no right to see it); create it first"
-            raise SinkSetupError(text, topics=(topic,))
-        known = self._real_topics[topic] = RealTopic(
-            seen.partitions,
+            settings = self._topics.settings(topic)
+        limits = self._limits[topic] = RealTopic(
             int(settings.get("max.message.bytes", ANY_BYTES)),
             "compact" in settings.get("cleanup.policy", ""),
         )
-        return known
-
-
-_NOT_DECIDED = "decisions were not acknowledged"
+        return limits
 
 
 class Decider(Sender):
@@ -265,7 +262,13 @@ class Decider(Sender):
     """
 
     def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
-        super().__init__(options, ports, changes={"linger.ms": 0})
+        shape = _half_shape(new_topics(options, ports))
+        super().__init__(
+            options,
+            ports,
+            message_bytes_max=shape.record_bytes_max,
+            changes={"linger.ms": 0},
+        )
         self._options = options
         self._actor = actor
         self._time_ms = ports.clock.time_ms
@@ -301,42 +304,30 @@ class Decider(Sender):
                 written.
         """
         signer = read_signer(self._options, producer_group, self._time_ms())
-        failures: list[KafkaFailure] = []
         last: dict[int, int] = {}
 
-        def written(error: Any, record: Any) -> None:
-            failure = self.failure(error, record)
-            if failure is not None:
-                failures.append(failure)
-            else:
-                partition, offset = record.partition(), record.offset()
-                last[partition] = max(last.get(partition, offset), offset)
+        def record_of(each: ManifestTransaction) -> Record:
+            now_ms, partition = self._time_ms(), each.half_partition
+            op = new_op(
+                transaction_id=each.transaction_id,
+                timestamp=now_ms,
+                half_offset=each.half_offset,
+                producer_group=producer_group,
+                kind=kind,
+                message_count=each.message_count,
+                source=source,
+                actor=self._actor,
+                reason=reason,
+            )
+            key, value = each.transaction_id.encode(), OP.encode(op)
+            headers = signer.op(partition, key, value, now_ms) if signer else None
+            return Record(value, key, partition, headers)
 
-        for transactions in rounds:
-            try:
-                for each in transactions:
-                    now_ms = self._time_ms()
-                    op = new_op(
-                        transaction_id=each.transaction_id,
-                        timestamp=now_ms,
-                        half_offset=each.half_offset,
-                        producer_group=producer_group,
-                        kind=kind,
-                        message_count=each.message_count,
-                        source=source,
-                        actor=self._actor,
-                        reason=reason,
-                    )
-                    key, value = each.transaction_id.encode(), OP.encode(op)
-                    partition = each.half_partition
-                    headers = signer.op(partition, key, value, now_ms) if signer else None
-                    self.send(self.names.op, value, key, partition, written, headers)
-                self.flush(timeout_s)
-            except SendError as error:
-                raise CommitInDoubtError(f"{_NOT_DECIDED}: {error}") from error
-            if failures:
-                self.give_up()
-                raise CommitInDoubtError(f"{_NOT_DECIDED}: {failures[0]}")
+        try:
+            for transactions in rounds:
+                last |= self.store(self._options.names.op, map(record_of, transactions), timeout_s)
+        except SendError as error:
+            raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
         return last
 
 

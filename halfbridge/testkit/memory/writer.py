@@ -296,7 +296,7 @@ class SendQueue(Client):
         """Tell each record where it stands.
 
         Where the client only infers that a batch is stored, it counts offsets up from -1, which is
-        none: the second record is said to stand at 0 (`halfbridge.kafka.acknowledgements`).
+        none: the second record is said to stand at 0 (`halfbridge.kafka.sending`).
         """
         topic = self._broker.topics.get(place[0])
         for index, sent in enumerate(batch):

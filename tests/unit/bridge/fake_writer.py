@@ -6,11 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.ports import SeenTopic
+from halfbridge.kafka.topics import RealTopics
 from halfbridge.serde.topics import HalfShape
 
 if TYPE_CHECKING:
@@ -91,5 +91,5 @@ def shared_around(writer: FakeWriter, **settings: Any) -> Shared:
     ports = replace(system_ports(), clock=Clock(), transaction_id=lambda: ID)
     shape = HalfShape(partitions=4, record_bytes_max=1_000_000, replicas=1)
     client: Any = writer
-    real_topics = RealTopics(config, client, ports, bound=())
+    real_topics = RealTopics(config.names, client, ports, timeout_s=1.0)
     return Shared(config, client, ports, half=shape, real_topics=real_topics)

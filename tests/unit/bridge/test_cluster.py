@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig, writer_properties
-from halfbridge.bridge.message import Message
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import InvalidMessageError, RetriableError, TopicSetupError
 from halfbridge.kafka.ports import SeenTopic
+from halfbridge.kafka.topics import RealTopics
 
 _CALL_S = 1.0
 _SENDERS = 8
@@ -43,67 +42,65 @@ def _unreachable() -> Any:
     return ports.kafka.writer(writer_properties(_CONFIG, ports.clock, message_bytes_max=1_000_000))
 
 
-def _real_topics(client: Any) -> RealTopics:
-    return RealTopics(_CONFIG, client, system_ports(), bound=())
+def _real_topics(client: Any, timeout_s: float = _CALL_S) -> RealTopics:
+    return RealTopics(_CONFIG.names, client, system_ports(), timeout_s=timeout_s)
 
 
-def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_the_failure_of_a_question() -> None:
     """While no broker answers nobody waits for the questions of others, and then asks anew."""
-    monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", _CALL_S)
     real_topics = _real_topics(_unreachable())
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:
-        asked = [pool.submit(real_topics.check, Message("orders")) for _ in range(_SENDERS)]
+        asked = [pool.submit(real_topics.check, "orders", 0) for _ in range(_SENDERS)]
         failures = [each.exception() for each in asked]
     assert [type(failure) for failure in failures] == [RetriableError] * _SENDERS
     assert monotonic() - began < _SENDERS * _CALL_S / 2
 
 
-def test_a_failure_is_not_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_not_kept_for_who_comes_later() -> None:
     """Whoever asks after a question has failed is not told of it, but asks."""
-    monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", 0.1)
-    real_topics = _real_topics(_unreachable())
+    real_topics = _real_topics(_unreachable(), timeout_s=0.1)
     with pytest.raises(RetriableError):
-        real_topics.check(Message("orders"))
+        real_topics.check("orders", 0)
     real_topics._client = _Brokers({"orders": 1})
-    real_topics.check(Message("orders"))
+    real_topics.check("orders", 0)
 
 
 def test_a_broker_that_has_just_started_does_not_make_topics_vanish() -> None:
     """Its first answers may lack topics and partitions that exist: they are asked for again."""
     brokers = _Brokers({"orders": 3}, {}, {"orders": 1}, {"bills": 2})
     real_topics = _real_topics(brokers)
-    real_topics.check(Message("orders"))
-    real_topics.check(Message("bills", partition=1))
-    real_topics.check(Message("orders"))
+    real_topics.check("orders", 0)
+    real_topics.check("bills", 1)
+    real_topics.check("orders", 0)
     assert brokers.asked == 4
 
 
 def test_a_partition_is_waited_for_like_a_topic() -> None:
     """A topic that grew shows its new partitions a moment later."""
     real_topics = _real_topics(_Brokers({"orders": 1}, {"orders": 1}, {"orders": 2}))
-    real_topics.check(Message("orders"))
-    real_topics.check(Message("orders", partition=1))
+    real_topics.check("orders", 0)
+    real_topics.check("orders", 1)
 
 
 def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience has an end."""
-    monkeypatch.setattr("halfbridge.bridge.cluster.GRACE_S", 0.1)
+    monkeypatch.setattr("halfbridge.kafka.topics.GRACE_S", 0.1)
     real_topics = _real_topics(_Brokers({"orders": 1}))
     with pytest.raises(TopicSetupError, match="bills") as missing:
-        real_topics.check(Message("bills"))
+        real_topics.check("bills", 0)
     assert missing.value.topics == ("bills",)
     with pytest.raises(InvalidMessageError, match="no partition 1"):
-        real_topics.check(Message("orders", partition=1))
+        real_topics.check("orders", 1)
 
 
 def test_threads_are_patient_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for its topic from when it began to send, not once more behind the others."""
-    monkeypatch.setattr("halfbridge.bridge.cluster.GRACE_S", _CALL_S)
+    monkeypatch.setattr("halfbridge.kafka.topics.GRACE_S", _CALL_S)
     real_topics = _real_topics(_Brokers({}))
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:
-        asked = [pool.submit(real_topics.check, Message(f"t{n}")) for n in range(_SENDERS)]
+        asked = [pool.submit(real_topics.check, f"t{n}", 0) for n in range(_SENDERS)]
         failures = [each.exception() for each in asked]
     assert [type(failure) for failure in failures] == [TopicSetupError] * _SENDERS
     assert monotonic() - began < _SENDERS * _CALL_S / 2

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.checker.signatures import signed_half, signed_op
-from halfbridge.kafka.acknowledgements import Acknowledgements
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import INFERRED, PRODUCER_FENCED, Code, KafkaFailure
+from halfbridge.kafka.sending import Acknowledgements
 from halfbridge.serde.avro import (
     ACTOR_BYTES_MAX,
     DEAD_MARK,

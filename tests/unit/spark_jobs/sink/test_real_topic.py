@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.sink.rows import (
 if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
 
-ORDERS = RealTopic(1, 1_000, is_compacted=False)
+ORDERS = RealTopic(1_000, is_compacted=False)
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 8_191, 8_192, 1 << 20])
@@ -37,12 +37,12 @@ def test_a_row_that_does_not_fit_is_told_what_to_do() -> None:
 
 def test_where_settings_may_not_be_read_all_fits() -> None:
     """No more can be told of it."""
-    unknown = RealTopic(1, ANY_BYTES, is_compacted=False)
+    unknown = RealTopic(ANY_BYTES, is_compacted=False)
     assert unknown.refusal(("orders", -1, None, b"v" * (1 << 20), [])) == ""
 
 
 def test_a_compacted_topic_takes_tombstones() -> None:
     """A key it needs, a value it does not."""
-    compacted = RealTopic(1, 1_000, is_compacted=True)
+    compacted = RealTopic(1_000, is_compacted=True)
     assert compacted.refusal(("orders", -1, b"", None, [])) == ""
     assert "without a key" in compacted.refusal(("orders", -1, None, b"v", []))

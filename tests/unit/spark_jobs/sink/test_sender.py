@@ -228,7 +228,7 @@ def test_a_client_that_refuses_is_given_up(kafka: Kafka, process: SinkProcess) -
     [
         ("orders", 3, "topic orders has no partition 3; it has 3"),
         (NAMES.op, 0, "is internal"),
-        ("absent", 0, "no topic absent"),
+        ("absent", 0, "no real topic absent"),
     ],
 )
 def test_a_row_with_nowhere_to_go_is_refused(

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from halfbridge.kafka.acknowledgements import Acknowledgements
+from halfbridge.kafka.sending import Acknowledgements
 
 TIMEOUT_S = 20.0
 
