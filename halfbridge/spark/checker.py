@@ -5,8 +5,8 @@ In the driver process, beside the query:
     with SinkResponder(bootstrap_servers="...", app_id="orders-feed"):
         query.awaitTermination()
 
-or as a process of its own, `halfbridge spark responder`, which also settles what a driver left
-that is not started again. Any number of them may run.
+or as a separate process, `halfbridge spark responder`, which also settles the transactions of a
+driver that is not started again. Any number of responders may run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from halfbridge.serde.settings import load, setting
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.sink.sender import read_signer
 
 if TYPE_CHECKING:
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge import CheckCounts, MessageView
     from halfbridge.serde.records import SinkContext
-    from halfbridge.spark_jobs.sink.manifest import Standing
+    from halfbridge.spark_jobs.sink.manifest import BatchState
     from halfbridge.spark_jobs.sink.process import SinkProcess
 
 # Batches that are remembered: those of an hour at one a second.
 _KNOWN_MAX = 3_600
-# So long the log is not searched again for a batch that nobody had decided: each of its
+# Time between two searches of the log for one undecided batch: each of its
 # transactions is asked about, and a search may read much. Far below the time until the next check.
 _OPEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFile:
-    """What a responder takes from the environment when the caller gives no key file."""
+    """The setting that a responder reads from the environment if the caller gives no key file."""
 
     key_file: str = setting("", doc="The sink's option key.file; without it nothing is signed.")
 
 
 class StillOpenError(NoAnswerError):
-    """Nobody has decided the batch yet: to be asked again. Not counted as an answer."""
+    """The batch is not decided yet. The daemon asks again; this does not count as an answer."""
 
 
 class NotOfTheSinkError(NoAnswerError):
@@ -61,15 +61,15 @@ class NotOfTheSinkError(NoAnswerError):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a batch.
+    """The last known state of a batch.
 
     Attributes:
-        stands: Where it stands; a winner is without its transactions, which are all decided.
-        looked_at: When the log was searched, monotonic seconds.
+        state: Its state; a winner is without its transactions, which are all decided.
+        searched_at: When the log was searched, monotonic seconds.
     """
 
-    stands: Standing
-    looked_at: float
+    state: BatchState
+    searched_at: float
 
 
 class SinkChecker:
@@ -85,14 +85,14 @@ class SinkChecker:
 
     Args:
         options: Of the sink.
-        process: Has the clients; None: `here()`.
+        process: Has the clients; None: `sink_process()`.
     """
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self._options = options
-        self._process = process or here()
+        self._process = process or sink_process()
         self._clock = self._process.ports.clock
-        self._turn = self._process.ports.run.waker()
+        self._lock = self._process.ports.run.waker()
         self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
 
     def __call__(self, view: MessageView) -> Resolution:
@@ -105,16 +105,16 @@ class SinkChecker:
         if view.context is None:
             raise NotOfTheSinkError(f"{view.transaction_id} has no RMQ_CONTEXT")
         context = SINK_CONTEXT.decode(view.context)
-        with locked(self._turn):
+        with locked(self._lock):
             return self._resolve(context, age_ms=self._clock.time_ms() - view.born_timestamp)
 
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
         is_old = age_ms > self._options.age_ms_max
         known = self._known.get((context.app_id, context.batch_id))
-        fate = Fate.OPEN if known is None else known.stands.fate(context.attempt_id)
-        is_fresh = known is not None and self._clock.monotonic() - known.looked_at < _OPEN_S
+        fate = Fate.OPEN if known is None else known.state.fate(context.attempt_id)
+        is_fresh = known is not None and self._clock.monotonic() - known.searched_at < _OPEN_S
         if fate is Fate.OPEN and (is_old or not is_fresh):
-            fate = self._look(context, is_old=is_old)
+            fate = self._search(context, is_old=is_old)
         if fate is Fate.OPEN:
             raise StillOpenError(
                 f"batch {context.batch_id} of {context.app_id} has no manifest yet: its driver runs"
@@ -122,22 +122,22 @@ class SinkChecker:
             )
         return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
 
-    def _look(self, context: SinkContext, *, is_old: bool) -> Fate:
+    def _search(self, context: SinkContext, *, is_old: bool) -> Fate:
         """Search the log, give up what is old and undecided, and decide what was published."""
         options = replace(self._options, app_id=context.app_id)
         committer = BatchCommitter(options, self._process)
-        stands = committer.find(context.batch_id).standing
-        if is_old and stands.fate(context.attempt_id) is Fate.OPEN:
+        state = committer.find(context.batch_id).state
+        if is_old and state.fate(context.attempt_id) is Fate.OPEN:
             reason = f"nobody committed it within {self._options.age_ms_max} ms"
-            stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
-        if stands.winner is not None:
-            committer.decide_all(stands.winner.manifest, source=OpSource.CHECK)
+            state = committer.reject(context.batch_id, context.attempt_id, reason).state
+        if state.winner is not None:
+            committer.decide_all(state.winner.manifest, source=OpSource.CHECK)
         batch = (context.app_id, context.batch_id)
-        self._known[batch] = _Known(stands.without_transactions(), self._clock.monotonic())
+        self._known[batch] = _Known(state.without_transactions(), self._clock.monotonic())
         self._known.move_to_end(batch)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
-        return stands.fate(context.attempt_id)
+        return state.fate(context.attempt_id)
 
 
 class SinkResponder:
@@ -183,8 +183,8 @@ class SinkResponder:
             **{f"kafka.{name}": value for name, value in (kafka or {}).items()},
         }
         self.options = parse_options(given)
-        # Before a broker is asked: whoever starts this corrects it at once.
-        read_signer(self.options, self.options.producer_group, here().ports.clock.time_ms())
+        # Before a broker is asked, so that a wrong key file fails at once.
+        read_signer(self.options, self.options.producer_group, sink_process().ports.clock.time_ms())
         self._producer = TransactionProducer(
             checker=SinkChecker(self.options),
             bootstrap_servers=self.options.bootstrap_servers,
@@ -195,7 +195,7 @@ class SinkResponder:
         )
 
     def counts(self) -> CheckCounts:
-        """Return what was asked and answered so far."""
+        """Return the counts of the checks that were requested and answered so far."""
         return self._producer.check_counts()
 
     def __enter__(self) -> Self:

@@ -111,8 +111,8 @@ def _show(responders: list[SinkResponder], *, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps({"producer_group": group, **counts}))
         else:
-            told = ", ".join(f"{name} {count}" for name, count in counts.items())
-            click.echo(f"{group}: {told}")
+            text = ", ".join(f"{name} {count}" for name, count in counts.items())
+            click.echo(f"{group}: {text}")
 
 
 if __name__ == "__main__":

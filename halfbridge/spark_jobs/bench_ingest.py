@@ -5,8 +5,8 @@
 Spark's own sink fills a topic of its own with records of 1 KB that no codec can shrink. Then, in
 turn and several times: a plain `spark.read.format("kafka")` with Spark's options to its `noop`
 sink, without headers and with them, a plain copy of the same to Parquet, and ingest to a new
-table. The medians and their ratios are printed; the topic is removed. Ingest keeps headers, so the
-read with headers is what it is held to. The copy tells what of ingest's time is Spark's own.
+table. The medians and their ratios are printed; the topic is removed. Ingest keeps headers, so it
+is compared with the read with headers. The copy shows Spark's own part of ingest's time.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def main(**values: Any) -> int:
             runs["headers"].append(_plain(spark, topic, with_headers))
             runs["copy"].append(_copy(spark, topic, with_headers))
             runs["ingest"].append(_ingest(spark, cluster, topic, values))
-            told = ", ".join(f"{what} {times[-1]:.2f} s" for what, times in runs.items())
-            click.echo(f"round {number + 1}: {told}", err=True)
+            text = ", ".join(f"{what} {times[-1]:.2f} s" for what, times in runs.items())
+            click.echo(f"round {number + 1}: {text}", err=True)
     found = _result(values["records"], runs)
     click.echo(json.dumps(found) if values["as_json"] else "\n".join(_lines(found)))
     return EXIT_DONE

@@ -16,7 +16,7 @@ _WITH_PLAN = "ExtendedAnalysisException"
 
 
 class JobError(RuntimeError):
-    """A job cannot do what it was told; its one line says what the user can do."""
+    """A job cannot do its work; its one line says what the user can do."""
 
 
 def cause_of(error: BaseException) -> str:

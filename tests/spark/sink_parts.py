@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.clients import ensure_topics, new_topics
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.testkit.children import Children, Interrupts
 from tests.spark.sink_scene import SinkScene, key_of, until, value_of
 
@@ -45,7 +45,7 @@ class Sink:
         del given["checkpointLocation"]
         self.scene = scene
         self.options: SinkOptions = parse_options(given)
-        self.process = here()
+        self.process = sink_process()
         ensure_topics(self.options, self.process.ports)
 
     @property
@@ -70,7 +70,7 @@ class Sink:
 
     def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
         """Return what the log says of an attempt."""
-        return self.committer.find(batch).standing.fate(report.attempt.attempt_id)
+        return self.committer.find(batch).state.fate(report.attempt.attempt_id)
 
     def decided(self, report: AttemptReport) -> set[OpKind | None]:
         """Return the first decisions of an attempt's transactions."""

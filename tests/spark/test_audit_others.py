@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs.audit.bounds import SKEW_MS, Others
+from halfbridge.spark_jobs.audit.bounds import SKEW_MS, OtherInstallations
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.reading.offsets import Range
 from tests.spark.marks import INTERPRETED
@@ -31,9 +31,11 @@ def found(
         start_ms: Append time of the first record left there; -1: all are.
     """
 
-    def find_others() -> Others:
+    def find_others() -> OtherInstallations:
         ranges = {THEIRS: {0: Range(0 if start_ms < 0 else 1, 9, start_ms)}}
-        return Others(ranges, spark.createDataFrame([(each,) for each in known], "txn string"))
+        return OtherInstallations(
+            ranges, spark.createDataFrame([(each,) for each in known], "txn string")
+        )
 
     with audited(tape.facts(spark), tape.bounds(), find_others=find_others) as audit:
         return {row["transaction_id"]: row["kind"] for row in audit.findings.collect()}, audit
@@ -68,7 +70,7 @@ def test_only_others_beside_plain_transactions(spark: SparkSession) -> None:
     tape.delivered()
     theirs = delivered_by_others(tape)
     kinds, audit = found(spark, tape, [theirs.txn])
-    assert (kinds, audit.looked_at, audit.of_others) == ({}, 0, 1)
+    assert (kinds, audit.examined, audit.of_others) == ({}, 0, 1)
 
 
 def test_nobody_is_asked_where_all_is_known(spark: SparkSession) -> None:
@@ -77,10 +79,10 @@ def test_nobody_is_asked_where_all_is_known(spark: SparkSession) -> None:
     tape.delivered()
     asked = False
 
-    def find_others() -> Others:
+    def find_others() -> OtherInstallations:
         nonlocal asked
         asked = True
-        return Others()
+        return OtherInstallations()
 
     with audited(tape.facts(spark), tape.bounds(), find_others=find_others) as audit:
         assert audit.findings.collect() == []

@@ -18,7 +18,7 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_letters,
     facts_of_ops,
 )
-from halfbridge.spark_jobs.reading.decisions import Believed, believed
+from halfbridge.spark_jobs.reading.decisions import SignatureJudge, signature_judge
 from halfbridge.spark_jobs.stuck.table import merged, state_of_halves, state_of_ops, undecided
 from tests.kit.signing import a_ring, a_table, write_key_file
 from tests.spark.marks import INTERPRETED
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = INTERPRETED
 
 RING = a_ring()
-JUDGE = Believed(RING, NAMES)
+JUDGE = SignatureJudge(RING, NAMES)
 
 
 def sign_last(tape: Tape, topic: str, role: Role, pair: int = 0) -> None:
@@ -109,8 +109,8 @@ def test_a_forged_decision_leaves_a_transaction_undecided(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """`halfbridge spark stuck --key-file` shows it."""
-    judge = believed(write_key_file(tmp_path / "keys.toml", a_table()), NAMES)
-    assert believed(None, NAMES) is None
+    judge = signature_judge(write_key_file(tmp_path / "keys.toml", a_table()), NAMES)
+    assert signature_judge(None, NAMES) is None
     tape = Tape()
     half = tape.half()
     sign_last(tape, NAMES.half, Role.CLIENT)

@@ -101,9 +101,9 @@ def test_an_abort_settles_what_another_driver_left(sink: Sink) -> None:
 def test_a_manifest_topic_that_forgets_is_refused(sink: Sink, name: str, value: str) -> None:
     """With the command that mends it, when a query begins and before anything is published."""
     sink.alter(sink.scene.names.manifest, name, value)
-    with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
+    with pytest.raises(SinkSetupError, match=f"--set {name}="):
         ensure_topics(sink.options, sink.process.ports)
-    with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
+    with pytest.raises(SinkSetupError, match=f"--set {name}="):
         sink.committer.commit(0, [sink.attempt()])
 
 

@@ -227,7 +227,7 @@ def test_a_look_is_bounded(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     bury(sink, [first] * 30, group="spark-neighbour")
     bury(sink, [first])
     letters = len(sink.scene.read(sink.scene.names.dead))
-    monkeypatch.setattr(refused, "LOOK_RECORDS_MAX", 10)
+    monkeypatch.setattr(refused, "POLL_RECORDS_MAX", 10)
     monkeypatch.setattr(refused, "_READ_MAX", 10)
     batch = 0
     while not counts(sink)[-1]:

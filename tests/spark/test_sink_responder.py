@@ -90,7 +90,7 @@ def test_a_responder_remembers_ids_only(sink: Sink) -> None:
     checker = SinkChecker(sink.options)
     assert checker(view(report)) is Resolution.COMMIT
     (known,) = checker._known.values()
-    winner = known.stands.winner
+    winner = known.state.winner
     assert winner is not None
     assert winner.manifest.attempts == (ManifestAttempt(report.attempt.attempt_id, ()),)
     assert checker(view(report)) is Resolution.COMMIT

@@ -51,7 +51,7 @@ def test_a_row_without_a_key_for_a_compacted_topic(sink: Sink) -> None:
     """No compacted topic takes one."""
     compacted = sink.topic("compacted", cleanup_policy="compact,delete")
     sink.write([(b"", value_of(0))], topic=compacted)
-    with pytest.raises(RowError, match="takes no row without a key"):
+    with pytest.raises(RowError, match="accepts no row without a key"):
         sink.write([(None, value_of(0))], topic=compacted)
 
 

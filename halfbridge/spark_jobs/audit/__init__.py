@@ -1,4 +1,4 @@
-"""Audits an installation: compares what was decided with what was delivered.
+"""Audits an installation: compares decisions with deliveries.
 
     halfbridge spark audit --bootstrap-servers localhost:9092 --topic orders
 

@@ -1,8 +1,7 @@
 """Columns that compare a record with the bounds of the snapshot.
 
-They tell a record that is missing from a record that was deleted or cannot be visible yet.
-
-Transactions of other installations that deliver to the same real topic.
+They distinguish a missing record from one that was deleted or cannot be visible yet, and find the
+transactions of other installations that deliver to the same real topic.
 
 A real record carries its transaction id, but not the installation that delivered it. The record
 belongs to the installation whose half topic has the id, and only that installation's audit judges
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.reading.offsets import Range, Snapshot
 
-# What is decided and not delivered for longer is overdue. A worker that is replaced rebuilds a
-# million undecided transactions in a tenth of this time (docs/evidence/benchmarks.md).
+# A decided message that is not delivered within this time is overdue. A worker that is replaced
+# rebuilds a million undecided transactions in a tenth of this time (docs/evidence/benchmarks.md).
 GRACE_MS = 300_000
 # How far the clocks of clients, brokers and partition pairs may differ; Kerberos tolerates as much.
 # A record whose time is that close to the start of a log is never called missing, because it may
@@ -164,8 +163,8 @@ def _lookup(values: Mapping[int, int] | Mapping[str, int], key: Column, kind: st
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
-    """What the half topics of other installations hold.
+class OtherInstallations:
+    """The transactions in the half topics of other installations.
 
     Attributes:
         ranges: Half topic -> partition -> the offsets that are read.

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds, Others
+from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds, OtherInstallations
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
     facts_of_halves,
@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.audit.run import audited, make_report, text_lines
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.reading.cluster import connect
-from halfbridge.spark_jobs.reading.decisions import believed
+from halfbridge.spark_jobs.reading.decisions import signature_judge
 from halfbridge.spark_jobs.reading.offsets import Snapshot, read_snapshot
 from halfbridge.spark_jobs.reading.take_snapshot import (
     SETTLE_S,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.reading.decisions import Believed
+    from halfbridge.spark_jobs.reading.decisions import SignatureJudge
     from halfbridge.spark_jobs.reading.offsets import Range
 
 FINDINGS_SHOWN = 100  # in text and report; a table holds them all
@@ -140,7 +140,7 @@ def main(
     if no_others and other_prefixes:
         raise click.UsageError("--other-prefix names others, and --no-others says there are none")
     source = options.reading_options(bootstrap_servers, kafka)
-    judge = believed(key_file, TopicNames(topic_prefix))
+    judge = signature_judge(key_file, TopicNames(topic_prefix))
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
@@ -160,7 +160,7 @@ def main(
         may_repeat = delivery == Delivery.AT_LEAST_ONCE
         bounds = Bounds(snapshot, round(grace_s * 1000), may_repeat)
 
-        def find_others() -> Others:
+        def find_others() -> OtherInstallations:
             ranges, ids = snapshot.others, snapshot.topic_ids
             if given is None and not no_others:
                 ranges, ids = other_halves(spark, snapshot.names, other_prefixes, **where)
@@ -168,7 +168,7 @@ def main(
 
         _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
         facts = facts_of(spark, snapshot, source, judge)
-        with audited(facts, bounds, told=_say, find_others=find_others) as audit:
+        with audited(facts, bounds, progress=_say, find_others=find_others) as audit:
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
             made = make_report(audit, shown, seconds=monotonic() - started_s)
             options.write_report(report, made)
@@ -183,7 +183,7 @@ def facts_of(
     spark: SparkSession,
     snapshot: Snapshot,
     source: Mapping[str, str],
-    judge: Believed | None = None,
+    judge: SignatureJudge | None = None,
 ) -> DataFrame:
     """Return the facts of all records of a snapshot.
 
@@ -207,12 +207,12 @@ def _others(
     ranges: Mapping[str, Mapping[int, Range]],
     ids: Mapping[str, str],
     source: Mapping[str, str],
-) -> Others:
+) -> OtherInstallations:
     if not ranges:
-        return Others()
+        return OtherInstallations()
     _say(f"reading {', '.join(sorted(ranges))}, for transactions that are not known here")
     known = facts_of_halves(read_ranges(spark, ranges, source)).select("txn")
-    return Others(ranges, known.where(F.col("txn").isNotNull()), ids)
+    return OtherInstallations(ranges, known.where(F.col("txn").isNotNull()), ids)
 
 
 def _refuse_changed_topics(
@@ -221,7 +221,7 @@ def _refuse_changed_topics(
     """Refuse a snapshot whose offsets are not of the topics that the cluster has now.
 
     Raises:
-        JobError: a topic is gone or was made anew; the user must take a new snapshot.
+        JobError: a topic was deleted or created again; the user must take a new snapshot.
     """
     kept = snapshot.kept_ids()
     if not kept:
@@ -234,7 +234,10 @@ def _refuse_changed_topics(
     with connect(spark, bootstrap_servers, kafka) as cluster:
         present = cluster.topic_ids(Topics.of(*kept))
     refuse_changed(
-        "the snapshot", kept, present, remedy="Run the audit without --snapshot, which takes one."
+        "the snapshot",
+        kept,
+        present,
+        remedy="Run the audit without --snapshot: it then makes a new one.",
     )
 
 

@@ -4,9 +4,7 @@ Keys, values and headers become a hash in the step that reads them, so that they
 shuffled. Every row of the four kinds of topics becomes exactly one fact. Unreadable records and
 records of other producers become facts too.
 
-The headers of a half record as columns. The rules are those of serde.headers.
-
-Append times of records, as columns.
+The rules for the headers of a half record are those of serde.headers.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ from halfbridge.spark_jobs.reading.wire import (
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from halfbridge.spark_jobs.reading.decisions import Believed
+    from halfbridge.spark_jobs.reading.decisions import SignatureJudge
 
 # The kind of record that a fact is about. Numbers, because millions of them are compared.
 IS_HALF = 0
@@ -114,7 +112,7 @@ FACTS = {
 }
 
 
-def decoded_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def decoded_halves(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return rows of the half topic with RMQ_HALF decoded, signatures judged by `judge`, if any.
 
     Returns:
@@ -133,7 +131,7 @@ def decoded_halves(records: DataFrame, judge: Believed | None = None) -> DataFra
     return decoded.select("*", unread.alias("unread"))
 
 
-def decoded_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def decoded_ops(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return rows of the op topic decoded, signatures judged by `judge`, if any.
 
     Returns:
@@ -149,7 +147,7 @@ def decoded_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
     return decoded.select("*", unread.alias("unread"))
 
 
-def facts_of_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def facts_of_halves(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return FACTS about the rows of the half topic; arguments as of `decoded_halves`."""
     meta = F.col("meta")
     has_flaw = is_flawed(F.col("headers"))
@@ -178,7 +176,7 @@ def facts_of_halves(records: DataFrame, judge: Believed | None = None) -> DataFr
     )
 
 
-def facts_of_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def facts_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return FACTS about the rows of the op topic; arguments as of `decoded_ops`."""
     op = F.col("op")
     return _facts(
@@ -203,7 +201,7 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
     named = F.nullif(
         F.try_validate_utf8(last_header(headers, TRANSACTION_ID).cast("string")), F.lit("")
     )
-    # Of a relay of changes: no half message says anything about it.
+    # A record of a relay of changes has no half message.
     named = F.when(~named.startswith(CHANGE_ID_PREFIX), named)
     born = F.coalesce(last_header(headers, BORN_TIMESTAMP).cast("string"), F.lit(""))
     prepared = records.select(
@@ -226,7 +224,7 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
     )
 
 
-def facts_of_letters(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def facts_of_letters(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return FACTS about the rows of the dead-letter topic, which have Kafka's columns.
 
     Where records are judged (`judge`), a dead letter INVALID may be of a half record that can be

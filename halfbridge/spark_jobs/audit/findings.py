@@ -1,8 +1,7 @@
 """Turns verdicts into findings: one row for each violation and each notice.
 
-Findings about messages that are in the half topic, and about whole transactions.
-
-The kinds of findings, and the columns of a finding.
+There are findings about messages that are in the half topic, about whole transactions, and about
+records without a half message. KINDS has all kinds of findings, FINDINGS the columns of one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.audit.facts import IS_JUNK_COPY, IS_JUNK_HALF, IS_JUNK_OP
-from halfbridge.spark_jobs.audit.ruling import BURY, DELIVER, LIFE
+from halfbridge.spark_jobs.audit.ruling import DEAD_LETTER, DELIVER, LIFE
 from halfbridge.spark_jobs.audit.verdict import (
     ALTERED,
     BOTH,
@@ -26,7 +25,7 @@ from halfbridge.spark_jobs.audit.verdict import (
     PENDING,
     REFUSED,
     UNCALLED,
-    WRONGLY_BURIED,
+    WRONGLY_DEAD_LETTERED,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
     may_be_deleted = bounds.half_may_be_deleted(oldest_ms)
     others_may_be_deleted = bounds.other_half_may_be_deleted(oldest_ms)
     again = REPEATED if bounds.may_repeat else DUPLICATE
-    told = (
+    finding = (
         F.when(F.col("is_blind"), tell(GONE, F.lit("messages of the transaction were deleted")))
         .when(F.col("is_known"), tell(again, F.lit("the message was delivered before")))
         .when(may_be_deleted, tell(GONE, F.lit("the half message was deleted")))
@@ -125,19 +124,19 @@ def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
         .otherwise(tell(PHANTOM, F.lit("no half topic has the transaction")))
     )
     return findings_of(
-        surplus.withColumn("told", told),
-        kind=F.col("told.kind"),
+        surplus.withColumn("finding", finding),
+        kind=F.col("finding.kind"),
         topic=F.col("topic"),
         partition=F.col("part"),
         offset=F.col("at"),
-        detail=F.col("told.detail"),
+        detail=F.col("finding.detail"),
     )
 
 
 def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about dead letters whose message is not in the half topic."""
     deleted = bounds.is_below_halves(F.col("pair"), F.col("origin"))
-    told = F.when(deleted, tell(GONE, F.lit("its half message was deleted"))).otherwise(
+    finding = F.when(deleted, tell(GONE, F.lit("its half message was deleted"))).otherwise(
         tell(
             PHANTOM,
             F.lit("a dead letter without a half message in the half topic: "),
@@ -145,14 +144,14 @@ def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
         )
     )
     return findings_of(
-        stray.withColumn("told", told),
-        kind=F.col("told.kind"),
+        stray.withColumn("finding", finding),
+        kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.dead),
         partition=F.col("part"),
         offset=F.col("at"),
         pair=F.col("pair"),
         half_offset=F.col("origin"),
-        detail=F.col("told.detail"),
+        detail=F.col("finding.detail"),
     )
 
 
@@ -165,7 +164,7 @@ def _conflicts(conflicts: DataFrame, op_topic: str) -> DataFrame:
         offset=F.col("op_at"),
         pair=F.col("pair"),
         op_offset=F.col("op_at"),
-        detail=F.concat(F.col("kind"), F.lit(" came after "), F.col("stands")),
+        detail=F.concat(F.col("kind"), F.lit(" came after "), F.col("first_kind")),
     )
 
 
@@ -179,7 +178,7 @@ def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFram
     gone = bounds.is_below_halves(F.col("pair"), F.col("half_to")) | (
         ~by_producer & bounds.is_half_cut(F.col("pair"))
     )
-    told = F.when(gone, tell(GONE, F.lit("its half message was deleted"))).otherwise(
+    finding = F.when(gone, tell(GONE, F.lit("its half message was deleted"))).otherwise(
         tell(LOST, F.lit("committed, but without a half message in the half topic"))
     )
     found = orphans.where(
@@ -188,14 +187,14 @@ def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFram
         & ~bounds.is_ahead(F.col("pair"), F.col("half_to"))
     ).join(surplus.select("txn").distinct(), "txn", how="left_anti")
     return findings_of(
-        found.withColumn("told", told),
-        kind=F.col("told.kind"),
+        found.withColumn("finding", finding),
+        kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.op),
         partition=F.col("pair"),
         offset=F.col("op_at"),
         pair=F.col("pair"),
         op_offset=F.col("op_at"),
-        detail=F.col("told.detail"),
+        detail=F.col("finding.detail"),
     )
 
 
@@ -207,7 +206,7 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
     came, must = F.col("came"), F.col("must")
     missing, arrived = came == MISSING, came.isin(DELIVERED, ALTERED, BOTH)
     refused = (came == REFUSED) & (must == DELIVER)
-    in_part = (came == UNCALLED) & (must == BURY) & F.col("is_gap")
+    in_part = (came == UNCALLED) & (must == DEAD_LETTER) & F.col("is_gap")
     overdue = (came == PENDING) & bounds.is_overdue(F.col("op_ms"))
     first = F.struct("index", "at")
     sums = messages.groupBy(*LIFE).agg(
@@ -216,7 +215,7 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
         F.first("op_at").alias("op_at"),
         F.count(F.lit(1)).alias("all"),
         F.count_if(missing & (must == DELIVER)).alias("missing"),
-        F.count_if(missing & (must == BURY)).alias("unburied"),
+        F.count_if(missing & (must == DEAD_LETTER)).alias("not_dead_lettered"),
         F.count_if(arrived).alias("arrived"),
         F.count_if(refused).alias("refused"),
         F.count_if(in_part).alias("in_part"),
@@ -243,7 +242,7 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
                 tell(LOST, F.lit("committed, but not delivered: messages "), of_all),
             ),
             F.when(
-                F.col("unburied") > 0,
+                F.col("not_dead_lettered") > 0,
                 tell(LOST, F.lit("no dead letter of messages "), of_all),
             ),
             F.when(
@@ -259,47 +258,47 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
             ),
         )
     )
-    told = sums.withColumn("told", F.explode(kinds))
+    found = sums.withColumn("finding", F.explode(kinds))
     return findings_of(
-        told,
-        kind=F.col("told.kind"),
+        found,
+        kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.half),
         partition=F.col("pair"),
         offset=F.coalesce("bad.at", "any.at"),
         pair=F.col("pair"),
         half_offset=F.coalesce("bad.at", "any.at"),
         op_offset=F.col("op_at"),
-        detail=F.col("told.detail"),
+        detail=F.col("finding.detail"),
     )
 
 
 def of_single_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
     """Return FINDINGS about single deliveries and dead letters."""
-    told = F.array_compact(F.array(*_of_a_delivery(), *_of_a_letter(dead_topic)))
-    found = messages.withColumn("told", F.explode(told))
+    kinds = F.array_compact(F.array(*_of_a_delivery(), *_of_a_letter(dead_topic)))
+    found = messages.withColumn("finding", F.explode(kinds))
     return findings_of(
         found,
-        kind=F.col("told.kind"),
-        topic=F.col("told.topic"),
-        partition=F.col("told.part"),
-        offset=F.col("told.at"),
+        kind=F.col("finding.kind"),
+        topic=F.col("finding.topic"),
+        partition=F.col("finding.part"),
+        offset=F.col("finding.at"),
         pair=F.col("pair"),
         half_offset=F.col("at"),
         op_offset=F.col("op_at"),
-        detail=F.col("told.detail"),
+        detail=F.col("finding.detail"),
     )
 
 
 def _of_a_delivery() -> list[Column]:
     came, must = F.col("came"), F.col("must")
-    stands = F.lit("undecided")
+    decision = F.lit("undecided")
     for each in OpKind:  # `lower` would load the case tables of all scripts first, for 2 s
-        stands = F.when(F.col("kind") == each.value, each.value.lower()).otherwise(stands)
+        decision = F.when(F.col("kind") == each.value, each.value.lower()).otherwise(decision)
     to_part, index = F.col("to_part"), F.col("index")
     is_bound = (to_part >= 0) & F.col("is_seen")
     is_elsewhere = is_bound & (to_part != F.col("real_part")) & (must == DELIVER)
 
-    def told(kind: str, *parts: Column) -> Column:
+    def finding(kind: str, *parts: Column) -> Column:
         place = {
             "topic": F.coalesce("real_topic", "topic"),
             "part": F.coalesce("real_part", "other_part"),
@@ -308,49 +307,52 @@ def _of_a_delivery() -> list[Column]:
         return tell(kind, *parts, **place)
 
     return [
-        F.when(came == BOTH, told(DUPLICATE, F.lit("both delivered and a dead letter"))),
+        F.when(came == BOTH, finding(DUPLICATE, F.lit("both delivered and a dead letter"))),
         F.when(
             (came == UNCALLED) & ~F.col("is_gap"),
-            told(PHANTOM, F.lit("delivered, but it must not be; decision: "), stands),
+            finding(PHANTOM, F.lit("delivered, but it must not be; decision: "), decision),
         ),
         F.when(
-            came == ALTERED, told(MISMATCH, F.lit("the real record differs from the half message"))
+            came == ALTERED,
+            finding(MISMATCH, F.lit("the real record differs from the half message")),
         ),
         F.when(
             is_elsewhere,
-            told(MISMATCH, F.lit("in another partition than the half message asks for: "), to_part),
+            finding(
+                MISMATCH, F.lit("in another partition than the half message asks for: "), to_part
+            ),
         ),
         F.when(
             (index < F.col("before")) & (came == DELIVERED),
-            told(REORDERED, F.lit("message "), index, F.lit(" behind "), F.col("before")),
+            finding(REORDERED, F.lit("message "), index, F.lit(" behind "), F.col("before")),
         ),
     ]
 
 
 def _of_a_letter(dead_topic: str) -> list[Column]:
-    is_undue, must_arrive = F.col("came") == WRONGLY_BURIED, F.col("must") == DELIVER
+    is_undue, must_arrive = F.col("came") == WRONGLY_DEAD_LETTERED, F.col("must") == DELIVER
     reason = F.col("letter.reason")
 
-    def told(kind: str, *parts: Column, letter: str = "letter") -> Column:
+    def finding(kind: str, *parts: Column, letter: str = "letter") -> Column:
         place = {"part": F.col(f"{letter}.part"), "at": F.col(f"{letter}.at")}
         return tell(kind, *parts, topic=F.lit(dead_topic), **place)
 
     return [
         F.when(
             is_undue & must_arrive,
-            told(LOST, F.lit("committed and complete, but a dead letter: "), reason),
+            finding(LOST, F.lit("committed and complete, but a dead letter: "), reason),
         ),
         F.when(
             is_undue & ~must_arrive,
-            told(PHANTOM, F.lit("a dead letter that the decision does not call for: "), reason),
+            finding(PHANTOM, F.lit("a dead letter that the decision does not call for: "), reason),
         ),
         F.when(
             F.col("letters") > 1,
-            told(DUPLICATE, F.lit("more than one dead letter"), letter="letter_last"),
+            finding(DUPLICATE, F.lit("more than one dead letter"), letter="letter_last"),
         ),
         F.when(
             ~F.col("is_letter_like"),
-            told(MISMATCH, F.lit("the dead letter differs from the half message")),
+            finding(MISMATCH, F.lit("the dead letter differs from the half message")),
         ),
     ]
 

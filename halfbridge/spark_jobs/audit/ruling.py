@@ -1,14 +1,13 @@
-"""Finds the decision of each transaction, and what must become of each of its messages.
+"""Finds the decision of each transaction, the required outcome of each message, and its records.
 
 The rules are those of the daemon (DESIGN.md, The rules), applied to the log alone: the first
 decision wins, a COMMIT delivers all messages that it covers or none, and a DISCARD is valid from
 the daemon or an operator only.
 
-Finds the real record and the dead letters of each message.
-
-A real record carries its transaction id, but not always which message it is. So a message and a
-real record belong together when transaction id and content hash are equal. Messages of one
-transaction with equal content are called equal messages.
+`match` then finds the real record and the dead letters of each message. A real record carries its
+transaction id, but not always which message it is. So a message and a real record belong together
+when transaction id and content hash are equal. Messages of one transaction with equal content are
+called equal messages.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 
 # What must become of a message.
 DELIVER = "deliver"
-BURY = "bury"  # the message must become a dead letter
+DEAD_LETTER = "dead-letter"  # the message must become a dead letter
 NOTHING = "nothing"
 LATE = "late"  # stored after the decision: a dead letter if the daemon still knew the decision
 OPEN = "open"  # the decision names half offsets beyond the snapshot: any result is right
 UNKNOWN = "unknown"  # the decision or some messages of the transaction were deleted
 LIFE = ("txn", "ident")
-# What is known of a message, beside its key, its place and its content.
+# Columns of a message besides its key, its place and its content.
 DETAILS = (
     *("topic", "to_part", "flaw", "ms", "pair", "resume"),
     "first_ms",  # the earliest first append time of the message's records
@@ -65,7 +64,7 @@ class Ruled:
     Attributes:
         messages: RULED_MESSAGES, one row for each message.
         conflicts: Ops that contradict the first decision: txn, ident, resume, pair, op_at, kind,
-            stands (the kind of the first decision).
+            first_kind (the kind of the first decision).
         orphans: Deciding ops of transactions without a half message: txn, ident, resume, pair,
             op_at, op_ms, kind, source, half_to; is_foreign: a half message of another group, pair
             or resume count has that id.
@@ -78,10 +77,10 @@ class Ruled:
 
 def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
     """Return the ruling on `facts`; `compute` computes the frames that are used more than once."""
-    told = _messages(facts)
-    messages = told.drop("original", "copied_ms")
+    found = _messages(facts)
+    messages = found.drop("original", "copied_ms")
     lives = (
-        told.groupBy(*LIFE)
+        found.groupBy(*LIFE)
         .agg(F.min("original").alias("original"), F.min("copied_ms").alias("copied_ms"))
         .select(*LIFE, born_ms(F.col("original.first_ms"), F.col("copied_ms")).alias("born_ms"))
     )
@@ -106,7 +105,7 @@ def _messages(facts: DataFrame) -> DataFrame:
     carry.
     """
     is_original = F.col("at") == F.col("origin")
-    stands = F.min(
+    record = F.min(
         F.struct(
             "origin", "at", "hash", "topic", "to_part", "flaw", "bytes", "ms", "pair", "resume"
         )
@@ -115,7 +114,7 @@ def _messages(facts: DataFrame) -> DataFrame:
         facts.where(F.col("what") == IS_HALF)
         .groupBy(*LIFE, "index")
         .agg(
-            stands.alias("half"),
+            record.alias("half"),
             F.min("first_ms").alias("first_ms"),
             F.min(F.when(is_original, F.struct("at", "first_ms"))).alias("original"),
             F.min(F.when(~is_original, F.col("first_ms"))).alias("copied_ms"),
@@ -141,12 +140,14 @@ def _deciding(facts: DataFrame) -> DataFrame:
 
 
 def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:
-    stands = F.col("decision")
-    is_conflict = contradicts(stands["kind"], F.col("kind"), F.col("source"))
+    first_decision = F.col("decision")
+    is_conflict = contradicts(first_decision["kind"], F.col("kind"), F.col("source"))
     return (
         known.join(first, list(LIFE), how="inner")
-        .where((F.col("op_at") > stands["op_at"]) & is_conflict)
-        .select(*LIFE, "resume", "pair", "op_at", "kind", stands["kind"].alias("stands"))
+        .where((F.col("op_at") > first_decision["op_at"]) & is_conflict)
+        .select(
+            *LIFE, "resume", "pair", "op_at", "kind", first_decision["kind"].alias("first_kind")
+        )
     )
 
 
@@ -198,8 +199,8 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
             & ~bounds.is_applied(F.col("pair"), F.col("op_at"), F.col("op_ms")),
             OPEN,
         )
-        .when(~F.col("is_meant") | F.col("is_gap") | F.col("has_flaw"), BURY)
-        .when(F.col("bytes_meant") > TRANSACTION_BYTES_MAX, BURY)
+        .when(~F.col("is_meant") | F.col("is_gap") | F.col("has_flaw"), DEAD_LETTER)
+        .when(F.col("bytes_meant") > TRANSACTION_BYTES_MAX, DEAD_LETTER)
         .otherwise(DELIVER)
     )
     return judged.withColumn("must", must).select(*RULED_MESSAGES)

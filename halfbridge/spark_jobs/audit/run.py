@@ -1,6 +1,7 @@
-"""Runs an audit over facts: the order of the computations, and the frames that are persisted.
+"""Runs an audit over facts, and makes its report.
 
-The report of an audit, as one JSON object and as a few lines of text. Pure.
+The run fixes the order of the computations and the frames that are persisted. The report is one
+JSON object, or a few lines of text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyspark.storagelevel import StorageLevel
 from halfbridge.serde.topics import TopicNames
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.spark_jobs.audit import facts as columns
-from halfbridge.spark_jobs.audit.bounds import Others
+from halfbridge.spark_jobs.audit.bounds import OtherInstallations
 from halfbridge.spark_jobs.audit.findings import (
     NOTICES,
     VIOLATIONS,
@@ -71,7 +72,7 @@ class Audit:
     Attributes:
         records: Kind of record -> number of records read.
         states: State of a transaction -> number of transactions.
-        looked_at: Number of transaction ids that are not plain.
+        examined: Number of transaction ids that are not plain.
         of_others: Number of transactions in the real topics that belong to other installations.
         bounds: The bounds of the snapshot, other installations included.
         kinds: Kind of finding -> number of findings.
@@ -80,7 +81,7 @@ class Audit:
 
     records: dict[str, int]
     states: dict[str, int]
-    looked_at: int
+    examined: int
     of_others: int
     bounds: Bounds
     kinds: dict[str, int]
@@ -97,15 +98,15 @@ def audited(
     facts: DataFrame,
     bounds: Bounds,
     *,
-    told: Callable[[str], None] = lambda _: None,
-    find_others: Callable[[], Others] = Others,
+    progress: Callable[[str], None] = lambda _: None,
+    find_others: Callable[[], OtherInstallations] = OtherInstallations,
 ) -> Iterator[Audit]:
     """Yield the audit of `facts`. The findings can be read only within the block.
 
     Args:
         facts: FACTS of half topic, op topic, dead-letter topic and all real topics together.
         bounds: The bounds of the snapshot.
-        told: Is called with lines about the progress.
+        progress: Called with each line of progress.
         find_others: Returns the transactions of other installations. Called only if there are real
             records whose transaction is not in this installation's half topic.
     """
@@ -116,7 +117,7 @@ def audited(
         return frame
 
     try:
-        yield _audit(facts, bounds, keep, told, find_others)
+        yield _audit(facts, bounds, keep, progress, find_others)
     finally:
         for frame in kept:
             frame.unpersist()
@@ -126,15 +127,15 @@ def _audit(
     facts: DataFrame,
     bounds: Bounds,
     keep: Callable[[DataFrame], DataFrame],
-    told: Callable[[str], None],
-    find_others: Callable[[], Others],
+    progress: Callable[[str], None],
+    find_others: Callable[[], OtherInstallations],
 ) -> Audit:
     facts = keep(facts)
     records = _records(facts)
-    told(f"read {sum(records.values()):,} records")
+    progress(f"read {sum(records.values()):,} records")
     sifted = keep(sift(facts, bounds))
     states = {row["state"]: row["count"] for row in sifted.groupBy("state").count().collect()}
-    looked_at = states.pop(None, 0)
+    examined = states.pop(None, 0)
     owned, of_others = None, 0
     if strange := states.pop(STRANGE, 0):
         others = find_others()
@@ -145,36 +146,36 @@ def _audit(
             ids = sifted.where(F.col("state") == STRANGE).select("txn")
             owned = keep(ids.join(others.ids, "txn", how="left_semi"))
             of_others = owned.count()
-            told(f"{of_others:,} transactions of other installations")
-        looked_at += strange - of_others
-    told(f"{sum(states.values()):,} plain transactions, {looked_at:,} to look at")
+            progress(f"{of_others:,} transactions of other installations")
+        examined += strange - of_others
+    progress(f"{sum(states.values()):,} plain transactions, {examined:,} to examine")
     lanes = sifted.where(F.col("state") == DELIVERED).select(*LANES)
-    found = out_of_order(lanes, bounds) if not looked_at else None
+    found = out_of_order(lanes, bounds) if not examined else None
     if found is None:
-        looked = _computed(suspects(facts, sifted, looked_at, owned))
-        are_few = looked.count() <= _FEW
-        looked = looked.coalesce(1) if are_few else looked
+        suspicious = _computed(suspects(facts, sifted, examined, owned))
+        are_few = suspicious.count() <= _FEW
+        suspicious = suspicious.coalesce(1) if are_few else suspicious
         with _options(facts.sparkSession, _FOR_FEW if are_few else {}):
-            suspicions, arrived = _looked_at(looked, bounds, states)
-        told(f"{looked_at:,} transactions looked at")
+            suspicions, arrived = _examined(suspicious, bounds, states)
+        progress(f"{examined:,} transactions examined")
         found = suspicions.unionAll(out_of_order(lanes.unionAll(arrived), bounds))
     if any(records.get(columns.NAMES[junk]) for junk in (columns.IS_JUNK_HALF, columns.IS_JUNK_OP)):
         found = found.unionAll(junk_without_letter(facts, bounds))
     found = keep(found)  # before the sort, which computes its input twice
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    return Audit(records, states, looked_at, of_others, bounds, kinds, _violations_first(found))
+    return Audit(records, states, examined, of_others, bounds, kinds, _violations_first(found))
 
 
-def _looked_at(
-    looked: DataFrame, bounds: Bounds, states: dict[str, int]
+def _examined(
+    suspicious: DataFrame, bounds: Bounds, states: dict[str, int]
 ) -> tuple[DataFrame, DataFrame]:
     """Judge the FACTS of transactions that are not plain, and add their states to `states`.
 
     Returns:
         The FINDINGS, computed, and the LANES of the messages that were delivered as required.
     """
-    ruling = rule(looked, bounds, _computed)
-    matched = match(looked, ruling.messages, _computed)
+    ruling = rule(suspicious, bounds, _computed)
+    matched = match(suspicious, ruling.messages, _computed)
     verdicts = judge(matched, bounds, _computed)
     messages = verdicts.messages
     for row in lives(messages).groupBy("state").count().collect():
@@ -249,7 +250,7 @@ def make_report(
             **states,
         },
         "records": audit.records,
-        "looked_at": audit.looked_at,
+        "looked_at": audit.examined,
         "other_installations": {
             "half_topics": sorted(bounds.snapshot.others),
             "transactions": audit.of_others,
@@ -309,9 +310,9 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             " installations, whose own audits judge them"
         )
     for topic in report["hidden_by_open_kafka_txn"]:
-        yield f"an open kafka_txn hides rows of {topic}: nothing is said of what is missing there"
+        yield f"an open kafka_txn hides rows of {topic}: missing rows of it are not reported"
     for topic in report["missing_real_topics"]:
-        yield f"real topic {topic} does not exist: nothing is said of what was sent to it"
+        yield f"real topic {topic} does not exist: deliveries to it are not judged"
     dead = TopicNames(report["snapshot"]["prefix"]).dead
     for topic, until in report["deleted_until_ms"].items():
         # A deleted dead letter may have been that of any missing message.

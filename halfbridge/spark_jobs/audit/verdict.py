@@ -1,8 +1,7 @@
-"""Compares what became of each message with what had to become of it.
+"""Compares the outcome of each message with its required outcome.
 
-Finds the plain transactions in one aggregation. Nearly all transactions are plain.
-
-A plain transaction has one message that was never put back, at most one decision, and exactly the
+`sift` first finds the plain transactions in one aggregation. Nearly all transactions are plain. A
+plain transaction has one message that was never put back, at most one decision, and exactly the
 result that follows from the decision, byte for byte. A transaction that is not plain may be correct
 as well: several messages, answered checks and repeated decisions are allowed. `judge` examines such
 transactions.
@@ -19,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, DeadReason, OpKind
 from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_JUNK_COPY, IS_LETTER, IS_OP, IS_REAL
 from halfbridge.spark_jobs.audit.ruling import (
-    BURY,
+    DEAD_LETTER,
     DELIVER,
     LATE,
     LIFE,
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
 # Values of the column `came`, which says what became of a message. Others are those of sift.
 BOTH = "both"  # delivered and dead-lettered
-WRONGLY_BURIED = "wrongly_buried"  # a dead letter with a reason that does not hold
-BURIED = "buried"  # a dead letter, as required
+WRONGLY_DEAD_LETTERED = "wrongly_buried"  # a dead letter with a reason that does not hold
+DEAD_LETTERED = "buried"  # a dead letter, as required
 CAME_LATE = "late"
 ELSEWHERE = "elsewhere"  # sent to a real topic that was not read
 ALTERED = "altered"  # a record with other content was delivered in its place
@@ -50,7 +49,7 @@ _REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 JUDGED_MESSAGES = (
     *(*MATCHED_MESSAGES, "came"),
     *("other_part", "other_at"),  # of an ALTERED message: the place of the other record
-    # Of a delivered message: the index of the transaction's message that is before it in its real
+    # The index of the transaction's message that precedes a delivered message in its real
     # partition; null where that is not known.
     "before",
 )
@@ -73,8 +72,8 @@ def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
     """Return the verdicts on `matched`."""
     lacks_late = F.max(_came_behind() & (F.col("must") == DELIVER))
     lacking = F.coalesce(lacks_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
-    told = matched.messages.withColumn("lacks_late", lacking)
-    judged = compute(told.withColumn("came", _came(bounds)).drop("lacks_late"))
+    messages = matched.messages.withColumn("lacks_late", lacking)
+    judged = compute(messages.withColumn("came", _came(bounds)).drop("lacks_late"))
     by_topic = Window.partitionBy("txn", "topic")
     is_open = F.col("came").isin(MISSING, PENDING)
     waiting = (
@@ -135,7 +134,7 @@ EXPIRED = "expired"
 PENDING = "pending"
 REFUSED = "refused"
 _RANKS = (MISSING, PENDING, EXPIRED, ELSEWHERE, REFUSED)
-_AS_REFUSED = (BURIED, CAME_LATE, WRONGLY_BURIED)
+_AS_REFUSED = (DEAD_LETTERED, CAME_LATE, WRONGLY_DEAD_LETTERED)
 
 
 def _ranks() -> Column:
@@ -163,9 +162,9 @@ def _came(bounds: Bounds) -> Column:
         .when(must == DELIVER, _came_of_a_delivery(bounds, waits=waits, letter_gone=letter_gone))
         .when(must == OPEN, F.when(is_delivered, DELIVERED).otherwise(PENDING))
         .when(is_delivered, UNCALLED)
-        .when(must == NOTHING, F.when(has_letter, WRONGLY_BURIED).otherwise(FINE))
+        .when(must == NOTHING, F.when(has_letter, WRONGLY_DEAD_LETTERED).otherwise(FINE))
         .when(must == LATE, CAME_LATE)
-        .when((must == BURY) & (has_letter | has_aside), BURIED)
+        .when((must == DEAD_LETTER) & (has_letter | has_aside), DEAD_LETTERED)
         .when(waits, PENDING)
         .when(letter_gone, EXPIRED)
         .otherwise(MISSING)
@@ -185,7 +184,7 @@ def _came_of_a_delivery(bounds: Bounds, *, waits: Column, letter_gone: Column) -
         .when(is_delivered, DELIVERED)
         .when(has_letter & F.col("letter.reason").isin(*_REFUSALS), REFUSED)
         .when(has_letter & is_incomplete, REFUSED)
-        .when(has_letter, WRONGLY_BURIED)
+        .when(has_letter, WRONGLY_DEAD_LETTERED)
         .when(F.col("aside") == DeadReason.INVALID.value, REFUSED)
         .when(_came_behind(), CAME_LATE)
         .when(~bounds.is_audited(topic), ELSEWHERE)

@@ -1,8 +1,6 @@
-"""The command `dedupe`.
+"""The command `dedupe`: writes an ingested table without its duplicate rows.
 
-Runs dedupe: reads the whole input, compares it day by day, and writes the days that differ.
-
-Finds duplicate rows of an ingested table. Pure.
+It reads the whole input, compares it with the output day by day, and writes the days that differ.
 
 A real record carries the index of its message in the header `__messageIndex__`. A record without
 that header is the first message of its transaction, or was delivered by an older daemon. The other
@@ -20,8 +18,8 @@ columns of the record still tell a message that was delivered twice from two equ
 `__messageIndex__` is among the compared bytes. So messages with different indices are never the
 same. A message that an older daemon delivered first and a newer daemon again is kept twice.
 
-After a broker has refused the daemon's timestamps (`checker.loop.publish`), the records of one
-delivery may differ by milliseconds. Equal messages without an index are then taken for repeated
+After a broker has refused the daemon's timestamps (`checker.loop`), the records of one
+delivery may differ by milliseconds. Equal messages without an index then count as repeated
 deliveries.
 
 With timestamps of the broker (LogAppendTime), deliveries cannot be distinguished. Rows without an

@@ -1,7 +1,4 @@
-"""The command `ingest`.
-
-Runs an ingestion: one streaming query from real topics to a sink.
-"""
+"""The command `ingest`: one streaming query from real topics to a sink."""
 
 from __future__ import annotations
 
@@ -199,7 +196,7 @@ class Ingest:
         schemas: Schemas of the values; empty: values are not decoded.
         start: Position where a new checkpoint begins.
         max_offsets: Most offsets in a batch; None: no limit.
-        trigger: When to look for new rows.
+        trigger: When to read new rows.
         accept_deleted: Topics whose offsets are forgotten if they were deleted since the last run.
     """
 

@@ -4,8 +4,6 @@ Spark stores the offsets of a batch before it runs the batch, and a commit after
 If Spark is killed in between, it runs the batch again under the same number. So a sink that
 remembers the numbers of its batches writes each batch once. Spark's file sink keeps them in
 `_spark_metadata`, a Delta table in the application's version.
-
-Turns the records of real topics into the rows of the ingested table. Pure.
 """
 
 from __future__ import annotations

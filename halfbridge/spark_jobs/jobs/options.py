@@ -40,7 +40,7 @@ _PREFIX_VARIABLE = variable("topic_prefix")
 
 
 class _OneLineErrors(click.Command):
-    """Turns what the user can act upon into one line and exit status 1."""
+    """Turns errors that the user can correct into one line and exit status 1."""
 
     def make_context(
         self,
@@ -63,7 +63,7 @@ class _OneLineErrors(click.Command):
 
 
 class JobCommand(_OneLineErrors):
-    """A job's command. What it returns is the exit status: EXIT_DONE, EXIT_FINDINGS.
+    """A job's command. It returns the exit status: EXIT_DONE or EXIT_FINDINGS.
 
     JobError, JarsError, JavaNotFoundError, OSError and whatever PySpark raises end as one line.
     """
@@ -103,10 +103,10 @@ def _is_sparks(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a streaming job looks for new rows.
+    """When a streaming job reads new rows.
 
     Attributes:
-        interval: As Spark takes it (`10 seconds`); None: once, for what is there, then it ends.
+        interval: In Spark's form (`10 seconds`); None: read the rows that are there now, and end.
     """
 
     interval: str | None = None
@@ -200,7 +200,7 @@ sink_key_file_option = click.option(
     default="",
     metavar="PATH",
     envvar=_KEY_FILE_VARIABLE,
-    help=f"The sink's option key.file: what is written is signed. [env: {_KEY_FILE_VARIABLE}]",
+    help=f"The sink's option key.file: records are signed with it. [env: {_KEY_FILE_VARIABLE}]",
 )
 # Keyword `topics`, of type `tuple[str, ...]`.
 topics_option = click.option(
@@ -232,7 +232,7 @@ max_offsets_option = click.option(
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="Offsets a batch takes at most, all partitions together.",
+    help="Most offsets in a batch, all partitions together.",
 )
 # Keyword `metrics_port`, of type `int | None`.
 metrics_port_option = click.option(
@@ -240,7 +240,7 @@ metrics_port_option = click.option(
     type=click.IntRange(0, _PORT_MAX),
     default=None,
     metavar="PORT",
-    help="Show Prometheus metrics on this port while the job runs; 0 takes a free one.",
+    help="Show Prometheus metrics on this port while the job runs; 0: a free port.",
 )
 # Keyword `as_json`, of type `bool`.
 json_option = click.option(
@@ -263,7 +263,7 @@ spark_option = click.option(
     callback=_pairs,
     metavar="NAME=VALUE",
     help="An option of the local Spark session, such as spark.driver.memory=8g. May be repeated;"
-    " under spark-submit it is spark-submit that takes them.",
+    " under spark-submit, pass them to spark-submit.",
 )
 
 

@@ -1,9 +1,7 @@
-"""Follows a streaming query to its end, and tells what it did.
+"""Follows streaming queries: their progress, their end, and their Prometheus metrics.
 
-Prometheus metrics of the streaming queries of a session.
-
-Spark commits nothing to Kafka's consumer groups, so lag exporters see nothing of its reads: what
-they would tell is told here.
+Spark commits nothing to Kafka's consumer groups, so lag exporters do not see its reads. The metrics
+report its lag instead.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 OBSERVED = "rows"
-_POLL_S = 1  # how late a signal ends the query; PySpark takes whole seconds here
-# Spark keeps the newest 100 reports; reading them takes some hundred calls into its JVM.
-_LOOK_S = 5.0
+_POLL_S = 1  # how late a signal ends the query; PySpark accepts whole seconds only
+# Spark keeps the newest 100 reports; reading them costs some hundred calls into its JVM.
+_REPORTS_S = 5.0
 _FAILED_REPORT = ("NullPointerException", "KafkaMicroBatchStream", "ProgressContext.finishTrigger")
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(slots=True)
 class Totals:
-    """What the batches of one run came to.
+    """The totals of all batches of one run.
 
     Attributes:
         batches: Batches done.
@@ -78,10 +76,10 @@ class Totals:
         return self.rows / self.seconds if self.seconds else 0.0
 
     def add(self, progress: Any) -> bool:
-        """Take in one report of Spark's, as JSON; tell whether it is a batch not known yet."""
+        """Add one report of Spark's, as JSON; return whether it is about a new batch."""
         number: int = progress["batchId"]
         if number <= self._newest or "addBatch" not in progress["durationMs"]:
-            return False  # known, or a look that found nothing
+            return False  # already counted, or without new rows
         self._newest = number
         self.batches += 1
         # Absent where the sink had the batch already when it began.
@@ -116,7 +114,7 @@ def run_to_end(
     """Start a query, wait for its end, show a line for each batch, and return the totals.
 
     SIGINT and SIGTERM stop the query: for one that runs at an interval they are the way to end
-    it. What it had begun is done again at the next start.
+    it. A batch that was not finished is repeated at the next start.
 
     A query that begins with a batch which a killed one left unfinished does that batch and then
     fails, for Spark 4.1's Kafka source cannot report on it (SPARK-55271). It is started once
@@ -124,7 +122,7 @@ def run_to_end(
 
     Args:
         start: Starts the query, from its checkpoint.
-        show: Takes a line at a time.
+        show: Called with each line of progress.
         check: Checks that the topics are still the ones of the checkpoint. It is called after
             batches and at the end, also of a query that failed.
         not_added: Batches whose rows another run has added; it grows while the query runs.
@@ -159,16 +157,16 @@ def _follow(
     stop: threading.Event,
     check: Callable[[], None],
 ) -> None:
-    looked_s = time.monotonic()
+    polled_s = time.monotonic()
     checked = totals.batches
     try:
         while not query.awaitTermination(_POLL_S):
-            if time.monotonic() - looked_s >= _LOOK_S:
+            if time.monotonic() - polled_s >= _REPORTS_S:
                 _take_in(query, totals, show)
                 if totals.batches != checked:
                     check()
                     checked = totals.batches
-                looked_s = time.monotonic()
+                polled_s = time.monotonic()
             if stop.is_set():
                 totals.interrupted = True
                 query.stop()
@@ -281,11 +279,11 @@ class ProgressMetrics(StreamingQueryListener):
         )
         self._state_rows = gauge("state_rows", "Rows in state stores.", "operator")
         self._state_bytes = gauge("state_memory_bytes", "Memory of state stores.", "operator")
-        self._observed = gauge("observed", "What the query counts itself.", "name")
+        self._observed = gauge("observed", "Numbers that the query counts itself.", "name")
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
-        """Take note of the query's name, which its end does not tell."""
+        """Keep the query's name, which the event of its end does not have."""
         name = event.name or str(event.id)
         self._names[str(event.runId)] = name
         self._failures.labels(name)  # from 0 on, so that a first failure is an increase
@@ -293,7 +291,7 @@ class ProgressMetrics(StreamingQueryListener):
         self._running.labels(name).set(1)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  # Spark's name
-        """Take in the report of a batch, or of a look that found nothing."""
+        """Set the gauges from the report of a batch, or of a poll without new rows."""
         progress: dict[str, Any] = json.loads(event.progress.json)
         name = progress.get("name") or progress["id"]
         durations_ms = progress["durationMs"]
@@ -320,7 +318,7 @@ class ProgressMetrics(StreamingQueryListener):
                     self._observed.labels(name, each).set(value)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  # Spark's name
-        """Do nothing: the gauges stand."""
+        """Do nothing: the gauges keep their values."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  # Spark's name
         """Say that the query runs no more, and whether it failed."""
@@ -345,7 +343,7 @@ class StallMetrics(Collector):
         yield from self._families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield what the cluster says now."""
+        """Yield the metrics that are read from the cluster at each scrape."""
         hidden, answered = self._families()
         try:
             for (topic, partition), offsets in self._stalls().items():
@@ -380,7 +378,7 @@ def metrics_served(
     Args:
         spark: The session; queries that start inside the block are seen.
         port: Where; 0: a free one; None: nowhere, nothing is done.
-        say: Told the address.
+        say: Called with a line that has the address.
         stalls: As `cluster.Cluster.stalls`, asked at each scrape.
         sinks: Options of `txn_half` sinks, whose newest manifests are read at each scrape.
 
@@ -388,7 +386,7 @@ def metrics_served(
         The port.
 
     Raises:
-        OSError: the port is taken; the user must act.
+        OSError: the port is in use; the user must act.
     """
     if port is None:
         yield None

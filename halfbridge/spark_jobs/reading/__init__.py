@@ -1,1 +1,1 @@
-"""What jobs read: which offsets of which topics, and what stands there, as columns."""
+"""How jobs read topics: which offsets, and the content of records as columns."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.reading.topics import Topics
 
-_ANSWER_MS = 30_000  # how long any question may take
-_POLL_S = 0.1  # between two looks at a last stable offset that is awaited
+_ANSWER_MS = 30_000  # longest wait for an answer
+_POLL_S = 0.1  # between two polls of a last stable offset
 
 Place = tuple[str, int]
 
@@ -104,11 +104,11 @@ class Brokers:
         return self._offsets(places, self._spec.earliest(), self._levels.READ_COMMITTED)
 
     def stable_ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the last stable offsets: what a `read_committed` consumer can read to."""
+        """Return the last stable offsets, to which a `read_committed` consumer can read."""
         return self._offsets(places, self._spec.latest(), self._levels.READ_COMMITTED)
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the high watermarks: rows of open kafka_txns stand below them."""
+        """Return the high watermarks; rows of open kafka_txns are below them."""
         return self._offsets(places, self._spec.latest(), self._levels.READ_UNCOMMITTED)
 
     def stalls(self, topics: Topics) -> dict[Place, int]:
@@ -129,8 +129,8 @@ class Brokers:
     ) -> tuple[dict[Place, int], frozenset[Place]]:
         """Return last stable offsets above all that is appended now, and where there are none.
 
-        A kafka_txn that is open now hides what follows it until it ends. The daemon's end within
-        milliseconds, or within `kafka_txn_timeout_ms`; somebody else's may take longer.
+        A kafka_txn that is open now hides later rows until it ends. The daemon's end within
+        milliseconds, or within `kafka_txn_timeout_ms`; other programs' may last longer.
         """
         marks = self.ends(places)
         deadline = monotonic() + within_s
@@ -196,7 +196,7 @@ class Brokers:
 def read_applied(
     committed: Mapping[Place, tuple[int, str | None]], *, half: str, op: str
 ) -> Applied:
-    """Return what the offsets and metadata say that the daemon's group has committed.
+    """Return the positions in the offsets and metadata that the daemon's group has committed.
 
     Args:
         committed: Place -> offset and metadata, of any topics.

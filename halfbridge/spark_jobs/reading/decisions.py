@@ -1,10 +1,8 @@
-"""The table of halfbridge.serde.protocol as columns: which ops decide, and which contradict.
+"""The table of halfbridge.serde.protocol as columns, and the verification of signatures.
 
-Which half and op records are believed: the daemon's own function, by a Python UDF.
-
-Everything else of a job runs in the JVM. Signatures do not: their rules stand in serde.verifier,
-once, and a second form of them in SQL could judge otherwise. Only with a key file a Python process
-sees each row.
+The table says which ops decide, and which contradict. All of it runs in the JVM. Signatures do not:
+a Python UDF calls serde.verifier, as the daemon does, because a second form of its rules in SQL
+could judge otherwise. Only with a key file does a Python process see each row.
 """
 
 from __future__ import annotations
@@ -41,9 +39,9 @@ def decides(kind: Column, source: Column) -> Column:
     return kind.isin(*_DECIDING) & may_say
 
 
-def contradicts(stands: Column, kind: Column, source: Column) -> Column:
-    """Tell whether a decision is a conflict, after a decision of the kind `stands`."""
-    return (kind != stands) & (source != YIELDING.value)
+def contradicts(first: Column, kind: Column, source: Column) -> Column:
+    """Tell whether a decision is a conflict, after a first decision of the kind `first`."""
+    return (kind != first) & (source != YIELDING.value)
 
 
 def claimed_age_ms(kind: Column, source: Column, age_ms: Column) -> Column:
@@ -54,8 +52,19 @@ def claimed_age_ms(kind: Column, source: Column, age_ms: Column) -> Column:
 
 def proves_its_age(claimed_ms: Column, op_append_ms: Column, first_append_ms: Column) -> Column:
     """Tell whether an op may take effect, as `protocol.proves_its_age`."""
-    has_times = (op_append_ms >= 0) & (first_append_ms >= 0)
-    return (claimed_ms == 0) | (has_times & (op_append_ms - first_append_ms >= claimed_ms))
+    return (claimed_ms == 0) | is_born_by(
+        first_append_ms, proven_birth_ms(claimed_ms, op_append_ms)
+    )
+
+
+def proven_birth_ms(claimed_ms: Column, op_append_ms: Column) -> Column:
+    """Return the latest first append time for which an op proves the age it claims, or null."""
+    return F.when(op_append_ms >= 0, op_append_ms - claimed_ms)
+
+
+def is_born_by(first_append_ms: Column, birth_ms: Column) -> Column:
+    """Tell whether a transaction was born by `birth_ms`; false where either is not known."""
+    return F.coalesce((first_append_ms >= 0) & (first_append_ms <= birth_ms), F.lit(col=False))
 
 
 def covers_what_is_there(resume: Column, source: Column, count: Column) -> Column:
@@ -64,11 +73,11 @@ def covers_what_is_there(resume: Column, source: Column, count: Column) -> Colum
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
+class SignatureJudge:
     """Judges signatures as the daemon does.
 
     Attributes:
-        ring: What the key file says; executors get it.
+        ring: The keys of the key file; executors get it.
         names: The installation's topics.
     """
 
@@ -88,13 +97,13 @@ class Believed:
         return _judged(partial(_op_doubt, self), append_ms)
 
 
-def believed(path: Path | None, names: TopicNames) -> Believed | None:
+def signature_judge(path: Path | None, names: TopicNames) -> SignatureJudge | None:
     """Return what judges by the key file at `path`; None without one: every record is believed.
 
     Raises:
         KeyFileError: the file cannot be used; its owner corrects it.
     """
-    return None if path is None else Believed(load_key_file(path), names)
+    return None if path is None else SignatureJudge(load_key_file(path), names)
 
 
 def _judged(doubt: Any, append_ms: Column) -> Column:
@@ -102,7 +111,7 @@ def _judged(doubt: Any, append_ms: Column) -> Column:
     return judge(F.col("partition"), append_ms, F.col("key"), F.col("value"), F.col("headers"))
 
 
-def _half_doubt(judge: Believed, *row: Any) -> str | None:
+def _half_doubt(judge: SignatureJudge, *row: Any) -> str | None:
     partition, append_ms, key, value, headers = row
     pairs = _pairs(headers)
     try:
@@ -117,7 +126,7 @@ def _half_doubt(judge: Believed, *row: Any) -> str | None:
     return None
 
 
-def _op_doubt(judge: Believed, *row: Any) -> str | None:
+def _op_doubt(judge: SignatureJudge, *row: Any) -> str | None:
     partition, append_ms, key, value, headers = row
     data = _bytes(value) or b""
     try:

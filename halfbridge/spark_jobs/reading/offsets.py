@@ -1,9 +1,9 @@
-"""Where a read of topics begins and ends: offsets, or publish times.
+"""Where a read of topics begins and ends, and the snapshot of what was read. Pure.
 
-What a job read, as offsets: a record that can be written down and read again. Pure.
-
-Every range is of one partition, from the log's start to the last stable offset when it was asked.
-With the same snapshot a job reads the same rows, bit for bit, as long as the log holds them.
+A position is an offset or a publish time. A snapshot has offsets only; it can be written to a file
+and read again. Every range is of one partition, from the log's start to the last stable offset when
+it was asked. With the same snapshot a job reads the same rows, bit for bit, as long as the log
+holds them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Position:
 
     Attributes:
         offsets: `earliest`, `latest`, or JSON with an offset for every partition of every topic,
-            as Spark takes it: `{"orders": {"0": 17, "1": -2}}` (-2 earliest, -1 latest).
-        timestamp_ms: A publish time; the range holds what was published at or after it (start),
-            or before it (end).
+            in Spark's form: `{"orders": {"0": 17, "1": -2}}` (-2 earliest, -1 latest).
+        timestamp_ms: A publish time; the range has the rows published at or after it (start), or
+            before it (end).
     """
 
     offsets: str = ""
@@ -152,7 +152,7 @@ NOTHING_LEFT_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What was read of one partition.
+    """The offsets that were read of one partition.
 
     Attributes:
         start: The log's start: below it, records were deleted.
@@ -173,21 +173,22 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Offsets of an installation's topics at one time, and how the daemon stood.
+    """Offsets of an installation's topics at one time, and the daemon's positions.
 
     Attributes:
         prefix: Prefix of the installation's internal topics.
-        taken_ms: When it was taken, by the clock of the machine that took it.
-        topics: Topic -> partition -> what was read.
+        taken_ms: When the snapshot was made, by the clock of that machine, ms since 1970.
+        topics: Topic -> partition -> its range.
         real_topics: Which of them are real topics.
         applied: Op partition -> O: the ops below it had their effect before the real topics'
             ends were asked. Without a partition: not known.
-        positions: Half partition -> P: unreadable half records below it were buried before that.
+        positions: Half partition -> P: unreadable half records below it were dead-lettered
+            before that.
         hidden: Topics in which an open kafka_txn hides rows that were there when their ends were
             asked: for an audit real topics and dead letters, otherwise half and op topic.
         gone: Real topics that half messages name and the cluster does not have.
-        others: Half topics of other installations -> partition -> what was read, after the real
-            topics; nothing where no real record asked for it.
+        others: Half topics of other installations -> partition -> its range, read after
+            the real topics; empty where no real record needed it.
     """
 
     prefix: str
@@ -208,21 +209,21 @@ class Snapshot:
 
     @property
     def half(self) -> Mapping[int, Range]:
-        """Return what was read of the half topic."""
+        """The ranges of the half topic."""
         return self.topics[self.names.half]
 
     @property
     def op(self) -> Mapping[int, Range]:
-        """Return what was read of the op topic."""
+        """The ranges of the op topic."""
         return self.topics[self.names.op]
 
     @property
     def dead(self) -> Mapping[int, Range]:
-        """Return what was read of the dead-letter topic; nothing where it was not."""
+        """The ranges of the dead-letter topic; empty if it was not read."""
         return self.topics.get(self.names.dead, {})
 
     def ranges(self, *topics: str) -> dict[str, Mapping[int, Range]]:
-        """Return what was read of these topics, all of which it names."""
+        """Return the ranges of topics, all of which the snapshot names."""
         return {topic: self.topics[topic] for topic in topics}
 
     def kept_ids(self) -> dict[str, str]:
@@ -251,7 +252,7 @@ class Snapshot:
 
 
 def from_json(data: Any) -> Snapshot:
-    """Return the snapshot that `as_json` made; a report that holds one under `snapshot` is taken.
+    """Return the snapshot that `as_json` made; `data` may be a report that has it under `snapshot`.
 
     Raises:
         JobError: it is no such thing; the user must give another file.

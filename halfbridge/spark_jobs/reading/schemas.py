@@ -1,8 +1,8 @@
-"""Avro payloads with schemas that the user gives: which schema a value names, and what it says.
+"""Avro payloads with schemas that the user gives: finds the schema of a value, and decodes it.
 
 Two frames are known. Single-object encoding: `C3 01`, the schema's CRC-64-AVRO fingerprint (8
 bytes, little-endian), the body. Confluent's: `00`, the schema's id (4 bytes, big-endian), the
-body. All of it is decoded by the JVM; what cannot be decoded is told apart, never dropped.
+body. All of it is decoded by the JVM. Values that cannot be decoded are marked, never dropped.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ together with O. A consumer of any of these topics sees a growing beginning of i
 
 For an audit: O, then real topics and dead letters, then ops, then halves. So
 
-- what was delivered or buried in the snapshot has its op and its half in it: a delivery without
+- a delivery or dead letter in the snapshot has its op and its half in it: a delivery without
   them is a phantom at any time, however busy the daemon is;
 - of two decisions the first in op order is in it when the second is;
 - an op below O had its effect in a kafka_txn that was decided before O could be seen, so its rows
   were appended before the real topics' ends were asked. The markers of that kafka_txn may still be
   on their way to some partitions: the ends that count are last stable offsets that lie above
-  everything appended by then. What is missing there is lost, without any regard to clocks. Where
-  an open kafka_txn keeps such an end from being reached, nothing is said about what is missing.
+  everything appended by then. A record that is missing there is lost, whatever clocks say. Where
+  an open kafka_txn prevents such an end from being reached, missing records are not reported.
 
 For undecided transactions: halves, then ops, so that none is called undecided whose decision was
 there when its half was.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
 SETTLE_S = 25.0
-# A kafka_txn in which the daemon puts copies back is over within this; a longer one is told of.
+# A kafka_txn in which the daemon puts copies back ends within this time; a longer one is reported.
 _BRIEF_S = 1.0
 # Offsets read to learn when a cut log begins now; most of them may be markers.
 _PROBE_OFFSETS = 1_000
@@ -84,7 +84,7 @@ def audit_snapshot(
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
         taken_ms = _now_ms()
-        # Asked first: of a topic that is made anew now, the id does not fit the ends, which is an
+        # Asked first: if a topic is created again now, the id does not fit the ends, which is an
         # error later. The other way round its offsets would be read of another topic.
         ids = cluster.topic_ids(Topics.of(names.half, names.op, names.dead, *real))
         outputs, hidden = cluster.awaited_ends(
@@ -117,7 +117,7 @@ def other_halves(
     bootstrap_servers: str,
     kafka: Mapping[str, str],
 ) -> tuple[Ranges, dict[str, str]]:
-    """Return what the half topics of other installations hold now, and the topics' ids.
+    """Return the present ranges of the half topics of other installations, and the topics' ids.
 
     Asked after the ends of the real topics: what another installation has delivered by then has
     its half message in it, or had it before its retention deleted that.
@@ -149,7 +149,7 @@ def other_halves(
 def undecided_snapshot(
     spark: SparkSession, *, bootstrap_servers: str, kafka: Mapping[str, str], prefix: str
 ) -> Snapshot:
-    """Return a snapshot of half and op topic, to tell what is undecided.
+    """Return a snapshot of half and op topic, to find undecided transactions.
 
     Raises:
         JobError: as `audit_snapshot`.
@@ -174,8 +174,8 @@ def undecided_snapshot(
 def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
     """Return when the log of each partition begins, as far as its records tell that.
 
-    Of `real` topics and of the dead-letter topic the daemon's records tell it, which bear partition
-    time: those of others bear what times they like. Of all other topics the brokers' append times
+    In `real` topics and the dead-letter topic only the daemon's records count, which bear partition
+    time; other writers may set any timestamps. In all other topics the brokers' append times
     do: a writer's clock that is a year behind would say that nothing of that year was deleted.
 
     Args:
@@ -188,8 +188,8 @@ def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
         .when(topic.endswith(DEAD_LETTERS), F.array_contains(names, DEAD))
         .otherwise(F.col("timestampType") == LOG_APPEND_TIME)
     )
-    told = rows.where(tells)
-    first = told.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
+    timed = rows.where(tells)
+    first = timed.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
     return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
 
 

@@ -1,4 +1,4 @@
-"""How jobs read topics. Every option that decides what a row is stands here."""
+"""How jobs read topics: all options that affect the rows of a read."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KAFKA_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
     " timestampType int, headers array<struct<key: string, value: binary>>"
 )
-# In timestampType: the broker wrote the timestamp when it appended the record.
+# A value of timestampType: the broker set the timestamp when it appended the record.
 LOG_APPEND_TIME = 1
 ISOLATION = "read_committed"
 
-# What makes a read right; nobody may change these.
+# Options on which the correctness of a read rests; callers cannot change them.
 _FIXED = {
     # Spark's default shows records of open and aborted kafka_txns.
     "kafka.isolation.level": ISOLATION,
-    # Offsets of markers and aborted records are not taken for loss, so true costs nothing.
+    # Offsets of markers and aborted records do not count as loss, so true costs nothing.
     "failOnDataLoss": "true",
     "includeHeaders": "true",
 }
-# What the caller may set otherwise. Spark asks the broker twice for offsets after every poll,
-# whose default is 500 records; the sizes are what a poll of 10,000 records of 1 KB takes.
+# Defaults that callers may change. Spark asks the broker twice for offsets after every poll,
+# whose default is 500 records; the sizes suffice for a poll of 10,000 records of 1 KB.
 _DEFAULTS = {
     "kafka.default.api.timeout.ms": "30000",  # 60 s is long to learn that no broker answers
     "kafka.max.poll.records": "10000",
@@ -44,7 +44,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is read: topics by name, or all that match a pattern.
+    """The topics to read: by name, or all that match a pattern.
 
     Attributes:
         names: Names, sorted, each once.
@@ -83,7 +83,7 @@ def source_options(
     """Return the options of Spark's source that a batch read and a stream have in common.
 
     Args:
-        topics: What is read.
+        topics: The topics to read.
         bootstrap_servers: `host:port`, separated by commas.
         kafka: Consumer properties by their Kafka names (security, say), without `kafka.`.
 
@@ -108,7 +108,7 @@ def cluster_options(
     fixed = {"kafka.bootstrap.servers": bootstrap_servers, **(which or {}), **_FIXED}
     if clash := sorted(given.keys() & fixed.keys()):
         names = ", ".join(name.removeprefix("kafka.") for name in clash)
-        raise ValueError(f"{names} cannot be set: a job reads what was committed, and all of it")
+        raise ValueError(f"{names} cannot be set: a job reads all committed records, and no others")
     return {**_DEFAULTS, **given, **fixed}
 
 
@@ -123,7 +123,7 @@ def read_topics(
 ) -> DataFrame:
     """Return the committed rows of `topics` between two positions.
 
-    Offsets are looked up when the read is planned; a plan that is run twice reads the same. An
+    Offsets are resolved when the read is planned; a plan that is run twice reads the same rows. An
     open kafka_txn hides its partition's rows behind it until it ends: Spark reads to the last
     stable offset and says nothing.
 
@@ -148,7 +148,7 @@ def read_ranges(
 
     Args:
         spark: A session with the Kafka connector.
-        topics: Topic -> partition -> what is read of it, perhaps nothing.
+        topics: Topic -> partition -> the range to read, which may be empty.
         options: `cluster_options`, which say nothing of topics.
     """
     wanted = {
@@ -184,11 +184,11 @@ def stream_topics(
 
     Args:
         spark: A session with the Kafka connector.
-        topics: What is read; a pattern takes in topics that are made later.
+        topics: The topics to read; a pattern also matches topics that are created later.
         bootstrap_servers: `host:port`, separated by commas.
         kafka: Consumer properties by their Kafka names, without `kafka.`.
         start: Where a new checkpoint begins.
-        max_offsets: What a batch takes at most, all partitions together. Offsets of markers and
+        max_offsets: Most offsets of a batch, all partitions together. Offsets of markers and
             aborted records count too, so a batch may have no rows at all.
 
     Raises:

@@ -1,9 +1,7 @@
-"""What is on the wire, as columns: headers, and records in single-object encoding. All JVM-side.
+"""Kafka's records as columns: headers, and values in single-object encoding. All JVM-side.
 
 A record's bytes are what serde writes; a row that cannot be read keeps its place with a reason,
 as the daemon keeps it with a dead letter. No Python function ever sees a row.
-
-Pure steps from one DataFrame to the next: no actions, no UDFs, a select contract at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ BROKEN = "broken body"
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Bytes in single-object encoding, and what they may be.
+    """Bytes in single-object encoding, and the schemas that they may have.
 
     Attributes:
         data: Column of the bytes.
@@ -68,7 +66,7 @@ class Encoded:
             required: A field that every record has.
         """
         newest = self.schemas[-1]
-        # Java's decoder does not look at what stands behind the body, and cuts an int of more than
+        # Java's decoder ignores bytes behind the body, and cuts an int of more than
         # 32 bits down to another number; the daemon refuses both.
         rewritten = to_avro(decoded, schema_text(newest))
         is_other = self._is_of(newest) & (rewritten != self._body())
@@ -122,7 +120,7 @@ def content_hash(
 ) -> Column:
     """Return 64 bits over all that must arrive unchanged.
 
-    xxhash64 passes over nulls, so that each null is told beside its place: a null value and an
+    xxhash64 passes over nulls, so that each null adds its position: a null value and an
     empty one are different things.
     """
     each = F.transform(

@@ -1,8 +1,6 @@
-"""Runs a replay: sends one slice after the other, each as one batch of the sink.
+"""Runs a replay: sends one slice of rows after the other, each as one batch of the sink.
 
-Divides the rows of a replay into slices, which stay the same when it is resumed. Pure.
-
-Selects the rows of a source, and makes the rows that are sent. Pure.
+A plan divides the rows into slices, which stay the same when the replay is resumed.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from halfbridge.spark_jobs.reading.topics import Topics, cluster_options, read_r
 from halfbridge.spark_jobs.sink import register
 from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.tables.checkpoints import check_same, count_done, refuse_changed
 from halfbridge.spark_jobs.tables.delta import read_table
 from halfbridge.spark_jobs.tables.storage import Storage, join
@@ -43,7 +41,7 @@ _DONE = "done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a replay sends, and where to.
+    """The source, the target and the options of a replay.
 
     Attributes:
         replay_id: Name of the replay; a name can be used once.
@@ -149,7 +147,7 @@ class Sent:
 
 
 def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
-    """Return what a new replay would send; writes nothing.
+    """Return the plan of a new replay; writes nothing.
 
     Raises:
         JobError: The source cannot be replayed; the user must act.
@@ -234,7 +232,7 @@ def _send(spark: SparkSession, job: Replay, plan: ReplayPlan, number: int) -> in
     )
     options = {**job.sink_options(), "batch.id": str(number)}
     rows.write.format(FORMAT).mode("append").options(**options).save()
-    winner = here().log(job.parsed()).find(job.app_id, number).standing.winner
+    winner = sink_process().log(job.parsed()).find(job.app_id, number).state.winner
     return winner.manifest.row_count if winner is not None else 0
 
 
@@ -310,10 +308,10 @@ def _refuse_replayed(job: Replay) -> None:
     Raises:
         JobError: The first slice was published; the user must act.
     """
-    options, process = job.parsed(), here()
+    options, process = job.parsed(), sink_process()
     ensure_topics(options, process.ports)
     found = process.log(options).find(job.app_id, 0)
-    if found.standing.winner is not None or found.later_batch >= 0:
+    if found.state.winner is not None or found.later_batch >= 0:
         raise JobError(
             f"replay {job.replay_id} was begun before: resume it with its --checkpoint, or choose"
             " another --replay-id"
@@ -367,7 +365,7 @@ class ReplayPlan:
     def bounds(self, number: int) -> Bounds:
         """Return the offsets [low, high) of each source partition in slice `number`.
 
-        Each slice takes its share of each partition, in the order of the offsets, so that rows with
+        Each slice has its share of each partition, in the order of the offsets, so that rows with
         the same key keep their order. Example: of a partition with the offsets 0 to 999, slice 1 of
         4 has [250, 500).
         """

@@ -47,7 +47,8 @@ def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA
         major_min: Lowest major version accepted.
 
     Raises:
-        JavaNotFoundError: none will do; its one line says what was looked at and what to do.
+        JavaNotFoundError: none is suitable; its one line names those that were rejected, and the
+            remedy.
     """
     rejected: list[str] = []
     for where, executable in _candidates(os.environ if environ is None else environ):

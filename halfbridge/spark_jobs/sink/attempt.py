@@ -1,12 +1,11 @@
 """One task attempt, on an executor: sends its rows as half messages, and reports to the driver.
 
-Cuts the rows of a task attempt into transactions of bounded size. Pure.
-
-All messages of a transaction go to one half partition, which is chosen by the key. So messages of
-one key are delivered in the order of the rows. All messages of a transaction have one real topic,
-because the daemon gives up a whole transaction when a topic refuses one message. Each half
-partition has one open chunk for each topic. When a chunk is full, the next one begins, and
-decisions are written in this order.
+`Chunks` cuts the rows of a task attempt into transactions of bounded size. All messages of a
+transaction go to one half partition, which is chosen by the key. So messages of one key are
+delivered in the order of the rows. All messages of a transaction have one real topic, because the
+daemon gives up a whole transaction when a topic refuses one message. Each half partition has one
+open chunk for each topic. When a chunk is full, the next one begins, and decisions are written in
+this order.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, OpKind, SinkContext, new_half
 from halfbridge.spark_jobs.sink.clients import LOG, MS_PER_S, partition_ends
 from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.sink.rows import FRAME_BYTES_MAX, ContentHash, rows_of
 from halfbridge.spark_jobs.sink.sender import read_signer
 
@@ -83,7 +82,7 @@ def write_attempt(
         batch_id: The task's batch.
         batches: The task's rows.
         query_id: Spark's id of the streaming query; empty for a batch write.
-        process: Holds the clients; None: `here()`.
+        process: Holds the clients; None: `sink_process()`.
 
     Raises:
         RowError: a row cannot be sent; the query must not make such rows.
@@ -91,7 +90,7 @@ def write_attempt(
         SinkSetupError: a topic is missing; the text names it.
         SinkOptionError: the key file cannot be used on this executor; whoever installs it does so.
     """
-    attempt = _Attempt(options, batch_id, process or here())
+    attempt = _Attempt(options, batch_id, process or sink_process())
     try:
         for batch in batches:
             attempt.send_all(rows_of(batch, topic=options.topic))

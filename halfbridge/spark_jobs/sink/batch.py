@@ -1,8 +1,7 @@
 """One batch, on the driver: the manifest is its commit point, and the decisions follow from it.
 
-The manifest that a driver writes for a batch.
-
-The errors by which the driver refuses to publish a batch, with what happened and what to do.
+Where the manifests in the log forbid to publish the batch, `refusal_of` makes the error, which says
+what happened and what to do.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from halfbridge.spark_jobs.sink.manifest import (
     same_origin,
     without_transactions,
 )
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.sink.progress import RefusedWatch
 from halfbridge.spark_jobs.sink.rows import ContentHash
 
@@ -54,12 +53,12 @@ class BatchCommitter:
 
     Args:
         options: The sink's options.
-        process: Holds the clients; None: `here()`.
+        process: Holds the clients; None: `sink_process()`.
     """
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self._options = options
-        self._process = process or here()
+        self._process = process or sink_process()
         self._watch = RefusedWatch(options, self._process, self._winner_of)
 
     def commit(
@@ -102,7 +101,7 @@ class BatchCommitter:
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
         log = self._process.log(self._options)
         found = log.find(self._options.app_id, batch_id)
-        if found.standing.winner is None:
+        if found.state.winner is None:
             refusal = refusal_of(
                 mine, found, plan, options=self._options, winner_of=self._winner_of
             )
@@ -111,7 +110,7 @@ class BatchCommitter:
                 raise refusal
             self._decide_earlier(found, plan)
             found = log.append(self._counted(mine, found))
-        winner = found.standing.winner
+        winner = found.state.winner
         if winner is None:
             self._roll_back_lost(mine.attempts, found)
             raise given_up(mine)
@@ -150,13 +149,13 @@ class BatchCommitter:
         log = self._process.log(self._options)
         found = log.find(self._options.app_id, batch_id)
         rejected = self._manifest(ManifestKind.REJECT, batch_id, reports)
-        fates = [found.standing.fate(each.attempt_id) for each in rejected.attempts]
+        fates = [found.state.fate(each.attempt_id) for each in rejected.attempts]
         if Fate.OPEN in fates:
             # A manifest of this driver may still be on its way to the log; the REJECT voids it.
             found = log.append(
                 rejected._replace(searched_from=found.searched_from, reason="the batch was aborted")
             )
-        winner = found.standing.winner
+        winner = found.state.winner
         if winner is not None and winner.attempt_ids.isdisjoint(
             each.attempt_id for each in rejected.attempts
         ):
@@ -178,7 +177,7 @@ class BatchCommitter:
             SinkError: that failed; repeat the call.
         """
         found = self.find(batch_id)
-        if found.standing.fate(attempt_id) is not Fate.OPEN:
+        if found.state.fate(attempt_id) is not Fate.OPEN:
             return found
         manifest = self._manifest(ManifestKind.REJECT, batch_id, ())._replace(
             attempts=(without_transactions(attempt_id),),
@@ -201,7 +200,7 @@ class BatchCommitter:
         if rerun is Rerun.DIFFERENT:
             LOG.warning(
                 "batch %d of %s was published before with %d rows, other ones than the %d of this"
-                " run, by the same plan: the first ones stand (on.mismatch)",
+                " run, by the same plan: the first ones are kept (on.mismatch)",
                 *(mine.batch_id, mine.app_id, winner.row_count, mine.row_count),
             )
         elif mine.attempts:
@@ -253,7 +252,7 @@ class BatchCommitter:
         )
 
     def _winner_of(self, batch_id: int) -> BatchManifest | None:
-        winner = self.find(batch_id).standing.winner
+        winner = self.find(batch_id).state.winner
         return None if winner is None else winner.manifest
 
     @property
@@ -278,8 +277,8 @@ class BatchCommitter:
 
     def _roll_back_lost(self, attempts: Iterable[ManifestAttempt], found: Found) -> None:
         """Roll back the attempts whose fate in the log is LOST, and no others."""
-        stands = found.standing
-        self._roll_back(each for each in attempts if stands.fate(each.attempt_id) is Fate.ROLLBACK)
+        state = found.state
+        self._roll_back(each for each in attempts if state.fate(each.attempt_id) is Fate.ROLLBACK)
 
     def _roll_back(self, attempts: Iterable[ManifestAttempt]) -> None:
         """Roll back attempts; if that fails, the check settles them."""
@@ -350,13 +349,15 @@ def new_manifest(
 
 
 _NOTHING = "Nothing was published now"
-_OLD_STANDS = "No row of this run was published; what was left of the earlier ones was"
+_FIRST_KEPT = (
+    "No row of this run was published; the remaining decisions of the earlier run were written"
+)
 _LOST_PLAN = (
     "Two drivers ran on one checkpoint, and its store let one write over the plan of the other"
     " (docs/reference/sink.md says which stores do not), or somebody changed the file. Rows that"
     " are in one plan and not in the other would be lost, or published twice. Stop all drivers but"
     " one. Where the store keeps older versions of files, bring back the one that was published,"
-    " and start the query again. Else take a new app.id and a new checkpoint, and begin behind the"
+    " and start the query again. Else use a new app.id and a new checkpoint, and begin behind the"
     " offsets that were published: the log of the driver that published them names those"
 )
 
@@ -423,7 +424,7 @@ def given_up(mine: BatchManifest) -> AttemptGivenUpError:
     return AttemptGivenUpError(
         f"batch {mine.batch_id} of {mine.app_id} took too long or was aborted, and was given up"
         " before this commit: nothing of it was published. Start the query again; the"
-        " batch is run anew"
+        " batch is run again"
     )
 
 
@@ -436,7 +437,7 @@ def _refusal_by_the_one_before(
     """Return why a batch does not follow the one before; None if it does, as far as is known.
 
     Drivers that lost a race for the batch before have also written COMMITs of it. So its winner is
-    looked up if one of the COMMITs differs.
+    read if one of the COMMITs differs.
     """
     expected = mine._replace(plan_hash=hash_before)
     if all(same_origin(each, expected) for each in found.earlier_commits):
@@ -466,14 +467,14 @@ def _other_rows(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchErr
             " current_timestamp, a source that changed): make it so. The plan of the batch is not"
             " known, so that the option on.mismatch has no effect"
         )
-    return ReplayMismatchError(f"{_published(winner, mine)}. {_OLD_STANDS}. {why}")
+    return ReplayMismatchError(f"{_published(winner, mine)}. {_FIRST_KEPT}. {why}")
 
 
 def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
     """Return the error for a batch that was published, or follows one, from another checkpoint."""
     return ReplayMismatchError(
         f"{_published(winner, mine)}: from the checkpoint of query {winner.query_id}, and this one"
-        f" is that of query {mine.query_id}. {_OLD_STANDS}. Either the checkpoint was deleted or"
+        f" is that of query {mine.query_id}. {_FIRST_KEPT}. Either the checkpoint was deleted or"
         " reset while app.id stayed the same: then set a new app.id, or bring the checkpoint back."
         " Or two queries share this app.id: give each its own"
     )
@@ -484,7 +485,7 @@ def _other_plan(winner: BatchManifest, mine: BatchManifest, departure: str) -> P
     now = departure or f"now those of offsets/{mine.batch_id} have {mine.plan_hash}"
     return PlanMismatchError(
         f"{_published(winner, mine)}: by another plan (the offsets in offsets/{winner.batch_id} of"
-        f" the checkpoint had SHA-256 {winner.plan_hash}; {now}). {_OLD_STANDS}. {_LOST_PLAN}"
+        f" the checkpoint had SHA-256 {winner.plan_hash}; {now}). {_FIRST_KEPT}. {_LOST_PLAN}"
     )
 
 
@@ -494,7 +495,7 @@ def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
         f"batch {mine.batch_id} of {mine.app_id}: {departure}. {_NOTHING}. Two drivers run on one"
         " checkpoint, and its store let one write over the plan of the other"
         " (docs/reference/sink.md says which stores do not). Stop all drivers but one, and start"
-        " that one again: it runs the batch by the plan that stands in the checkpoint now"
+        " that one again: it runs the batch by the plan that is in the checkpoint now"
     )
 
 
@@ -517,8 +518,8 @@ def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> Un
         f"batch {mine.batch_id} of {mine.app_id}: of the batches before it"
         f" {options.names.manifest} on {options.bootstrap_servers} knows {known}, so that one may"
         " have been published under other options. If app.id, halfbridge.prefix or"
-        " kafka.bootstrap.servers were changed, or the topic was made anew: go back to what they"
-        " were. If the query wrote to another sink until now, or has a new app.id for good, see"
+        " kafka.bootstrap.servers were changed, or the topic was created again: restore the old"
+        " values. If the query wrote to another sink until now, or has a new app.id for good, see"
         f" that the rows of batch {mine.batch_id} are not in their topic yet, and set the option"
         f" first.batch to {mine.batch_id}: it is published then, and those after it. {_NOTHING}"
     )

@@ -101,7 +101,7 @@ def plan_of(
         return BatchPlan(query_id=query_id)
     LOG.warning(
         "the plan of batch %d cannot be read, for the driver's JVM cannot be asked: two drivers on"
-        " one checkpoint are not told apart. Spark Connect has no other way; else, register the"
+        " one checkpoint are not distinguished. Spark Connect has no other way; else, register the"
         " sink with the session that starts the query",
         batch_id,
     )

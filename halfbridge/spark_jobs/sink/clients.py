@@ -1,8 +1,7 @@
-"""The sink's Kafka clients: the properties of each, from the options of a query.
+"""The sink's Kafka clients, and its checks before a query writes.
 
-Looks up and checks the sink's topics, and asks where partitions end.
-
-Compares the sink's age limit with the daemon's, as the settings topic has it.
+The properties of each client come from the options of the query. The checks are about the sink's
+topics, and about its age limit, which must be below the daemon's in the settings topic.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any]
 
 
 def new_admin(options: SinkOptions, ports: Ports) -> Admin:
-    """Return a client that looks up and creates topics.
+    """Return a client that lists and creates topics.
 
     Raises:
         SinkOptionError: as new_writer.
@@ -128,7 +127,7 @@ def _common(options: SinkOptions, ports: Ports) -> dict[str, Any]:
     }
 
 
-# Longest wait for one answer of a broker. A TLS handshake and a login take a few seconds.
+# Longest wait for one answer of a broker. A TLS handshake and a login need a few seconds.
 KAFKA_TIMEOUT_S = 20.0
 MS_PER_S = 1_000
 NO_ANSWER = "no broker answers"
@@ -191,14 +190,15 @@ def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
     for name in _GUARANTEED:
         if settings.get(name, wanted[name]) != wanted[name]:
             raise SinkSetupError(
-                f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: what the topic"
-                f" forgets would be published twice. Run: {altered(options, name, wanted[name])}",
+                f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: a batch whose"
+                " manifest is deleted would be published twice."
+                f" Run: {alter_command(options, name, wanted[name])}",
                 topics=(topic,),
             )
     return int(settings.get("max.message.bytes", MESSAGE_BYTES_MAX))
 
 
-def altered(options: SinkOptions, name: str, value: object) -> str:
+def alter_command(options: SinkOptions, name: str, value: object) -> str:
     """Return the command that sets a setting of the manifest topic."""
     return (
         f"halfbridge topics alter {options.names.manifest} --set {name}={value}"

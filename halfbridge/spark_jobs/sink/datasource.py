@@ -18,7 +18,7 @@ from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, plan_of
 from halfbridge.spark_jobs.sink.clients import LOG, check_age, ensure_topics
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.sink.rows import check_schema
 from halfbridge.spark_jobs.sink.sender import read_signer
 
@@ -84,7 +84,7 @@ class TxnHalf(DataSource):
     def _checked(self, schema: StructType) -> SinkOptions:
         options = parse_options(self.options)
         check_schema(schema, topic=options.topic)
-        process = here()
+        process = sink_process()
         # Not once, but for each batch: a key may end while the query runs.
         read_signer(options, options.producer_group, process.ports.clock.time_ms())
         _check_once(options, process)
@@ -97,7 +97,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     Args:
         options: The sink's options.
         driver: Address of the driver's JVM, for questions about checkpoints.
-        process: Holds the clients; None: `here()`, in the process that unpickles this.
+        process: Holds the clients; None: `sink_process()`, in the process that unpickles this.
     """
 
     def __init__(

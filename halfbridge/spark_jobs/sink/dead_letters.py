@@ -1,13 +1,11 @@
-"""Reads the dead-letter topic from where the last batch stopped, with limits of time and bytes.
+"""Reads the dead-letter topic, and counts messages of published batches that became dead letters.
 
-Counts messages of published batches that became dead letters. Pure: no clock, no Kafka.
-
-A dead letter counts if a winning manifest lists its transaction: its row was published, and is not
-in its topic. Any writer of half messages can claim another app's name, so a name alone does not
-count.
+A poll begins where the last one stopped, and has limits of time and bytes. A dead letter counts if
+a winning manifest lists its transaction: its row was published, and is not in its topic. Any writer
+of half messages can claim another app's name, so a name alone does not count.
 
 The daemon gives up a transaction as a whole, and the manifest has the number of its messages. So
-the dead letter of message 0 is counted for all of them: there is exactly one, wherever a look
+the dead letter of message 0 is counted for all of them: there is exactly one, wherever a poll
 begins or ends. Only this dead letter names the batch, unless it is a stub, which has no
 RMQ_CONTEXT.
 """
@@ -34,37 +32,37 @@ if TYPE_CHECKING:
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
-# Limits of one look, so that dead letters of other apps delay a batch by no more. The next batch
+# Limits of one poll, so that dead letters of other apps delay a batch by no more. The next batch
 # continues where this one stopped. Dead letters are as large as messages: 64 MiB are 64 of the
 # largest, and a broker on the same network delivers them in two seconds. The two seconds begin when
-# brokers answer; a TLS handshake and a login to each broker may take a few seconds before.
-LOOK_S_MAX = 2.0
+# brokers answer; a TLS handshake and a login to each broker may need a few seconds before.
+POLL_S_MAX = 2.0
 CONNECT_S_MAX = 10.0
-LOOK_RECORDS_MAX = 10_000
-LOOK_BYTES_MAX = 64 * 1024 * 1024
-# Records taken from the client at a time; a look exceeds its limits by at most so many.
+POLL_RECORDS_MAX = 10_000
+POLL_BYTES_MAX = 64 * 1024 * 1024
+# Most records of one call of the client; a poll may exceed its limits by as many.
 _READ_MAX = 100
 _QUEUE_KBYTES_MAX = 16 * 1024
 _POLL_S = 0.1
 _NO_RIGHT = (Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 
 
-class Look(NamedTuple):
-    """The result of one look at the dead-letter topic.
+class Poll(NamedTuple):
+    """The result of one poll of the dead-letter topic.
 
     Attributes:
         letters: Dead letters that may belong to the app.
         offsets: The position in each partition, in order.
-        unread: Number of offsets that are left for the next look.
+        unread: Number of offsets that are left for the next poll.
         topic_id: Kafka's id of the topic that was read; empty: not known.
-        is_anew: The topic was created again since the last look, and was read from its beginning.
+        is_recreated: The topic was created again since the last poll, and was read from offset 0.
     """
 
     letters: Sequence[Letter]
     offsets: tuple[int, ...]
     unread: int
     topic_id: str = ""
-    is_anew: bool = False
+    is_recreated: bool = False
 
 
 class DeadLetters:
@@ -105,24 +103,26 @@ class DeadLetters:
             return ""
         return found
 
-    def read(self, tally: Tally) -> Look | None:
+    def read(self, tally: Tally) -> Poll | None:
         """Return the dead letters after the offsets of `tally`; None if they cannot be read."""
         topic_id = self.topic_id()
         ends = self.ends()
         if not ends:
             return None
-        is_anew = bool(topic_id and tally.topic_id) and topic_id != tally.topic_id
-        since = () if is_anew else tally.offsets
-        look = self._look(since, ends)
-        return look and look._replace(topic_id=topic_id or tally.topic_id, is_anew=is_anew)
+        is_recreated = bool(topic_id and tally.topic_id) and topic_id != tally.topic_id
+        since = () if is_recreated else tally.offsets
+        poll = self._poll(since, ends)
+        return poll and poll._replace(
+            topic_id=topic_id or tally.topic_id, is_recreated=is_recreated
+        )
 
-    def _look(self, since: tuple[int, ...], ends: tuple[int, ...]) -> Look | None:
+    def _poll(self, since: tuple[int, ...], ends: tuple[int, ...]) -> Poll | None:
         at = dict(enumerate((*since, *(0 for _ in range(len(ends) - len(since))))))
         behind = {each: end for each, end in enumerate(ends) if end > at[each]}
         if not behind:
-            # A deposed leader may report an older end. If the offsets went back, the next look
+            # A deposed leader may report an older end. If the offsets went back, the next poll
             # would count the dead letters in between twice.
-            return Look((), tuple(at[each] for each in range(len(ends))), 0)
+            return Poll((), tuple(at[each] for each in range(len(ends))), 0)
         for partition, start in self._asked(len(ends), Edge.START).items():
             at[partition] = max(at[partition], start)  # deleted dead letters are not counted
         try:
@@ -131,7 +131,7 @@ class DeadLetters:
             self._refused(failure)
             return None
         unread = sum(max(0, end - at[each]) for each, end in behind.items())
-        return Look(letters, tuple(at[each] for each in range(len(ends))), unread)
+        return Poll(letters, tuple(at[each] for each in range(len(ends))), unread)
 
     def await_visible(self, deadline: float) -> bool:
         """Wait until read_committed readers see all records stored now; tell whether they do.
@@ -165,12 +165,12 @@ class DeadLetters:
             is_answered = False
             records = size = 0
             while open_ and self._now() < deadline:
-                if records >= LOOK_RECORDS_MAX or size >= LOOK_BYTES_MAX:
+                if records >= POLL_RECORDS_MAX or size >= POLL_BYTES_MAX:
                     break
                 first = reader.poll(_POLL_S)
                 if first is not None and not is_answered:
                     is_answered = True
-                    deadline = self._now() + LOOK_S_MAX
+                    deadline = self._now() + POLL_S_MAX
                 found: list[Any] = [] if first is None else [first, *reader.take(_READ_MAX)]
                 for record in found:
                     partition = record.partition()
@@ -206,13 +206,13 @@ class DeadLetters:
         """Return an edge of each partition whose broker answers, in the order of partitions."""
         places = [(self._topic, each) for each in range(partitions)]
         answers = self._admin.ask_ends(places, edge, KAFKA_TIMEOUT_S) if places else {}
-        told: dict[int, int] = {}
+        found: dict[int, int] = {}
         for topic, partition in places:
             try:
-                told[partition] = answers[topic, partition].result()
+                found[partition] = answers[topic, partition].result()
             except KafkaFailure as failure:  # noqa: PERF203 (a few partitions)
                 self._refused(failure)
-        return told
+        return found
 
     def _refused(self, failure: KafkaFailure) -> None:
         if failure.code in _NO_RIGHT:
@@ -275,11 +275,11 @@ def await_delivery(
     return not last and dead.await_visible(deadline)
 
 
-# Batches whose manifests are looked up in one look, because each costs a search. A policy refuses
-# batch by batch. Claims of more batches mean an outage of hours, of which ten batches tell enough,
-# or an invention.
+# Most batches whose manifests are searched for in one poll, because each costs a search. A policy
+# refuses batch by batch. Claims of more batches mean an outage of hours, for which ten batches are
+# evidence enough, or forged dead letters.
 CLAIMED_BATCHES_MAX = 10
-# The oldest claim that is looked up. A search reads all records after the claimed batch, so a claim
+# The oldest claim that is verified. A search reads all records after the claimed batch, so a claim
 # of batch 0 would make a commit read the whole partition. At a batch every ten seconds 1,000
 # batches are nearly three hours, longer than a running daemon takes to deliver.
 CLAIMED_AGE_BATCHES_MAX = 1_000
@@ -319,12 +319,12 @@ NO_TALLY = Tally()
 
 
 class Refused(NamedTuple):
-    """The refused messages that one look has found.
+    """The refused messages that one poll has found.
 
     Attributes:
         by_batch: Batch -> number of messages.
         why: Reason and detail of one of them.
-        unverified: Number of transactions that may be of published batches, but were not looked up.
+        unverified: Number of transactions that may be of published batches, but were not verified.
     """
 
     by_batch: Mapping[int, int]
@@ -358,7 +358,7 @@ def letter_of(headers: Headers | None, *, app_id: str, producer_group: str) -> L
 def newest_tally(manifests: Sequence[BatchManifest]) -> Tally:
     """Return the newest tally; each one continues the one before.
 
-    The count goes first: offsets begin anew where the topic was created again.
+    The count is compared first: offsets begin at 0 where the topic was created again.
     """
     return max(
         map(tally_of, manifests),
@@ -398,10 +398,10 @@ def refused_by(
     wanted.update(dict.fromkeys(claims.values()))
     oldest = max(0, newest_batch - CLAIMED_AGE_BATCHES_MAX + 1)
     within = (batch for batch in wanted if oldest <= batch <= newest_batch)
-    looked_up = list(islice(within, CLAIMED_BATCHES_MAX))
+    verified = list(islice(within, CLAIMED_BATCHES_MAX))
     by_batch: Counter[int] = Counter()
     text = ""
-    for batch in looked_up:
+    for batch in verified:
         winner = winner_of(batch)
         for attempt in () if winner is None else winner.attempts:
             for each in attempt.transactions:
@@ -410,7 +410,7 @@ def refused_by(
                     by_batch[batch] += each.message_count
                     text = text or why[each.transaction_id]
     unverified = sum(
-        name in nameless or (batch not in looked_up and batch <= newest_batch)
+        name in nameless or (batch not in verified and batch <= newest_batch)
         for name, batch in claims.items()
     )
     return Refused(dict(sorted(by_batch.items())), text, unverified)

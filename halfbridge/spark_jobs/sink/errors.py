@@ -4,11 +4,12 @@ SinkError              (BridgeError)
 ├─ SinkOptionError     (ConfigError) the author of the query corrects an option
 ├─ SinkSetupError      (TopicSetupError) an operator creates or corrects a topic; the text says how
 ├─ RowError            (InvalidMessageError) a row cannot be sent; the query must not make such rows
-├─ SendError           (RetriableError) Kafka did not take the half messages; Spark runs them again
+├─ SendError           (RetriableError) Kafka did not store the half messages; Spark runs the task
+│                      again
 ├─ CommitInDoubtError  (OutcomeUnknownError) the manifest or a decision was not acknowledged;
 │                      restarting settles the batch
-├─ AttemptGivenUpError (RetriableError) the batch took too long and was given up; restarting runs
-│                      the batch anew
+├─ AttemptGivenUpError (RetriableError) the batch was too slow and was given up; restarting runs
+│                      the batch again
 ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
 ├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
 ├─ RefusedError        rows of earlier batches are dead letters; the text says what to do
@@ -117,6 +118,6 @@ def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
     except InvalidMessageError as error:
         raise RowError(str(error), field=error.field) from error
     except ConfigError as error:
-        raise SinkOptionError(f"a kafka. option is not taken: {error.value}") from error
+        raise SinkOptionError(f"a kafka. option is refused: {error.value}") from error
     except (KafkaFailure, BridgeError, BufferError) as error:
         raise kind(f"{what}: {error}") from error

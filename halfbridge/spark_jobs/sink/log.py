@@ -15,7 +15,7 @@ from halfbridge.spark_jobs.sink.clients import (
     KAFKA_TIMEOUT_S,
     LOG,
     MS_PER_S,
-    altered,
+    alter_command,
     manifest_bytes_max,
     new_reader,
     new_topics,
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
-# Records taken from the client at a time; the client's queue of 64 MiB bounds their bytes.
+# Most records of one call of the client; the client's queue of 64 MiB bounds their bytes.
 _READ_MAX = 10_000
 _MESSAGE_BYTES_LEAST = 1_000  # the lowest value that the client accepts
 _ROOM = 2  # times the size needed now, because the next batch may be larger
 _FRAME_BYTES = 1_000  # the topic's limit applies to a batch of one record
 _POLL_S = 0.5
-_LOOK_AGAIN_S = 0.1
+_RETRY_S = 0.1
 # The default, which the query may override. A manifest is mostly ids, whose first halves repeat:
 # one of 12,800 transactions shrinks from 518 KB to 235 KB, in 0.1 s.
 _COMPRESSION = {"compression.type": "zstd"}
@@ -64,7 +64,7 @@ class ManifestLog:
         self._bytes_max = manifest_bytes_max(self._topics, options)
         self._sender = self._new_sender()
         self._reader = new_reader(options, ports)
-        self._turn = ports.run.waker()
+        self._lock = ports.run.waker()
 
     def find(self, app_id: str, batch_id: int, *, records_max: int | None = None) -> Found:
         """Return all records of a batch that are in the log now.
@@ -79,7 +79,7 @@ class ManifestLog:
             SinkSetupError: the beginning of the log was deleted, perhaps with the answer.
             SearchLimitError: the answer lies further back than `records_max`.
         """
-        with locked(self._turn):
+        with locked(self._lock):
             return self._find(app_id, batch_id, beyond=-1, records_max=records_max)
 
     def append(self, manifest: BatchManifest) -> Found:
@@ -91,7 +91,7 @@ class ManifestLog:
         """
         data = BATCH_MANIFEST.encode(manifest)
         key = manifest.app_id.encode()
-        with locked(self._turn):
+        with locked(self._lock):
             self._make_room(manifest, len(data) + len(key) + _FRAME_BYTES)
             try:
                 offset = self._append(key, data)
@@ -101,7 +101,7 @@ class ManifestLog:
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
 
     def _make_room(self, manifest: BatchManifest, size_bytes: int) -> None:
-        """Check that the topic takes so large a record, by its present setting.
+        """Check that the topic accepts so large a record, by its present setting.
 
         Raises:
             SinkSetupError: the record is too large; the text says what to do.
@@ -115,7 +115,7 @@ class ManifestLog:
             self._sender = self._new_sender()
         if size_bytes > bytes_max:
             transactions = sum(len(each.transactions) for each in manifest.attempts)
-            command = altered(self._options, "max.message.bytes", _ROOM * size_bytes)
+            command = alter_command(self._options, "max.message.bytes", _ROOM * size_bytes)
             raise SinkSetupError(
                 f"batch {manifest.batch_id} has {transactions} transactions, whose manifest of"
                 f" {size_bytes} bytes is larger than max.message.bytes ({bytes_max}) of"
@@ -163,9 +163,9 @@ class ManifestLog:
         if found.is_cut:
             raise SinkSetupError(
                 f"{self._topic} begins at offset {start}: older manifests were deleted, and whether"
-                f" batch {batch_id} of {app_id} was published cannot be told. Its retention must be"
-                " -1; take an app.id that was never used, and is not kept in partition"
-                f" {place[1]} of it as this one is",
+                f" batch {batch_id} of {app_id} was published is not known. Its retention must be"
+                " -1; use an app.id that was never used, and whose partition of the topic"
+                f" is not {place[1]}",
                 topics=(self._topic,),
             )
         return found
@@ -188,8 +188,11 @@ class ManifestLog:
             else:
                 if end > beyond:
                     return start, end
-            self._poll(_LOOK_AGAIN_S)
-        raise CommitInDoubtError(f"the end of {self._topic} was not told in time")
+            self._poll(_RETRY_S)
+        raise CommitInDoubtError(
+            f"no broker reported the end of {self._topic} in {self._timeout_s:g} s; start the query"
+            " again"
+        )
 
     def _read(self, place: Place, low: int, high: int, key: bytes, batch_id: int) -> list[Entry]:
         """Return the app's records in [low, high), without a time limit while records come.

@@ -73,7 +73,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BatchState:
     """The state of a batch.
 
     Attributes:
@@ -90,8 +90,8 @@ class Standing:
             return Fate.COMMIT if attempt_id in self.winner.attempt_ids else Fate.ROLLBACK
         return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
 
-    def without_transactions(self) -> Standing:
-        """Return the state without transactions, which take far more memory than the ids."""
+    def without_transactions(self) -> BatchState:
+        """Return the state without transactions, which need far more memory than the ids."""
         if self.winner is None:
             return self
         manifest = self.winner.manifest
@@ -104,7 +104,7 @@ def without_transactions(attempt_id: str) -> ManifestAttempt:
     return ManifestAttempt(attempt_id, ())
 
 
-def standing(entries: Iterable[Entry]) -> Standing:
+def batch_state(entries: Iterable[Entry]) -> BatchState:
     """Return the state of a batch from all its records, in offset order."""
     rejected: frozenset[str] = frozenset()
     for entry in entries:
@@ -114,9 +114,9 @@ def standing(entries: Iterable[Entry]) -> Standing:
             and not entry.is_expired
             and rejected.isdisjoint(ids)
         ):
-            return Standing(entry, rejected)
+            return BatchState(entry, rejected)
         rejected |= ids
-    return Standing(None, rejected)
+    return BatchState(None, rejected)
 
 
 def compare(winner: BatchManifest, mine: BatchManifest) -> Rerun:
@@ -190,9 +190,9 @@ class Found:
     is_cut: bool
 
     @property
-    def standing(self) -> Standing:
+    def state(self) -> BatchState:
         """The state of the batch."""
-        return standing(self.entries)
+        return batch_state(self.entries)
 
     @property
     def follows_the_one_before(self) -> bool:
@@ -242,7 +242,7 @@ class Search:
         return max(low, self._read_from - self._records), self._read_from
 
     def feed(self, entries: Sequence[Entry]) -> None:
-        """Take the app's records in the present window, and step back.
+        """Add the app's records in the present window, and step back.
 
         Raises:
             ValueError: the search is over; a bug in the caller.

@@ -21,7 +21,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 IMMUNITY_MS = 10 * _MINUTE_MS
 _DAEMON_AGE_MS_MAX = 72 * _HOUR_MS  # the daemon's default of transaction_age_ms_max
 # A third of the age at which the daemon gives up half messages, which leaves room for the daemon's
-# clock and its last checks. A batch takes far less.
+# clock and its last checks. A batch needs far less.
 AGE_MS_MAX = 24 * _HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
 COMMIT_TIMEOUT_MS = 60_000
@@ -35,7 +35,7 @@ _SPARKS = frozenset((_CHECKPOINT, "path", "queryname"))
 _NAME_IN_WORDS = "at most 150 letters, digits, '.', '_' and '-', no RMQ_SYS_"
 
 _SERVERS = "kafka.bootstrap.servers"
-# Option -> what it is.
+# Option -> its description.
 _REQUIRED = {
     "app.id": "a name of the query that stays the same over restarts and that no other query has",
     _SERVERS: "host:port, separated by commas",
@@ -110,7 +110,8 @@ class SinkOptions:
         option="producer.group",
         holds=_spelled(_NAME),
         in_words=_NAME_IN_WORDS,
-        doc="Under which the half messages stand and are asked about; spark-<app.id> if empty.",
+        doc="Producer group of the half messages, which answers their checks; spark-<app.id> if"
+        " empty.",
     )
     batch_id: int | None = setting(
         None,
@@ -124,14 +125,14 @@ class SinkOptions:
         option="first.batch",
         holds=_is_batch_number,
         in_words="a whole number, as the refusal of a batch names it",
-        doc="Of a stream: no batch before this one was written through this sink.",
+        doc="For a stream: no batch before this one was written through this sink.",
     )
     keeps_first: bool = setting(
         default=False,
         option="on.mismatch",
         words=("fail", "keep-first"),
-        doc="Of a stream: where a batch is run again by the same plan and has other rows, those"
-        " that were published first stand, and the query goes on.",
+        doc="For a stream: if a batch is run again by the same plan and has other rows, those"
+        " that were published first are kept, and the query continues.",
     )
     fails_on_refused: bool = setting(
         default=False,
@@ -144,7 +145,7 @@ class SinkOptions:
         option="refused.wait.ms",
         minimum=0,
         maximum=_HOUR_MS,
-        doc="Longest wait for the daemon to deliver a batch, to count what it refuses, ms.",
+        doc="Longest wait for the daemon to deliver a batch, to count the refused messages, ms.",
     )
     checkpoint: str = setting(
         "",
@@ -170,7 +171,7 @@ class SinkOptions:
         option="send.timeout.ms",
         minimum=100,
         maximum=_HOUR_MS,
-        doc="Longest wait for the brokers to take half messages, ms.",
+        doc="Longest wait for the brokers to store half messages, ms.",
     )
     commit_timeout_ms: int = setting(
         COMMIT_TIMEOUT_MS,

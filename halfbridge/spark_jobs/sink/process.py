@@ -2,9 +2,7 @@
 
 Spark reuses its Python workers, and makes a new data source and writer for each call. State that
 must live longer is kept here. None of it is pickled: a writer on an executor uses the state of the
-executor's process, `here()`.
-
-Bounded caches of a process that outlive a batch, because Spark reuses its Python workers.
+executor's process, `sink_process()`. All caches are bounded.
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ class SinkProcess:
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
-        self._senders: Kept[HalfSender] = Kept(CLIENTS_MAX)
-        self._deciders: Kept[Decider] = Kept(CLIENTS_MAX)
-        self._logs: Kept[ManifestLog] = Kept(CLIENTS_MAX)
-        self._dead_letters: Kept[DeadLetters] = Kept(CLIENTS_MAX)
-        self.decided: Kept[int] = Kept(MARKS_MAX)
-        self.checked: Kept[bool] = Kept(MARKS_MAX)
-        self.shown: Kept[BatchManifest] = Kept(MARKS_MAX)
+        self._senders: BoundedCache[HalfSender] = BoundedCache(CLIENTS_MAX)
+        self._deciders: BoundedCache[Decider] = BoundedCache(CLIENTS_MAX)
+        self._logs: BoundedCache[ManifestLog] = BoundedCache(CLIENTS_MAX)
+        self._dead_letters: BoundedCache[DeadLetters] = BoundedCache(CLIENTS_MAX)
+        self.decided: BoundedCache[int] = BoundedCache(MARKS_MAX)
+        self.checked: BoundedCache[bool] = BoundedCache(MARKS_MAX)
+        self.shown: BoundedCache[BatchManifest] = BoundedCache(MARKS_MAX)
 
     @property
     def actor(self) -> str:
@@ -75,7 +73,7 @@ class SinkProcess:
     def decide(self, options: SinkOptions, *decision: Any, **more: Any) -> dict[int, int]:
         """Decide by the Decider for the options, as `Decider.decide`.
 
-        Several threads of a responder may call this. They take turns with one Decider, which is
+        Several threads of a responder may call this. They share one Decider, which is
         replaced when it has failed.
         """
         key = options.client_key()
@@ -84,7 +82,7 @@ class SinkProcess:
             if decider is None or decider.is_broken:
                 decider = Decider(options, self.ports, actor=self.actor)
                 self._deciders.put(key, decider)
-            with locked(decider.turn):
+            with locked(decider.lock):
                 if not decider.is_broken:
                     return decider.decide(*decision, **more)
 
@@ -104,20 +102,21 @@ class SinkProcess:
 
 
 @cache
-def here() -> SinkProcess:
+def sink_process() -> SinkProcess:
     """Return the state of this process, with the system's ports."""
     return SinkProcess(system_ports())
 
 
 V = TypeVar("V")
-# For clients: a process rarely serves more than two clusters, and each client may hold a queue of
-# 64 MiB.
+# Most clients of a kind: a process rarely serves more than two clusters, and each client may have
+# a queue of 64 MiB.
 CLIENTS_MAX = 8
-# For numbers and flags, one per app: a driver runs fewer apps, and each costs a few hundred bytes.
+# Most numbers and flags of a kind, one per app: a driver runs fewer apps, and each costs a few
+# hundred bytes.
 MARKS_MAX = 1_000
 
 
-class Kept(Generic[V]):
+class BoundedCache(Generic[V]):
     """At most `size_max` values; beyond that, the least recently used one is dropped.
 
     After a fork it is empty. The parent's values are neither used nor destroyed in the child: the

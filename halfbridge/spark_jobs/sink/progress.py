@@ -1,9 +1,8 @@
-"""The progress of an app of the sink, and its refused messages: for metrics and notebooks.
+"""The progress of an app of the sink, and its refused messages.
 
-In Spark 4.1 a Python sink cannot add numbers to a query's progress. The numbers are in the
-manifests, which any process can read.
-
-Reports published rows that became dead letters, which Spark cannot notice.
+Metrics and notebooks read both; the driver also reports refused messages after each batch, because
+Spark cannot notice that published rows became dead letters. In Spark 4.1 a Python sink cannot add
+numbers to a query's progress. The numbers are in the manifests, which any process can read.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from halfbridge.spark_jobs.sink.dead_letters import (
 )
 from halfbridge.spark_jobs.sink.errors import RefusedError, SinkError
 from halfbridge.spark_jobs.sink.options import BATCH_ID_MAX, parse_options
-from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.process import sink_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from halfbridge.serde.manifest import BatchManifest
-    from halfbridge.spark_jobs.sink.dead_letters import Look
+    from halfbridge.spark_jobs.sink.dead_letters import Poll
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess
 
@@ -81,7 +80,7 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
         DecodeError: a manifest of the app is damaged, or of a newer version; upgrade this reader.
     """
     parsed = parse_options(options)
-    process = here()
+    process = sink_process()
     log = process.log(parsed)
     found = log.find(parsed.app_id, BATCH_ID_MAX, records_max=RECORDS_MAX)
     tally = newest_tally(found.earlier_commits)
@@ -95,7 +94,7 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
     while found.earlier_batch >= 0:
         if shown is None or shown.batch_id != found.earlier_batch:
             found = log.find(parsed.app_id, found.earlier_batch, records_max=RECORDS_MAX)
-            if (entry := found.standing.winner) is None:
+            if (entry := found.state.winner) is None:
                 continue
             shown = process.shown.put(key, entry.manifest._replace(attempts=()))
         return replace(
@@ -111,7 +110,7 @@ class SinkMetrics(Collector):
     """Reads the newest manifest of each app at each scrape.
 
     Args:
-        sinks: Options of sinks, as `sink_progress` takes them.
+        sinks: Options of sinks, as for `sink_progress`.
     """
 
     def __init__(self, sinks: Sequence[Mapping[str, str]]) -> None:
@@ -161,7 +160,7 @@ class SinkMetrics(Collector):
                 "Messages of published batches that became dead letters.",
                 labels=("app",),
             ),
-            gauge("lookup_ok", "1 when the manifest topic told it."),
+            gauge("lookup_ok", "1 if the manifest topic could be read."),
         )
 
 
@@ -200,10 +199,10 @@ class RefusedWatch:
             topic_id = dead.topic_id()
             return Tally(since.refused_count, dead.ends(), topic_id)
         batch_id = max(each.batch_id for each in earlier)
-        return self._look(since, batch_id)
+        return self._poll(since, batch_id)
 
     def after(self, winner: BatchManifest, decisions: Mapping[int, int]) -> None:
-        """Look once more after the daemon has delivered a batch, if it does so in time.
+        """Poll once more after the daemon has delivered a batch, if it does so in time.
 
         Args:
             winner: Manifest of the batch.
@@ -220,20 +219,20 @@ class RefusedWatch:
         if not await_delivery(self._options, ports, dead, decisions, timeout_ms=wait_ms):
             LOG.warning(
                 "batch %d of %s: after %d ms the daemon has not delivered it, or its dead letters"
-                " are not visible; what is refused of it is counted with a later batch",
+                " are not visible; its refused messages are counted with a later batch",
                 *(winner.batch_id, winner.app_id, wait_ms),
             )
-        self._look(tally_of(winner), winner.batch_id)
+        self._poll(tally_of(winner), winner.batch_id)
 
-    def _look(self, since: Tally, newest_batch: int) -> Tally:
-        """Look, and return the new tally; the old one if the topic cannot be read now."""
-        look = self._process.dead_letters(self._options).read(since)
-        if look is None:
+    def _poll(self, since: Tally, newest_batch: int) -> Tally:
+        """Poll, and return the new tally; the old one if the topic cannot be read now."""
+        poll = self._process.dead_letters(self._options).read(since)
+        if poll is None:
             return since
         refused = Refused({}, "", 0)
-        if look.letters:
+        if poll.letters:
             try:
-                refused = refused_by(look.letters, self._winner_of, newest_batch=newest_batch)
+                refused = refused_by(poll.letters, self._winner_of, newest_batch=newest_batch)
             except (SinkError, SerdeError) as error:  # a failure to count must not fail the batch
                 LOG.warning(
                     "refused messages of %s are counted with a later batch, for their manifests"
@@ -241,19 +240,19 @@ class RefusedWatch:
                     *(self._options.app_id, error),
                 )
                 return since
-        tally = Tally(since.refused_count + refused.messages, look.offsets, look.topic_id)
-        anew = self._anew(since, look) if look.is_anew else ""
-        if anew:
-            LOG.warning("%s", anew)
-        self._tell(refused, tally, look.unread)
-        if (refused.messages or refused.unverified or anew) and self._options.fails_on_refused:
-            raise RefusedError(self._failure(refused, anew))
+        tally = Tally(since.refused_count + refused.messages, poll.offsets, poll.topic_id)
+        deletion = self._deletion(since, poll) if poll.is_recreated else ""
+        if deletion:
+            LOG.warning("%s", deletion)
+        self._tell(refused, tally, poll.unread)
+        if (refused.messages or refused.unverified or deletion) and self._options.fails_on_refused:
+            raise RefusedError(self._failure(refused, deletion))
         return tally
 
-    def _anew(self, since: Tally, look: Look) -> str:
+    def _deletion(self, since: Tally, poll: Poll) -> str:
         return (
             f"{self._options.names.dead} was deleted and created again (id {since.topic_id}, now"
-            f" {look.topic_id}): dead letters of {self._options.app_id} that were deleted with it"
+            f" {poll.topic_id}): dead letters of {self._options.app_id} that were deleted with it"
             " are not counted"
         )
 
@@ -269,8 +268,8 @@ class RefusedWatch:
         if refused.unverified:
             said.append(
                 f"{refused.unverified} transactions in {topic} say that they are of {app} or of its"
-                " producer group, and whether they were published was not looked up (they are of"
-                " too many or too old batches, or name none): see there"
+                " producer group, and whether they were published was not verified (they are of"
+                " too many or too old batches, or name none): see that topic"
             )
         return (
             f"{'. '.join(said)}. Mend the cause (the daemon's policy, the real topic) and send"
@@ -289,7 +288,7 @@ class RefusedWatch:
         if refused.unverified:
             LOG.warning(
                 "%d transactions among the dead letters say that they are of %s or of its producer"
-                " group; whether they were published was not looked up",
+                " group; whether they were published was not verified",
                 *(refused.unverified, app),
             )
         if unread:

@@ -1,6 +1,6 @@
 """Rows in the form of Spark's own Kafka sink: checks the schema, reads Arrow, computes the hash.
 
-Checks whether a real topic will take a row, as the daemon will write it. Pure.
+It also checks whether a real topic will accept a row in the form in which the daemon will write it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def check_schema(schema: StructType, *, topic: str | None) -> None:
         allowed = _ALLOWED.get(name)
         if allowed is None:
             raise RowError(
-                f"column {name} is none of {', '.join(_ALLOWED)}: select what is to be sent, for"
+                f"column {name} is none of {', '.join(_ALLOWED)}: select the columns to send, for"
                 " example to_json(struct('*')) AS value"
             )
         if kind not in allowed:
@@ -186,18 +186,18 @@ ANY_BYTES = (1 << 31) - 1
 _BATCH_BYTES = 61  # header of a record batch, to which max.message.bytes applies
 _FIXED_BYTES = 3  # attributes, and two deltas that are 0 in the first record of a batch
 _VARINT_BYTES_MAX = 5
-# The headers that the daemon adds: transaction id, birth and index. The largest index is taken,
+# The headers that the daemon adds: transaction id, birth and index. The largest index is assumed,
 # because a row's index is not known yet when its size is checked.
 _ADDED = real_headers([], "0" * 32, 10**12, TRANSACTION_MESSAGES_MAX - 1)
 _ADDED_BYTES = sum(2 + len(name) + len(value or b"") for name, value in _ADDED)
 # Most bytes of a record besides key, value and the user's headers. The record's length, the lengths
-# of key and value, and the number of headers take up to five bytes each.
+# of key and value, and the number of headers have up to five bytes each.
 FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX + _ADDED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class RealTopic:
-    """What a real topic takes.
+    """The limits of a real topic.
 
     Attributes:
         record_bytes_max: The topic's max.message.bytes; ANY_BYTES if that cannot be read.
@@ -211,7 +211,7 @@ class RealTopic:
         """Return why the topic would refuse a row; empty if it would not."""
         topic, _, key, _, _ = row
         if key is None and self.is_compacted:
-            return f"topic {topic} is compacted and takes no row without a key"
+            return f"topic {topic} is compacted and accepts no row without a key"
         size = delivered_bytes(row)
         if size > self.record_bytes_max:
             return (

@@ -118,7 +118,7 @@ class Sender:
         """Hand a record to Kafka, waiting for room in the queue.
 
         Raises:
-            SendError: there was no room in time, or the client takes no more records.
+            SendError: there was no room in time, or the client accepts no more records.
         """
         if self.is_broken:
             raise SendError(_FAILED_BEFORE)
@@ -128,7 +128,7 @@ class Sender:
             if self._sent % _POLL_EVERY == 0:
                 self._writer.poll(0)
         except (BridgeError, KafkaFailure) as error:
-            raise self._failed(f"the Kafka client takes no record: {error}") from error
+            raise self._failed(f"the record was not sent: {error}") from error
 
     def flush(self, timeout_s: float) -> None:
         """Return once every record is acknowledged or has failed; callbacks get the results.
@@ -227,7 +227,7 @@ class HalfSender(Sender):
         return self._limits.get(topic) or self._read_limits(topic)
 
     def check_row(self, row: Row) -> None:
-        """Check that a row's real topic takes it.
+        """Check that a row's real topic accepts it.
 
         Raises:
             RowError: the topic refuses the row, by its present settings.
@@ -258,7 +258,7 @@ class Decider(Sender):
         actor: This process's name in decisions, for people.
 
     Attributes:
-        turn: A lock, for several threads that decide.
+        lock: For several threads that decide.
     """
 
     def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
@@ -272,7 +272,7 @@ class Decider(Sender):
         self._options = options
         self._actor = actor
         self._time_ms = ports.clock.time_ms
-        self.turn = ports.run.waker()
+        self.lock = ports.run.waker()
 
     def decide(
         self,

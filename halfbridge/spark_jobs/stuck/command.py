@@ -1,7 +1,4 @@
-"""The command line of the search for what nobody has decided.
-
-Who waits for a decision, by producer group and real topic, and for how long.
-"""
+"""The command `stuck`: who waits for a decision, by producer group and real topic, and how long."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.jobs.progress import OBSERVED, metrics_served, run_to_end
 from halfbridge.spark_jobs.reading.cluster import connect
-from halfbridge.spark_jobs.reading.decisions import believed
+from halfbridge.spark_jobs.reading.decisions import signature_judge
 from halfbridge.spark_jobs.reading.take_snapshot import present_topics, undecided_snapshot
 from halfbridge.spark_jobs.reading.topics import Topics, read_ranges
 from halfbridge.spark_jobs.session.local import spark_session
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.jobs.options import Trigger
     from halfbridge.spark_jobs.reading.cluster import Brokers
-    from halfbridge.spark_jobs.reading.decisions import Believed
+    from halfbridge.spark_jobs.reading.decisions import SignatureJudge
 
 _APP_NAME = "halfbridge-stuck"
 _KEEP_MS = 3_600_000  # copies come at most seconds behind the decision
@@ -110,7 +107,7 @@ def main(
     max_offsets: int | None,
     metrics_port: int | None,
 ) -> int:
-    """Show transactions that nobody has decided, by producer group and real topic.
+    """Show undecided transactions, by producer group and real topic.
 
     Exit status: 0 none is older than the limit, 2 some are, 1 error.
     """
@@ -123,7 +120,7 @@ def main(
         )
     source = options.reading_options(bootstrap_servers, kafka)
     names = TopicNames(topic_prefix)
-    judge = believed(key_file, names)
+    judge = signature_judge(key_file, names)
     where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     with spark_session(_APP_NAME, options=spark_options) as spark:
         now_ms = _now_ms()
@@ -195,7 +192,7 @@ def _stream(
     checkpoint: str,
     trigger: Trigger,
     max_offsets: int | None,
-    judge: Believed | None,
+    judge: SignatureJudge | None,
 ) -> DataFrame:
     """Bring the table up to date, once or until the process is stopped; return its STATE."""
     present_topics(cluster, names, (names.half, names.op))
@@ -246,7 +243,7 @@ def _now_ms() -> int:
 
 
 def _say(line: str) -> None:
-    """Show progress, beside what is printed as the result."""
+    """Print a line of progress to stderr; the result goes to stdout."""
     click.echo(f"stuck: {line}", err=True)
 
 
@@ -296,7 +293,7 @@ def by_group_and_topic(old: DataFrame) -> DataFrame:
 
 
 def oldest(old: DataFrame, count: int) -> DataFrame:
-    """Return the oldest of what `aged` returns, with what one needs to look for them."""
+    """Return the oldest rows of `aged`, with the columns by which to find them in the topics."""
     return (
         old.orderBy(F.col("age_ms").desc(), "transaction_id")
         .limit(count)

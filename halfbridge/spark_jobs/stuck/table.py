@@ -5,10 +5,9 @@ Each batch is merged with the table as it was and becomes a generation of its ow
 repeated (its driver died before Spark noted it as done) makes the same generation of the same
 predecessor once more, so a restart changes nothing.
 
-What is known of each transaction's decision, in a form that can be merged in any order.
-
-Every column is a minimum or a maximum. So a state is the same whether it was made of all records
-at once or of one batch after the other, and a batch that is merged twice changes nothing.
+STATE has the known facts about a transaction's decision. Every column is a minimum or a maximum. So
+a state is the same whether it was made of all records at once or of one batch after the other, and
+a batch that is merged twice changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +27,12 @@ from halfbridge.spark_jobs.audit.facts import (
     first_append_ms,
 )
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides
+from halfbridge.spark_jobs.reading.decisions import (
+    claimed_age_ms,
+    decides,
+    is_born_by,
+    proven_birth_ms,
+)
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, SparkSession
 
-    from halfbridge.spark_jobs.reading.decisions import Believed
+    from halfbridge.spark_jobs.reading.decisions import SignatureJudge
     from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
 
 GENERATIONS_KEPT = 2  # a reader may still be at work on the last but one
@@ -97,7 +101,7 @@ class Table:
         return self._spark.read.schema(schema).parquet(self._of(known[-1])).select(*STATE)
 
     def write(self, state: DataFrame, generation: int) -> None:
-        """Write STATE as a generation; forget those that nobody needs any more."""
+        """Write STATE as a generation; remove generations that are not needed any more."""
         state.write.mode("overwrite").parquet(self._of(generation))
         for old in [each for each in self.generations() if each < generation][:-GENERATIONS_KEPT]:
             self._storage.remove_tree(self._of(old))
@@ -115,7 +119,7 @@ def keep_up(table: Table, *, keep_ms: int) -> Callable[[DataFrame, int], None]:
     """
 
     def merge(batch: DataFrame, batch_id: int) -> None:
-        # Persisted, for it is looked at twice, and the batch must be read from Kafka once.
+        # Persisted, because it is used twice, and the batch must be read from Kafka once.
         state = merged(table.read(below=batch_id), batch).persist()
         try:
             table.write(kept(state, keep_ms=keep_ms), batch_id)
@@ -138,7 +142,7 @@ STATE = {
     "original_ms": "long",  # append time of that original, or NO_APPEND_MS
     "copied_ms": "long",  # lowest first append time that a copy says
     "half_offset": "long",  # lowest one that is left
-    "message_index": "int",  # of the message whose real topic is told: the first
+    "message_index": "int",  # index of the message that real_topic is from: the first
     "real_topic": "string",
     "index_last": "int",
     "checks": "int",  # answered checks that counted
@@ -148,7 +152,7 @@ STATE = {
 }
 
 
-def state_of_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def state_of_halves(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return the STATE that each row of the half topic tells of; as `decoded_halves`."""
     read = decoded_halves(records, judge).where(F.col("unread").isNull())
     meta, ms = F.col("meta"), F.unix_millis("timestamp")
@@ -170,7 +174,7 @@ def state_of_halves(records: DataFrame, judge: Believed | None = None) -> DataFr
     )
 
 
-def state_of_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+def state_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return the STATE that each row of the op topic tells of; as `decoded_ops`."""
     read = decoded_ops(records, judge).where(F.col("unread").isNull())
     op = F.col("op")
@@ -180,7 +184,7 @@ def state_of_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame
         read,
         op,
         op_offset=F.when(is_decision & (age_ms == 0), F.col("offset")),
-        aged_ms=F.when((age_ms > 0) & (append_ms() >= 0), append_ms() - age_ms),
+        aged_ms=F.when(age_ms > 0, proven_birth_ms(age_ms, append_ms())),
     )
 
 
@@ -205,10 +209,9 @@ def merged(*states: DataFrame) -> DataFrame:
 
 
 def is_decided() -> Column:
-    """Tell of a merged STATE whether a decision stands."""
+    """Tell whether the transaction of a merged STATE is decided."""
     born = born_ms(F.col("original_ms"), F.col("copied_ms"))
-    proven = (born >= 0) & (born <= F.col("aged_ms"))
-    return F.col("op_offset").isNotNull() | F.coalesce(proven, F.lit(col=False))
+    return F.col("op_offset").isNotNull() | is_born_by(born, F.col("aged_ms"))
 
 
 def undecided(state: DataFrame) -> DataFrame:
@@ -217,7 +220,7 @@ def undecided(state: DataFrame) -> DataFrame:
 
 
 def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:
-    """Return a merged STATE without what was decided long ago.
+    """Return a merged STATE without transactions that were decided long ago.
 
     A half message that is read after its decision, as a copy that was put back just before it, or
     because the op topic is read ahead, would be undecided for ever once the decision was

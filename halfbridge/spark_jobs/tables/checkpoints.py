@@ -8,11 +8,6 @@ Spark keeps offsets by the topic's name. A topic that is deleted and created aga
 0 once more, and Spark goes on at the old offset. So a second file, `topic_ids.json`, has Kafka's
 ids of the topics. It is a file of its own because topics of a pattern come and go.
 
-Whether topics are still the ones of which offsets were kept. Pure.
-
-Offsets that are kept outside Kafka name a topic, and mean one incarnation of it: a topic that is
-deleted and created again has other records at the same offsets. Its id tells, which Kafka gives to
-each topic at its creation.
 """
 
 from __future__ import annotations
@@ -57,8 +52,8 @@ class Checkpoint:
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write job.json while the checkpoint is new; later, compare.
 
-        A first run that failed (a topic misspelt, say) has planned nothing: what it wrote binds
-        nobody.
+        A first run that failed (a topic misspelt, say) has planned nothing: its job.json
+        does not bind later runs.
 
         Args:
             identity: What must stay as it is, in words of the job's options; JSON values.
@@ -80,8 +75,10 @@ class Checkpoint:
         try:
             was: dict[str, Any] = json.loads(text)
         except ValueError as error:
-            raise JobError(f"{place} is damaged: {error}. Restore it, or begin anew.") from error
-        remedy = "give a new --checkpoint and another place for what it writes"
+            raise JobError(
+                f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint."
+            ) from error
+        remedy = "give a new --checkpoint and another output"
         check_same(self.path, was, identity, remedy=remedy)
 
     def check_topics(self, ask: Callable[[], Mapping[str, str]], *, remedy: str) -> None:
@@ -91,10 +88,10 @@ class Checkpoint:
 
         Args:
             ask: Returns topic -> id of the job's topics that the cluster has.
-            remedy: What the user can do about a topic that was deleted.
+            remedy: The user's remedy for a deleted topic, for the error.
 
         Raises:
-            TopicsChangedError: a topic in which offsets are kept is gone, or was made anew; the
+            TopicsChangedError: a topic with kept offsets was deleted, or was created again; the
                 user must act.
         """
         # Asked before the plans are read: offsets that are planned later are of these topics, or
@@ -124,8 +121,8 @@ class Checkpoint:
     ) -> None:
         """Forget the offsets of topics that were deleted since they were planned.
 
-        A topic that was created again is read from its first offset. What was not read of the
-        deleted one is lost. For a query without watermark and state, whose sources are Kafka's.
+        A topic that was created again is read from its first offset. Rows of the deleted topic that
+        were not read are lost. For a query without watermark and state, whose sources are Kafka's.
 
         Args:
             topics: Names; one that was not deleted is shown, and keeps its offsets.
@@ -162,7 +159,7 @@ class Checkpoint:
 
         Spark would run a batch that is not done again, by its plan, and cannot where a topic of
         the plan is gone. If the output has the batch, only Spark's note is missing. If not,
-        nothing of the batch has been written, and it may be planned anew.
+        nothing of the batch has been written, and it may be planned again.
         """
         newest = count_done(self._storage, join(self.path, "offsets")) - 1
         if newest >= self.batches_done:
@@ -229,22 +226,22 @@ def check_same(
 
     Args:
         path: Of the checkpoint.
-        was: The identity that stands in the checkpoint.
+        was: The identity in the checkpoint.
         identity: Of the job.
-        remedy: What the user can do where the job is to be another one.
+        remedy: The user's remedy if the job shall be another one.
 
     Raises:
         JobError: it is another job's; the user must act.
     """
     names = sorted(was.keys() | identity.keys())
-    told = "; ".join(
+    changes = "; ".join(
         f"{name} was {_word(was.get(name))}, now it is {_word(identity.get(name))}"
         for name in names
         if was.get(name) != identity.get(name)
     )
-    if told:
+    if changes:
         raise JobError(
-            f"the checkpoint {path} belongs to another job: {told}. Start it as it was, or"
+            f"the checkpoint {path} belongs to another job: {changes}. Start it as it was, or"
             f" {remedy}."
         )
 
@@ -260,32 +257,32 @@ def _word(value: Any) -> str:
 
 
 class TopicsChangedError(JobError):
-    """A topic of which offsets were kept is gone, or was made anew; the user must act."""
+    """A topic with kept offsets was deleted, or was created again; the user must act."""
 
 
 def refuse_changed(
     what: str, kept: Mapping[str, str], present: Mapping[str, str], *, remedy: str
 ) -> None:
-    """Refuse offsets of topics that are gone or were made anew.
+    """Refuse offsets of topics that were deleted or created again.
 
     Args:
         what: Where the offsets are kept, for the error.
         kept: Topic -> id of each topic with offsets; an empty id is not compared.
         present: Topic -> id of the topics that the cluster has; an empty id is not compared.
-        remedy: What the user can do, for the error.
+        remedy: The user's remedy, for the error.
 
     Raises:
-        TopicsChangedError: a topic is gone or was made anew; the text names all of them.
+        TopicsChangedError: a topic was deleted or created again; the text names all of them.
     """
     gone = sorted(kept.keys() - present.keys())
-    anew = sorted(
+    recreated = sorted(
         topic
         for topic in kept.keys() & present.keys()
         if kept[topic] and present[topic] and kept[topic] != present[topic]
     )
     changed = []
-    if anew:
-        ids = ", ".join(f"{each} (id {kept[each]}, now {present[each]})" for each in anew)
+    if recreated:
+        ids = ", ".join(f"{each} (id {kept[each]}, now {present[each]})" for each in recreated)
         changed.append(
             f"of topics that were deleted and created again, so that they are of other records"
             f" now: {ids}"

@@ -1,14 +1,10 @@
 """Delta tables through delta-rs: Spark's executors write the files, the driver commits them.
 
-No row passes through Python, and no jar of Delta's is needed. What a transaction does not list is
-not part of the table, so files of a failed attempt do no harm; VACUUM removes them.
+No row passes through Python, and no jar of Delta's is needed. A file that no transaction
+lists is not part of the table, so files of a failed attempt do no harm; VACUUM removes them.
 
-Reads the tables that jobs write, in either format, with Spark alone.
-
-What other engines may have made of a Delta table, and what these jobs can do with it then.
-
-The jobs read a table's files as Parquet and add files to it; Delta's protocol has features with
-which that is not enough.
+Tables in either format are read by Spark alone. The jobs read a table's files as Parquet and add
+files to it; Delta's protocol has features with which that is not enough.
 """
 
 from __future__ import annotations
@@ -70,7 +66,7 @@ class DeltaWriter:
     def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
         """Add `rows` to the table unless `app_id` has done so under this version already.
 
-        Rows and version are one transaction: whoever is killed in between does it all again, or
+        Rows and version are one transaction: a run that is killed in between repeats all of it, or
         finds it done. Of two runs that append one version at the same time one adds its rows; the
         other one's files are not part of the table.
 
@@ -78,7 +74,7 @@ class DeltaWriter:
             Whether this call added them. False: the table has this version, and nothing was added.
 
         Raises:
-            JobError: the table cannot take them (another schema, a writer that changed it at the
+            JobError: the table cannot accept them (another schema, a writer that changed it at the
                 same moment); the user must act.
         """
         if _has(self.version_of(app_id), version):
@@ -86,7 +82,7 @@ class DeltaWriter:
         schema, actions = self._written(rows)
         try:
             table = self._opened(schema)
-            # Writing the files took a while. From here on delta-rs tells: it refuses a
+            # Writing the files needed some time. From here on delta-rs protects: it refuses a
             # transaction if the table got another one of `app_id` since it was opened.
             if _has(table.transaction_version(app_id), version):
                 return False
@@ -103,7 +99,7 @@ class DeltaWriter:
         Args:
             rows: All of them have one of these values in this column.
             column: A partition column.
-            values: As they stand in the table's log.
+            values: In the form of the table's log.
 
         Raises:
             JobError: as `append`.
@@ -120,7 +116,7 @@ class DeltaWriter:
         from deltalake import Schema  # noqa: PLC0415  # an extra
 
         schema = Schema.from_json(rows.schema.json())
-        # The name is new for every attempt, so that nobody lists another attempt's files.
+        # The name is new for every attempt, so that no attempt lists another one's files.
         files = join(_FILES, secrets.token_hex(8))
         rows.write.partitionBy(*self._partition_by).parquet(join(self.path, files))
         return schema, self._actions(files)
@@ -173,7 +169,7 @@ class DeltaWriter:
         )
 
     def _check_schema(self, given: Any, present: Any) -> None:
-        """Refuse rows of other columns: delta-rs takes the driver's word for what files hold."""
+        """Refuse rows of other columns: delta-rs does not verify the content of files."""
         ours, theirs = (_fields(json.loads(each.to_json())) for each in (given, present))
         if other := sorted(name for name in ours if theirs.get(name) != ours[name]):
             raise JobError(
@@ -233,7 +229,7 @@ def _nullable(kind: Any) -> Any:
 
 
 def _partition_values(path: str) -> dict[str, str | None]:
-    """Return what a file's directories say; our partition values need no escaping."""
+    """Return the partition values in a file's path; ours need no escaping."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {name: None if value == _DEFAULT_PARTITION else value for name, _, value in pairs}
 
@@ -256,14 +252,14 @@ def is_delta(spark: SparkSession, path: str) -> bool:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether anything stands in the directory."""
+    """Tell whether the directory has files."""
     return bool(Storage(spark).names(path))
 
 
 def read_table(spark: SparkSession, path: str) -> DataFrame | None:
     """Return all rows of a Parquet or Delta table, as it is now; None when it has no files yet.
 
-    Of what Spark's file sink wrote, only whole batches are read. A Delta table is read by Delta's
+    Only whole batches of Spark's file sink are read. A Delta table is read by Delta's
     own source where the session has it. Otherwise its log says which files, and these are read as
     Parquet: a table whose files alone do not say what its rows are is refused.
 
@@ -317,19 +313,20 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
     return rows.select(*schema.names)
 
 
-# Delta's protocol, Reader Requirements. 2: column mapping. 3: what is needed stands in a list.
+# Delta's protocol, Reader Requirements. 2: column mapping. 3: a list of the features that are
+# needed.
 _READER_VERSION_MAX = 3
 _MAPPING = "delta.columnMapping.mode"
 _VECTORS = "deletionVectors"
 # Features that may be on while the files are all that counts: those of the log and of VACUUM, a
-# type that Parquet has too, and two that `not_as_parquet` looks at.
+# type that Parquet has too, and two that `not_as_parquet` examines.
 _HARMLESS_FEATURES = frozenset(
     ("columnMapping", _VECTORS, "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck")
 )
 
 
 def not_as_parquet(table: DeltaTable) -> str:
-    """Return what the files of a Delta table, read as Parquet, would not tell; empty: nothing.
+    """Return why reading a Delta table's files as Parquet would be wrong; empty: it is not.
 
     Another engine may have written it. What this version does not know counts as something.
 

@@ -111,10 +111,10 @@ class Storage:
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         where, system = self._at(path)
-        system.delete(where, False)  # noqa: FBT003  # Java: not what stands below it
+        system.delete(where, False)  # noqa: FBT003  # Java: recursive
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory with all that stands in it, if it is there."""
+        """Remove a directory and its content, if it is there."""
         where, system = self._at(directory)
         system.delete(where, True)  # noqa: FBT003  # Java: recursive
 

@@ -19,7 +19,7 @@ def report(topics: dict[str, dict[int, Range]]) -> dict[str, Any]:
     audit = Audit(
         records={},
         states={},
-        looked_at=0,
+        examined=0,
         of_others=0,
         bounds=Bounds(snapshot),
         kinds={},

@@ -74,7 +74,7 @@ def test_two_drivers_that_plan_the_same_range_have_one_plan(
 
 @pytest.mark.parametrize("damaged", ["", "v1", "v1\n{}"])
 def test_a_file_without_offsets_is_no_plan(checkpoint: Path, damaged: str) -> None:
-    """It compares with everything: a file that was cut short is not told apart from a plan."""
+    """It compares with everything: a file that was cut short is not distinguished from a plan."""
     (checkpoint / "offsets").mkdir()
     (checkpoint / "offsets" / "0").write_text(damaged)
     assert plan(str(checkpoint), 0) == BatchPlan(QUERY)
@@ -82,9 +82,9 @@ def test_a_file_without_offsets_is_no_plan(checkpoint: Path, damaged: str) -> No
 
 @pytest.mark.parametrize("location", ["", "s3a://lake/checkpoint", "/nowhere"])
 def test_what_cannot_be_read_is_not_known(location: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The batch goes on with the query's id, and the log says what is not told apart."""
+    """The batch goes on with the query's id, and the log says so."""
     assert plan(location, 1) == BatchPlan(QUERY)
-    assert "not told apart" in caplog.text
+    assert "not distinguished" in caplog.text
 
 
 def test_a_directory_of_another_query_is_not_read(checkpoint: Path) -> None:

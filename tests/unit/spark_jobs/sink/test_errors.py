@@ -54,7 +54,8 @@ def test_who_must_act_is_told_by_the_clients_tree(
         (bridge.RetriableError("no answer"), SendError, "asking: no answer"),
         (BufferError("full"), SendError, "asking: full"),
         (bridge.TopicSetupError("no topic half"), SinkSetupError, "no topic half"),
-        (REFUSED, SinkOptionError, "a kafka. option is not taken: no such property"),
+        (bridge.InvalidMessageError("no", field="topic"), RowError, "no"),
+        (REFUSED, SinkOptionError, "a kafka. option is refused: no such property"),
         (CommitInDoubtError("as it is"), CommitInDoubtError, "as it is"),
     ],
 )

@@ -17,9 +17,9 @@ from halfbridge.spark_jobs.sink.manifest import (
     Fate,
     Rerun,
     Search,
+    batch_state,
     compare,
     rounds,
-    standing,
 )
 from tests.kit.records import A_MANIFEST
 
@@ -61,7 +61,7 @@ def rejecting(*attempts: str) -> BatchManifest:
 
 def test_the_first_commit_wins() -> None:
     """A second one changes nothing; its attempts are rolled back."""
-    stands = standing(log(manifest("a", "b"), manifest("c")))
+    stands = batch_state(log(manifest("a", "b"), manifest("c")))
     assert stands.winner is not None
     assert stands.winner.offset == 0
     assert [stands.fate(each) for each in "abc"] == [Fate.COMMIT, Fate.COMMIT, Fate.ROLLBACK]
@@ -69,35 +69,35 @@ def test_the_first_commit_wins() -> None:
 
 def test_nothing_is_known_of_a_batch_without_records() -> None:
     """Nobody has decided: to be asked again."""
-    assert standing([]).fate("a") is Fate.OPEN
+    assert batch_state([]).fate("a") is Fate.OPEN
 
 
 def test_a_rejected_attempt_voids_a_later_commit_that_lists_it() -> None:
     """The whole of it, since a batch is published whole; another commit may still win."""
     records = log(rejecting("b"), manifest("a", "b"), manifest("c"))
-    assert standing(records[:1]).fate("a") is Fate.OPEN
-    assert standing(records[:1]).fate("b") is Fate.ROLLBACK
-    assert standing(records[:2]).winner is None
-    assert standing(records[:2]).fate("a") is Fate.ROLLBACK
-    assert standing(records).fate("c") is Fate.COMMIT
+    assert batch_state(records[:1]).fate("a") is Fate.OPEN
+    assert batch_state(records[:1]).fate("b") is Fate.ROLLBACK
+    assert batch_state(records[:2]).winner is None
+    assert batch_state(records[:2]).fate("a") is Fate.ROLLBACK
+    assert batch_state(records).fate("c") is Fate.COMMIT
 
 
 def test_a_rejection_behind_the_winner_is_too_late() -> None:
     """What is published stays published."""
-    assert standing(log(manifest("a"), rejecting("a"))).fate("a") is Fate.COMMIT
+    assert batch_state(log(manifest("a"), rejecting("a"))).fate("a") is Fate.COMMIT
 
 
 def test_a_commit_that_comes_too_late_is_void() -> None:
     """Its half messages may have been given up by then; at the limit it still counts."""
-    assert standing(log(manifest("a", first=100), at=1_100)).fate("a") is Fate.COMMIT
-    assert standing(log(manifest("a", first=100), at=1_101)).fate("a") is Fate.ROLLBACK
+    assert batch_state(log(manifest("a", first=100), at=1_100)).fate("a") is Fate.COMMIT
+    assert batch_state(log(manifest("a", first=100), at=1_101)).fate("a") is Fate.ROLLBACK
     repeated = [*log(manifest("a", first=100), at=1_101), Entry(1, 1_000, manifest("a"))]
-    assert standing(repeated).winner is None, "an append time that went back revives nothing"
+    assert batch_state(repeated).winner is None, "an append time that went back revives nothing"
 
 
 def test_a_batch_without_rows_never_expires() -> None:
     """It has no half messages that could be given up."""
-    assert standing(log(manifest("a", first=-1, rows=0), at=10**15)).winner is not None
+    assert batch_state(log(manifest("a", first=-1, rows=0), at=10**15)).winner is not None
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_void_commit_says_that_the_batch_before_was_there() -> None:
     void = manifest("b", batch=21, searched_from=1 + len(others), first=-2_000)
     entries = log(manifest("a", batch=20), *others, void)
     found = searched(entries, 21)[0].result()
-    assert (found.standing.winner, found.earlier_batch) == (None, -1)
+    assert (found.state.winner, found.earlier_batch) == (None, -1)
     assert found.follows_the_one_before
 
 

@@ -15,7 +15,7 @@ from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import parse_options
-from halfbridge.spark_jobs.sink.process import SinkProcess, here
+from halfbridge.spark_jobs.sink.process import SinkProcess, sink_process
 from halfbridge.testkit.memory.machine import Machine
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_batch_is_published_once_by_whichever_driver(installation: Installatio
     installation.committer("driver 2").commit(0, [second])
     found = installation.committer("responder").find(0)
     assert [entry.manifest.kind for entry in found.entries] == [ManifestKind.COMMIT]
-    fates = [found.standing.fate(each.attempt.attempt_id) for each in (first, second)]
+    fates = [found.state.fate(each.attempt.attempt_id) for each in (first, second)]
     assert fates == [Fate.COMMIT, Fate.ROLLBACK]
     # Driver 2 does not know that driver 1 has written the COMMITs: it writes them again.
     published, lost = (len(each.attempt.transactions) for each in (first, second))
@@ -88,4 +88,4 @@ def test_an_attempt_that_was_aborted_is_never_published(installation: Installati
 
 def test_what_a_process_has_is_its_own() -> None:
     """Spark's Python worker has one, for as long as it lives."""
-    assert here() is here()
+    assert sink_process() is sink_process()

@@ -162,16 +162,16 @@ def test_a_record_whose_headers_cannot_be_read_is_nobodys(letters: Letters) -> N
     """Anybody who may write the topic can write one: it stops no sink, and hides no dead letter."""
     kafka, dead = letters
     kafka.told = [NOT_UTF_8, letter("a"), SystemError("returned a result with an exception set")]
-    look = dead.read(SINCE)
-    assert look is not None
-    assert [each.transaction_id for each in look.letters] == ["a"]
-    assert (look.offsets, look.unread) == ((3,), 0)
+    poll = dead.read(SINCE)
+    assert poll is not None
+    assert [each.transaction_id for each in poll.letters] == ["a"]
+    assert (poll.offsets, poll.unread) == ((3,), 0)
 
 
 def test_brokers_that_do_not_answer_fail_no_batch(
     letters: Letters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The dead letters are not counted now, the log says so, and the next look goes on."""
+    """The dead letters are not counted now, the log says so, and the next poll goes on."""
     kafka, dead = letters
     kafka.told = [letter("a")]
     kafka.failure = KafkaFailure(Code.TRANSPORT)
@@ -179,9 +179,9 @@ def test_brokers_that_do_not_answer_fail_no_batch(
         assert dead.read(SINCE) is None
     assert "was not read: no broker answers" in caplog.text
     kafka.failure = None
-    look = dead.read(SINCE)
-    assert look is not None
-    assert look.offsets == (1,)
+    poll = dead.read(SINCE)
+    assert poll is not None
+    assert poll.offsets == (1,)
 
 
 def test_offsets_never_go_back(letters: Letters) -> None:
@@ -189,38 +189,38 @@ def test_offsets_never_go_back(letters: Letters) -> None:
     kafka, dead = letters
     kafka.told = [letter(f"{n}") for n in range(10)]
     kafka.end = 8
-    look = dead.read(Tally(0, (10,), "A"))
-    assert look == ((), (10,), 0, "A", False)
+    poll = dead.read(Tally(0, (10,), "A"))
+    assert poll == ((), (10,), 0, "A", False)
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "is_anew"),
+    ("before", "now", "is_recreated"),
     [("A", "A", False), ("A", "B", True), ("", "B", False), ("A", "", False)],
 )
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
-    letters: Letters, before: str, now: str, *, is_anew: bool
+    letters: Letters, before: str, now: str, *, is_recreated: bool
 ) -> None:
     """By its id: offsets of the old topic mean nothing in it. Without an id nothing is guessed."""
     kafka, dead = letters
     kafka.told = [letter("a"), letter("b")]
     kafka.topic_id = now
-    look = dead.read(Tally(0, (1,), before))
-    assert look is not None
-    assert [each.transaction_id for each in look.letters] == (["a", "b"] if is_anew else ["b"])
-    assert (look.offsets, look.topic_id, look.is_anew) == ((2,), now or before, is_anew)
+    poll = dead.read(Tally(0, (1,), before))
+    assert poll is not None
+    assert [each.transaction_id for each in poll.letters] == (["a", "b"] if is_recreated else ["b"])
+    assert (poll.offsets, poll.topic_id, poll.is_recreated) == ((2,), now or before, is_recreated)
 
 
 @pytest.mark.parametrize(("connects_s", "is_read"), [(9.0, True), (11.0, False)])
 def test_a_look_begins_when_the_brokers_answer(
     letters: Letters, *, connects_s: float, is_read: bool
 ) -> None:
-    """A handshake that takes longer than a look does not leave dead letters unread for ever."""
+    """A handshake that takes longer than a poll does not leave dead letters unread for ever."""
     kafka, dead = letters
     kafka.told = [letter("a")]
     kafka.connects_s = connects_s
-    look = dead.read(SINCE)
-    assert look is not None
-    assert (len(look.letters), look.unread) == ((1, 0) if is_read else (0, 1))
+    poll = dead.read(SINCE)
+    assert poll is not None
+    assert (len(poll.letters), poll.unread) == ((1, 0) if is_read else (0, 1))
 
 
 @pytest.mark.parametrize(("ends_at_s", "is_visible"), [(5.0, True), (11.0, False)])

@@ -215,7 +215,7 @@ def test_a_client_that_refuses_is_given_up(kafka: Kafka, process: SinkProcess) -
     """Whoever sends on is told so, and the next attempt has another one."""
     sender = process.new_attempts_sender(OPTIONS)
     kafka.refuses = KafkaFailure(Code.FATAL, "it is over", is_fatal=True)
-    with pytest.raises(SendError, match="takes no record: _FATAL: it is over"):
+    with pytest.raises(SendError, match="the record was not sent: _FATAL: it is over"):
         send(sender)
     for call in (lambda: send(sender), lambda: sender.flush(1.0)):
         with pytest.raises(SendError, match="has failed before"):

@@ -1,4 +1,4 @@
-"""What a look at the dead letters makes of a batch, and what it tells."""
+"""What a poll at the dead letters makes of a batch, and what it tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.manifest import BatchManifest
-from halfbridge.spark_jobs.sink.dead_letters import NO_BATCH, Letter, Look, Tally
+from halfbridge.spark_jobs.sink.dead_letters import NO_BATCH, Letter, Poll, Tally
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.progress import RefusedWatch
@@ -36,10 +36,10 @@ class Topic:
         """Return this: it stands for what a process has, too."""
         return self
 
-    def read(self, since: Tally) -> Look:
+    def read(self, since: Tally) -> Poll:
         """Return all of them."""
         assert since == Tally(3, (7,), "A")
-        return Look(self._letters, (9,), 0, self._topic_id, is_anew=self._topic_id != "A")
+        return Poll(self._letters, (9,), 0, self._topic_id, is_recreated=self._topic_id != "A")
 
 
 def watched(
@@ -53,7 +53,7 @@ def watched(
 def test_manifests_that_cannot_be_read_fail_no_batch(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tally stays where it was, so that the next look finds the same dead letters."""
+    """The tally stays where it was, so that the next poll finds the same dead letters."""
 
     def winner_of(_: int) -> BatchManifest:
         raise error

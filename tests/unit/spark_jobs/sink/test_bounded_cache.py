@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from halfbridge.spark_jobs.sink.process import Kept
+from halfbridge.spark_jobs.sink.process import BoundedCache
 
 
 def test_the_one_that_was_not_used_for_longest_is_let_go() -> None:
     """A notebook that runs a replay after the other would keep a Kafka client for each."""
-    kept: Kept[int] = Kept(2)
+    kept: BoundedCache[int] = BoundedCache(2)
     kept.put("a", 1)
     kept.put("b", 2)
     assert kept.get("a") == 1
@@ -19,7 +19,7 @@ def test_the_one_that_was_not_used_for_longest_is_let_go() -> None:
 
 def test_a_fork_does_not_use_what_its_parent_kept() -> None:
     """A Kafka client's threads stay with the parent: in the child it would wait for ever."""
-    kept: Kept[int] = Kept(2)
+    kept: BoundedCache[int] = BoundedCache(2)
     kept.put("a", 1)
     reader, writer = os.pipe()
     child = os.fork()
