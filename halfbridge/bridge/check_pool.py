@@ -114,7 +114,7 @@ class CheckPool(Generic[Task]):
         self._timeout_s = timeout_s
         self._queue_max = queue_max
         self._tasks: Line = ports.run.line(queue_max)  # of Task; None: the pool may be stopping
-        # Of Outcome; None: there are no more. `submit` bounds how many there are.
+        # Holds Outcomes; None: there are no more. `submit` limits their number.
         self._outcomes: Line = ports.run.line()
         self._numbers = count()
         self._is_stopping = False
@@ -357,7 +357,7 @@ class Tracebacks:
     chosen: the checker says by it that it cannot tell now, and why. For one thread.
 
     Args:
-        clock: Tells when it is time for the same kind again.
+        clock: Says when the same kind may be logged again.
     """
 
     def __init__(self, clock: Clock) -> None:

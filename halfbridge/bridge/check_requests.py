@@ -48,7 +48,7 @@ class StalledError(RetriableError):
     def __init__(self, place: Place, patience_s: float, *, is_again: bool) -> None:
         topic, partition = place
         super().__init__(
-            f"nothing more of {topic}[{partition}] came for {patience_s:g} s, although it goes on"
+            f"no record of {topic}[{partition}] came for {patience_s:g} s, but the log has more"
         )
         self.place, self.is_again = place, is_again
 
@@ -132,7 +132,7 @@ class CheckRequests:
             log_safely(_LOG.exception, "closing the check consumer failed")
 
     def _leave_out(self, member: Member, place: Place, at: int, why: str) -> None:
-        """Go on at the end of a partition, behind a record that cannot be read."""
+        """Continue at the end of a partition, after a record that cannot be read."""
         start, end = member.ends(place, _QUESTION_S)
         member.skip_to(place, end)
         self._watch.left_out(place, end)
@@ -176,11 +176,11 @@ class RequestWatch:
         self._asked_at = self._looked_at = now
 
     def reached(self, place: Place) -> int:
-        """Return the offset behind what was read; below 0: nothing was read."""
+        """Return the offset after the last record that was read; below 0: none was."""
         return self._reached.get(place, _NOTHING_READ)
 
     def left_out(self, place: Place, end: int) -> None:
-        """Record that the consumer goes on at `end`."""
+        """Record that the consumer continues at `end`."""
         self._reached[place] = end
         self._behind.pop(place, None)
         self._patience_s.pop(place, None)
@@ -202,7 +202,7 @@ class RequestWatch:
         Raises:
             StalledError: a partition had more records for STALLED_S, and none was read.
         """
-        if now - self._looked_at > UNREAD_S:  # the process itself stood still
+        if now - self._looked_at > UNREAD_S:  # the process itself was suspended
             self._behind = {}
         self._looked_at = now
         if self._question is not None and self._question.is_over:
@@ -221,7 +221,7 @@ class RequestWatch:
         try:
             self._question = self._ask(places, new_client=new_client)
         except (BridgeError, KafkaFailure, RuntimeError) as error:
-            log_safely(_LOG.info, "where %s end cannot be asked: %s", places, error)
+            log_safely(_LOG.info, "cannot ask where partitions %s end: %s", places, error)
 
     def _compare(self, ends: dict[Place, int], now: float) -> None:
         self._unanswered -= len(ends)

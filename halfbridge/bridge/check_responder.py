@@ -126,9 +126,7 @@ class CheckResponder:
             try:
                 self._take_turn()
             except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
-                log_safely(
-                    _LOG.exception, "reading checks failed; trying again with a new consumer"
-                )
+                log_safely(_LOG.exception, "reading checks failed; retrying with a new consumer")
                 self._tally.add("errors")
                 self._requests.leave()
                 self._stopping.wait(_BACK_OFF_S)
@@ -369,7 +367,7 @@ def covered(request: CheckRequest) -> int:
     return max(0, request.half_offset, request.last_half_offset)
 
 
-# The same topic is told of again after this time, and of so many topics at most: whoever may write
+# The same topic is logged again after this time, and so many topics at most: whoever may write
 # check requests invents names.
 TOLD_S = 300.0
 TOPICS_MAX = 20
@@ -384,7 +382,7 @@ class SharedGroup:
 
     Args:
         group: The producer group.
-        clock: Tells when it is time to warn of the same topic again.
+        clock: Says when the same topic may be logged again.
     """
 
     def __init__(self, group: str, clock: Clock) -> None:

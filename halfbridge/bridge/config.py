@@ -57,7 +57,7 @@ class BridgeConfig:
     """Settings of a TransactionProducer. `setting` documents each attribute.
 
     Raises:
-        ConfigError: names the setting, the value and what is allowed; the user corrects it.
+        ConfigError: names the setting, its value and the allowed values; the user corrects it.
     """
 
     refusal = ConfigError
@@ -180,7 +180,7 @@ def _check_names(config: BridgeConfig) -> None:
         if not _TOPIC_NAME.fullmatch(value) or longest > TOPIC_CHARS_MAX:
             raise _error(field, value, allowed)
         if holds_internal_name(value):
-            raise _error(field, value, "a name without RMQ_SYS_, which stands for internal topics")
+            raise _error(field, value, "a name without RMQ_SYS_, the prefix of internal topics")
 
 
 def _error(field: str, value: str, allowed: str) -> ConfigError:
@@ -253,7 +253,7 @@ def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
     A damaged record may abort the process, which is the user's service. librdkafka (up to 2.16)
     aborts when it verifies a checksum, and on zeros between two batches of one answer
     (docs/evidence/librdkafka-crc-report.md). So checksums are not verified, and an answer has one
-    batch: its broker has looked at the first batch, and returns an error for zeros.
+    batch: its broker has checked the first batch, and returns an error for zeros.
     """
     return {
         "session.timeout.ms": _SESSION_TIMEOUT_MS,

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.
 _STOP_S = 2.0
-# Between two looks at the topic: how late a client learns that operators stopped new transactions.
-# A look is two small requests on an open connection.
+# Interval of reading the topic: how late a client learns that operators stopped new transactions.
+# A reading is two small requests on an open connection.
 FOLLOW_S = 10.0
 # The largest things that this client may write, by the name of the daemon's limit.
 _WRITTEN_MAX = {
@@ -64,7 +64,7 @@ class DaemonLimits:
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._config = config
         self._ports = ports
-        self._known: DaemonSettings | None = None  # until it was looked for
+        self._known: DaemonSettings | None = None  # until the topic was read
         self._has_warned_of_immunity = False
         self.gate = Gate(ports.run)
         self._reader: Reader | None = None
@@ -112,11 +112,11 @@ class DaemonLimits:
             self._let_go()
 
     def _look(self, *, is_first: bool) -> None:
-        """Read what is new; what cannot be read leaves all as it is."""
+        """Read new records; a record that cannot be read changes nothing."""
         log = _LOG.info if is_first else _LOG.debug
-        text = "the daemon's limits are not known, defaults assumed"
+        text = "the daemon's limits are not known; using defaults"
         if self._known is not None:
-            text = "the settings topic was not read, what was read before holds"
+            text = "the settings topic was not read; using the limits that were read before"
         try:
             reading = self._read()
         except BridgeError as error:
@@ -124,7 +124,7 @@ class DaemonLimits:
             if not self._stopping.is_set():
                 log_safely(log, "%s: %s", text, error)
             return
-        except BaseException:  # noqa: BLE001 (a hint that cannot be read stops nobody)
+        except BaseException:  # noqa: BLE001 (a hint that cannot be read stops nothing)
             self._let_go()
             log_safely(_LOG.exception, "%s", text)
             return
@@ -158,11 +158,11 @@ class DaemonLimits:
     def _take(self, last: Said | None) -> None:
         self._known = DaemonSettings()
         if last is None or (last.settings is None and not last.problem):
-            log_safely(_LOG.info, "the daemon has not said its limits, defaults assumed")
+            log_safely(_LOG.info, "the daemon has not published its limits; using defaults")
         elif last.settings is None:
             log_safely(
                 _LOG.warning,
-                "the daemon's limits cannot be read, defaults assumed (offset %d of %s: %s);"
+                "the daemon's limits cannot be read; using defaults (offset %d of %s: %s);"
                 " where the daemon is newer than this client, upgrade the client",
                 last.offset,
                 self._config.names.settings,
@@ -214,8 +214,8 @@ def _age_consequence(config: BridgeConfig, daemon: DaemonSettings) -> str:
     )
 
 
-# How long the first `begin` of a producer waits for the first look at the settings topic: a
-# producer that is started while operators reject begins nothing. A look takes some 50 ms.
+# How long the first `begin` of a producer waits for the first reading of the settings topic: a
+# producer that is started while operators reject begins nothing. A reading takes some 50 ms.
 FIRST_READ_S = 1.0
 
 
@@ -226,7 +226,7 @@ class Gate:
         run: Makes the flag that the first `begin` waits for.
 
     Attributes:
-        refusal: Why nothing may be sent now, or None: what is open is decided all the same.
+        refusal: Why nothing may be sent now, or None. Open transactions may still be decided.
         plain: Real topics to which transactions do not deliver.
     """
 
@@ -237,7 +237,7 @@ class Gate:
         self._is_waited_for = True
 
     def check_begin(self, topics: Iterable[str]) -> None:
-        """Check that a transaction may begin; the first call waits for the first look.
+        """Check that a transaction may begin; the first call waits for the first reading.
 
         Args:
             topics: To which the producer is bound.
@@ -278,7 +278,7 @@ class Gate:
             )
 
     def refreshed(self) -> None:
-        """Note that the settings topic was looked at, or could not be."""
+        """Record that the settings topic was read, or could not be."""
         self._was_read.set()
 
     def take_types(self, types: Mapping[str, TopicType | None], *, is_whole: bool) -> None:
@@ -304,7 +304,7 @@ class Gate:
         reason = one_line(switch.reason)
         text = f"{one_line(switch.who)} stopped new transactions: {reason}"
         if self.refusal is None or str(self.refusal) != text:
-            log_safely(_LOG.warning, "%s; what is open may still be decided", text)
+            log_safely(_LOG.warning, "%s; open transactions may still be decided", text)
         self.refusal = TransactionsRejectedError(text, reason=reason)
 
 

@@ -1,7 +1,7 @@
 """The futures of produced records, and which thread serves a writer's acknowledgements.
 
-librdkafka hands over acknowledgements inside `poll`, and the Python client takes the GIL anew for
-each of them. Beside a busy thread, a polling thread therefore gets one acknowledgement per switch
+librdkafka hands over acknowledgements inside `poll`, and the Python client takes the GIL again for
+each of them. Next to a busy thread, a polling thread therefore gets one acknowledgement per switch
 interval (5 ms). Hence four rules:
 
 1. Pipelined callers that send densely poll inline, every POLL_EVERY sends. A thread that waits for
@@ -239,7 +239,7 @@ class DeliveryServer:
             try:
                 self._serve_in_background()
             except BaseException:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
-                log_safely(_LOG.exception, "serving acknowledgements failed; going on")
+                log_safely(_LOG.exception, "serving acknowledgements failed; continuing")
                 self._park(_SLICE_S)
 
     def _serve_in_background(self) -> None:

@@ -66,7 +66,7 @@ class SendFuture(Delivery):
         return failure
 
     def result(self, timeout: float | None = None) -> SendReceipt:
-        """Return where the half message stands, waiting up to `timeout` seconds.
+        """Return the position of the half message, waiting up to `timeout` seconds.
 
         Args:
             timeout: None: the config's send_timeout_ms.
@@ -125,7 +125,7 @@ class DecisionFuture(Delivery):
         return failure
 
     def result(self, timeout: float | None = None) -> DecisionReceipt:
-        """Return where the decision stands, waiting up to `timeout` seconds.
+        """Return the position of the decision, waiting up to `timeout` seconds.
 
         Args:
             timeout: None: the config's decision_timeout_ms.
@@ -157,6 +157,6 @@ class DecisionFuture(Delivery):
 
 
 def _place(delivery: Delivery, record: Any) -> None:
-    """Note where an acknowledged record stands."""
+    """Record the position of an acknowledged record."""
     delivery.offset = record.offset()
     delivery.timestamp = record.timestamp()[1]

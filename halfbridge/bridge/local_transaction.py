@@ -143,7 +143,7 @@ def _may_have_committed(each: type[BaseException]) -> bool:
 
 
 def _proves_by_sqlstate(each: type[BaseException]) -> bool:
-    """Return whether a class stands for a SQLSTATE that says "rolled back", as psycopg's do."""
+    """Return whether the class of an error has a SQLSTATE of a rollback, as psycopg's have."""
     state = getattr(each, "sqlstate", None)
     return (
         isinstance(state, str) and state.startswith(_ROLLED_BACK) and state != _COMPLETION_UNKNOWN

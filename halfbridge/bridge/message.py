@@ -1,4 +1,4 @@
-"""The values that users pass and receive, and what is refused before a message is sent. No I/O."""
+"""The values that users pass and receive, and the checks before a message is sent. No I/O."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReceipt:
-    """Where a durable half message stands.
+    """The position of a durable half message.
 
     Attributes:
         transaction_id: The message transaction.
@@ -181,7 +181,7 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionReceipt:
-    """Where a durable decision stands: appended, which is not yet won.
+    """The position of a durable decision, which an earlier decision may still defeat.
 
     Attributes:
         transaction_id: The message transaction.
@@ -189,7 +189,7 @@ class DecisionReceipt:
         op_partition: Partition of the op topic.
         op_offset: Offset in the op partition; the decision with the lowest offset wins.
         late: The decision came no sooner than the first check was due, by the brokers' append
-            times: a check may have settled the transaction before it. None if that cannot be told:
+            times: a check may have settled the transaction before it. None if that is not known:
             this client has no acknowledgement of the first message (`repeat_commit`, a rollback
             after a send that failed).
     """
@@ -206,12 +206,12 @@ class TransactionSendResult:
     """What `send_in_transaction` returns (RocketMQ 4 TransactionSendResult).
 
     Attributes:
-        receipt: Where the half message stands.
+        receipt: The position of the half message.
         resolution: What the local transaction returned; UNKNOWN if it raised or returned nothing.
         remark: Why the resolution is UNKNOWN, for people; empty if the local transaction returned
             UNKNOWN.
         error: The exception of the local transaction, or None.
-        decision: Where the decision stands; None for UNKNOWN, or where `decision_error` is set.
+        decision: The position of the decision; None for UNKNOWN or with `decision_error`.
         decision_error: Why the decision was not delivered; the check settles the transaction.
     """
 

@@ -177,7 +177,7 @@ class Transaction:
             self._state = step(self._state, Event.SEAL, transaction_id=self.id)
 
     def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
-        """Store a half message durably and return where it stands. Blocks.
+        """Store a half message durably and return its position. Blocks.
 
         Args:
             message: Its bytes arrive unchanged once the transaction is committed.
@@ -201,7 +201,7 @@ class Transaction:
         return self._send(message, pipelined=True)
 
     def commit(self, timeout: float | None = None) -> DecisionReceipt:
-        """Decide COMMIT and return where the decision stands. Blocks. Idempotent.
+        """Decide COMMIT and return the position of the decision. Blocks. Idempotent.
 
         Args:
             timeout: Seconds to wait for the ack; None: the config's decision_timeout_ms.
@@ -213,7 +213,7 @@ class Transaction:
         return self._decide(Event.COMMIT, pipelined=False).result(timeout)
 
     def rollback(self, timeout: float | None = None) -> DecisionReceipt:
-        """Decide ROLLBACK and return where the decision stands. Blocks. Idempotent.
+        """Decide ROLLBACK and return the position of the decision. Blocks. Idempotent.
 
         Waits for outstanding sends first.
 

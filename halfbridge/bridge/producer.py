@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Ports
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: what was sent last has its time too
+_CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: the records that were sent last have their time too
 
 
 class TransactionProducer:
@@ -142,7 +142,7 @@ class TransactionProducer:
         responder.stop()
         left = shared.close(timeout)
         if left:
-            _LOG.warning("closed with %d records in doubt; checks settle them", left)
+            _LOG.warning("producer closed with %d unacknowledged records; checks settle them", left)
 
     def begin(
         self,
@@ -237,7 +237,7 @@ class TransactionProducer:
             timeout: Seconds for each acknowledgement; None: as configured.
 
         Returns:
-            The result of the local transaction, and where the decision stands or why that is not
+            The result of the local transaction, and the position of the decision or why that is not
             known. Only TypeError is raised once the local transaction has run.
 
         Raises:

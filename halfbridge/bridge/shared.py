@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.topics import RealTopics
     from halfbridge.serde.topics import HalfShape
 
-# Told of a fork, in the child process.
+# Notified of a fork, in the child process.
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
@@ -182,7 +182,7 @@ class Shared:
 
     @property
     def is_forked(self) -> bool:
-        """Return whether this is a copy in a child process, with no threads behind it."""
+        """Return whether this is a copy in a child process, without the parent's threads."""
         return self._closed is ForkedProcessError
 
     def forked(self) -> None:

@@ -87,7 +87,7 @@ class Dead(NamedTuple):
 
     Attributes:
         reason: The reason of the dead letter.
-        detail: What is wrong, and who must act.
+        detail: The problem, and who must act.
     """
 
     reason: DeadReason
@@ -111,7 +111,7 @@ def decide(  # noqa: PLR0911  (one for each outcome)
     Args:
         event: The event.
         mapping: What the user wants.
-        topic_id: Id of the change topic, or what stands for the id; part of the message's id.
+        topic_id: Id of the change topic, or its substitute; part of the message's id.
         names: Of the installation, whose internal topics are refused.
         schemas: Of the registry; may raise, if the registry does not answer.
     """

@@ -1,6 +1,6 @@
 """Events that wait for their real topics, and the offsets that are committed meanwhile. Pure.
 
-A real topic may be missing or away. Its events are held in memory, and those of other topics go on.
+A real topic may be unavailable. Its events are held in memory; those of other topics continue.
 The committed offset of a partition is that of its first held event; the metadata say how far the
 partition is relayed, and which offsets below are still due:
 
@@ -107,7 +107,7 @@ class Held:
         return self._count >= HELD_MAX or self._size_bytes >= HELD_BYTES_MAX
 
     def holds(self, topic: str) -> bool:
-        """Return whether events wait for a topic: each later one must wait behind them."""
+        """Return whether events wait for a topic: each later one must wait after them."""
         return topic in self._queues
 
     def add(self, topic: str, event: Event) -> None:

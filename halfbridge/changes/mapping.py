@@ -1,6 +1,6 @@
 """mapping.toml: which changes become messages, and how. Pure but for `load_mapping`.
 
-    topic = "orders"                       # "{kind}" stands for the text of column kind
+    topic = "orders"                       # "{kind}" is replaced by the text of column kind
     key_column = "customer_id"             # or key_columns = [...]: a JSON object; none: no key
     value_columns = ["id", "item"]         # or value_column = "body": its bytes; none: all columns
     operations = ["insert", "update"]      # and "delete"; ["insert"] if missing
@@ -90,7 +90,7 @@ def parse_mapping(text: str, *, origin: str) -> ChangeMapping:
     """Return the mapping that `text`, TOML from `origin`, describes.
 
     Raises:
-        MappingError: A field is wrong; the error names the field and what is allowed.
+        MappingError: A field is wrong; the error names the field and the allowed values.
     """
     try:
         given: dict[str, Any] = tomllib.loads(text)
@@ -139,7 +139,7 @@ def _checked_together(given: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def _flaw(name: str, value: Any) -> str:  # noqa: PLR0911  (one for each kind of field)
-    """Return what is allowed if the value of a field is wrong; empty if it is right."""
+    """Return the allowed values if the value of a field is wrong; empty if it is right."""
     if name not in _FIELDS:
         near = difflib.get_close_matches(name, _FIELDS, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""

@@ -4,8 +4,8 @@ Several relays of one topic share its partitions, as members of one consumer gro
 refuses the kafka_txn of a relay that has lost its partitions (KIP-447). Whatever fails, the answer
 is the same: abort, drop the clients, read again from the committed offsets.
 
-A real topic that cannot take messages for now holds up no other one: its events are held, and a
-restart reads them again (`held`).
+A real topic that is unavailable for now does not delay others: its events are held, and a restart
+reads them again (`held`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _POLL_S = 0.5  # how soon `stop` is noticed
 class PositionLostError(BridgeError):
     """Events were deleted before they were relayed, or the change topic was created again.
 
-    An operator looks for what is missing, and runs the relay once with `--accept-lost`.
+    An operator finds the missing events, and runs the relay once with `--accept-lost`.
     """
 
 
@@ -172,7 +172,8 @@ class _Session:
     def _pause(self, member: Member) -> None:
         """Read no further where nothing more can be held; read on once there is room.
 
-        Where other topics go on, the oldest events are given up instead (`Writing.relay`).
+        While events of other topics continue, the oldest events are given up instead
+        (`Writing.relay`).
         """
         is_full = self._writing.is_full
         if is_full != self._is_paused and self._is_reading:
@@ -235,8 +236,8 @@ class _Session:
         """Return where to begin.
 
         Raises:
-            PositionLostError: What comes next was deleted, or belongs to an earlier topic.
-            RetriableError: The partition ends before what was relayed of it.
+            PositionLostError: The next event was deleted, or belongs to an earlier topic.
+            RetriableError: The partition ends before the position.
         """
         low, high = member.ends(place, QUESTION_S)
         if offset == NO_COMMITTED_OFFSET:
@@ -249,7 +250,7 @@ class _Session:
         is_same = at.topic_id in ("", self._topic_id)
         if not is_same:
             why = f"the topic was created again: its id is {self._topic_id}, not {at.topic_id}"
-        elif at.end > high:  # a deposed leader may tell an old end
+        elif at.end > high:  # a deposed leader may report an old end
             why = f"offset {at.end} comes next, and the topic ends at {high}"
             if not self._setup.accept_lost and at.due:
                 raise RetriableError(f"{place[0]}[{place[1]}]: {why}")
@@ -263,7 +264,7 @@ class _Session:
         due = tuple(each for each in at.due if is_same and low <= each < high)
         end = max(low, at.end) if is_same and at.end <= high else low
         going_on = Position(self._topic_id, end, due)
-        _LOG.warning("%s[%d]: %s; going on at %d", *place, why, going_on.offset)
+        _LOG.warning("%s[%d]: %s; continuing at offset %d", *place, why, going_on.offset)
         return going_on
 
     def _check_id(self) -> None:
@@ -279,7 +280,7 @@ class _Session:
             found = self._setup.topic_id()
         except KafkaFailure as failure:
             if failure.code in UNREACHABLE and self._topic_id:
-                return  # the brokers that have the partitions may answer all the same
+                return  # the brokers that have the partitions may still answer
             raise
         self._relay.topic_id = self._topic_id = found
         if not known or found == known:
@@ -291,7 +292,7 @@ class _Session:
     def _lost(why: str) -> PositionLostError:
         return PositionLostError(
             f"{why}. Events may be missing: compare the table and the real topics. --accept-lost"
-            " goes on where the topic begins"
+            " continues at the topic's beginning"
         )
 
     # --- reading -----------------------------------------------------------------------------

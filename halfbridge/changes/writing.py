@@ -1,7 +1,7 @@
-"""Writes what becomes of change events, and holds those whose real topics are away.
+"""Writes messages and dead letters for change events, and holds events of unavailable topics.
 
-One kafka_txn has messages, dead letters and offsets. A real topic that can take no messages for now
-holds up no other one: its events are held, up to limits, and a restart reads them again (`held`).
+One kafka_txn has messages, dead letters and offsets. A real topic that is unavailable for now does
+not delay others: its events are held, up to limits, and a restart reads them again (`held`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _BISECT = 8  # a batch that is refused is divided by this factor, until one even
 # Events that are known to be refused. Each is forgotten with its dead letter.
 _BLAMED_MAX = 1_000
 _REFUSED_S = 60.0  # after which a topic without a right is tried again
-# How long metadata of real topics count, and how often a missing topic is looked for.
+# How long metadata of real topics are valid, and the interval of refreshing them for an
+# unavailable topic.
 METADATA_S = 10.0
 _REFRESH_AGAIN_S = 1.0
 # After a topic took no record it is tried again; the pauses double. Each attempt may cost one of
@@ -54,7 +55,7 @@ _RELEASED = 8  # where too many events are held, the oldest one of so many is gi
 
 
 class ChangesSetup(NamedTuple):
-    """What a relay of changes is given.
+    """The settings and clients of a relay of changes.
 
     Attributes:
         topic: The change topic.
@@ -65,7 +66,7 @@ class ChangesSetup(NamedTuple):
         transactional_id: What this slot's transactional ids begin with, and no other's.
         schemas: Returns a schema of the registry; RetriableError: it does not answer.
         topic_id: Asks for the id of the change topic.
-        accept_lost: Whether to go on where the topic begins, if the position is lost.
+        accept_lost: Whether to continue at the topic's beginning, if the position is lost.
     """
 
     topic: str
@@ -104,7 +105,7 @@ class ChangesMetrics(ServiceMetrics):
 
 
 class Learned:
-    """What failed kafka_txns have told: kept over sessions. Times are monotonic seconds.
+    """What the relay knows from failed kafka_txns; outlives sessions. Times are monotonic seconds.
 
     Attributes:
         limit: Events in the next kafka_txn.
@@ -131,7 +132,7 @@ class Learned:
         return any(each in self._pauses for each in topics)
 
     def succeeded(self, events: Iterable[Event], topics: Iterable[str]) -> None:
-        """Forget what was known of these events and topics, and make the next batch larger."""
+        """Forget the failures of these events and topics, and make the next batch larger."""
         for each in events:
             place = (each.partition, each.offset)
             self.blamed.pop(place, None)
@@ -176,9 +177,9 @@ class Writing:
     Args:
         setup: What to relay, and how.
         producers: The transactional producers, started.
-        admin: Looks up real topics.
-        learned: What earlier failures told.
-        metrics: Count what was relayed.
+        admin: Describes real topics.
+        learned: What earlier failures have shown.
+        metrics: Metrics of the relay.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Writing:
         """Relay the assigned partitions from where they were committed.
 
         Args:
-            positions: Partition -> what is committed.
+            positions: Partition -> committed position.
             topic_id: Of the change topic.
             membership: Of the group's member that reads them.
         """
@@ -211,7 +212,7 @@ class Writing:
         self._held = Held()
         self._committed = dict(positions)
         self._positions_now = dict(positions)
-        # Partition -> how far it is relayed, and what is due below and was not read again.
+        # Partition -> how far it is relayed; and the offsets below that are due and not read again.
         self._ends = {number: each.end for number, each in positions.items()}
         self._unread = {number: set(each.due) for number, each in positions.items()}
         since = self._learned.since
@@ -232,7 +233,7 @@ class Writing:
         return f"events wait for their real topics, others continue: {text}" if text else ""
 
     def relay(self, fresh: list[Event]) -> None:
-        """Write what can be written, first of the held events, then of fresh ones; hold the rest.
+        """Write held events, then fresh ones; hold those whose topics are unavailable.
 
         Raises:
             KafkaTxnFailedError: Nothing of a batch was written, or that is not known.
@@ -308,7 +309,7 @@ class Writing:
         )
 
     def _write(self, decided: list[tuple[Event, Decision]]) -> None:
-        """Write what was decided of events, with the offsets, in one kafka_txn."""
+        """Write the decisions about events, with the offsets, in one kafka_txn."""
         events = [event for event, _ in decided]
         outcomes: dict[str, int] = {}
         records = []

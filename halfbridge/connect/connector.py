@@ -107,14 +107,14 @@ def _postgresql(url: URL, plan: ConnectorPlan) -> dict[str, str]:
         "time.precision.mode": "isostring",
         "interval.handling.mode": "string",
         "hstore.handling.mode": "json",
-        # A type that Debezium does not know is told as bytes, instead of being left out.
+        # Debezium writes a type that it does not know as bytes, instead of leaving it out.
         "include.unknown.datatypes": "true",
         **_only_own_rows([each for each in plan.tables if each.has_children]),
     }
 
 
 def _only_own_rows(parents: Sequence[Table]) -> dict[str, str]:
-    """Return the settings by which a snapshot tells no row of a child under its parent's name."""
+    """Return the settings by which a snapshot reads no row of a child table as its parent's."""
     option = "snapshot.select.statement.overrides"
     if not parents:
         return {}
@@ -148,10 +148,10 @@ def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:
         # Else a table of somebody else's, with a type that the parser does not know, stops it.
         "schema.history.internal.store.only.captured.tables.ddl": "true",
         "include.schema.changes": "false",
-        # `isostring` would tell a negative TIME, and one of more than a day, as null. So records
+        # `isostring` would write a negative TIME, and one of more than a day, as null. So records
         # have numbers, and the schema that says what they mean.
         "time.precision.mode": "adaptive_time_microseconds",
-        # Above 2^63, `long` would tell a negative number.
+        # Above 2^63, `long` would write a negative number.
         "bigint.unsigned.handling.mode": "precise",
     }
 

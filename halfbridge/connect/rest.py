@@ -129,8 +129,8 @@ class ConnectRest:
         while not self._accepts(f"{path}/config", config):
             if time.monotonic() > deadline:
                 raise ConnectError(
-                    f"Kafka Connect at {self.url} rebalances for {timeout_s:.0f} s: look at its"
-                    " log, then run the command again."
+                    f"Kafka Connect at {self.url} has been rebalancing for {timeout_s:.0f} s: see"
+                    " its log, then run the command again."
                 )
             time.sleep(_POLL_S)
         state = ConnectorState(name, "not known yet", ())

@@ -63,7 +63,7 @@ WHERE lower(table_name) = lower(:name)
 
 
 def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ...]:
-    """Return the tables that `names` mean, having checked that Debezium tells all their rows.
+    """Return the tables that `names` mean, having checked that Debezium reads all their rows.
 
     Args:
         connection: PostgreSQL, MySQL or MariaDB.
@@ -97,7 +97,7 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
         missing = [child for child in each.children if child not in named]
         if missing:
             raise TableError(
-                f"{each.table} has tables that inherit from it, and Debezium tells their rows"
+                f"{each.table} has tables that inherit from it, and Debezium writes their rows"
                 f" under their own names: give --table for each of them too ({_some(missing)}),"
                 " and again for each one that is made later"
             )
@@ -167,8 +167,8 @@ def _postgresql(connection: Connection, name: str) -> _Found:
         )
     if found.table in partitions:
         raise TableError(
-            f"{found.table} is a partition, whose rows are told under the name of the partitioned"
-            f" table: give --table {found.parent}"
+            f"{found.table} is a partition, whose rows are written under the name of the"
+            f" partitioned table: give --table {found.parent}"
         )
     return found
 
@@ -179,7 +179,7 @@ def _mysql(connection: Connection, name: str) -> _Found:
     if found.kind == "SYSTEM VERSIONED":
         raise TableError(
             f"{found.table} is system-versioned: its log has an insert for each update, which"
-            " nobody can tell from a new row. Give a table WITHOUT SYSTEM VERSIONING"
+            " cannot be distinguished from a new row. Give a table WITHOUT SYSTEM VERSIONING"
         )
     if found.kind != "BASE TABLE":
         raise TableError(

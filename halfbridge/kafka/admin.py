@@ -316,7 +316,7 @@ def _silence() -> KafkaFailure:
 _unused: SimpleQueue[Any] = SimpleQueue()
 _start_lock = Lock()
 _closer: Thread | None = None
-# Once the interpreter ends, no other thread runs Python: the main thread destroys what is left.
+# Once the interpreter ends, no other thread runs Python: the main thread destroys the rest.
 _is_ending = False
 
 

@@ -55,8 +55,8 @@ class KafkaReader:
         """Return the next record, or an error in its place; None if neither came in time.
 
         A poll lets a commit of another thread go first. The client serves one call at a time. A
-        second thread looks once a millisecond whether it may call, and needs the interpreter's
-        lock for each look. A thread that polls on and on gives that lock up only while it polls,
+        second thread checks once a millisecond whether it may call, and needs the interpreter's
+        lock for each check. A thread that always polls gives that lock up only while it polls,
         so without this a commit waited for seconds.
         """
         if not self._no_commit.wait(wait_s):
@@ -134,7 +134,7 @@ class KafkaReader:
         that leaves is safe: that part waits for the broker's answer to the request to leave.
 
         A consumer that is dropped does not commit the offsets that the client commits by itself
-        (`enable.auto.commit`) once more. The last commit of the interval stands.
+        (`enable.auto.commit`) once more. The last commit of the interval remains.
         """
         if not self._stays:
             self._call(self._consumer.close)
@@ -170,7 +170,7 @@ class KafkaReader:
         self._call(self._consumer.subscribe, list(topics))
 
     def skip_to(self, place: Place, offset: int) -> None:
-        """Read an assigned partition from an offset on; what was fetched of it is dropped."""
+        """Read an assigned partition from an offset on; its fetched records are dropped."""
         self._call(self._consumer.seek, TopicPartition(*place, offset))
 
     def membership(self) -> object:

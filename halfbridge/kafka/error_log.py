@@ -1,4 +1,4 @@
-"""Logs troubles of Kafka clients: never raises, and logs the same trouble once in 30 s."""
+"""Logs errors of Kafka clients: never raises, and logs the same kind once in 30 s."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Clock
 
-# The same kind of trouble is logged again after this time.
+# The same kind of error is logged again after this time.
 LOG_AGAIN_S = 30.0
-# For every client. librdkafka 2.16 asks the bootstrap servers anew after each round of failures
-# (KIP-1102), and forgets its back-off then. With the default of 100 ms each client would connect,
+# For every client. librdkafka 2.16 asks the bootstrap servers again after each round of failures
+# (KIP-1102), and then forgets its back-off. With the default of 100 ms each client would connect,
 # and log a line, 20 times a second. These lines repeat what the error callback reports.
 RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
 # A call fails with one of these codes when no broker answers, for whatever reason.
@@ -26,17 +26,17 @@ SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
 _SYSTEM_CLOCK = SystemClock()
 
 
-def log_safely(log: Callable[..., object], *said: object) -> None:
-    """Log in a thread or callback that must go on: exceptions of log handlers are dropped."""
+def log_safely(log: Callable[..., object], *arguments: object) -> None:
+    """Log in a thread or callback that must continue: exceptions of log handlers are dropped."""
     with suppress(BaseException):
-        log(*said)
+        log(*arguments)
 
 
 def safe_repr(value: object) -> str:
     """Return a value's repr; the repr is the user's code, and what it raises is caught."""
     try:
         return repr(value)
-    except BaseException as error:  # noqa: BLE001  (others are to be told of, too)
+    except BaseException as error:  # noqa: BLE001  (BaseException included: it must not end the caller)
         return f"a {type(value).__name__}, whose repr raised {type(error).__name__}"
 
 
@@ -51,7 +51,7 @@ class Reasons:
         self.last = ""
 
     def note(self, error: Any) -> None:
-        """Take an error that the client reports (`error_cb`)."""
+        """Record an error that the client reports (`error_cb`)."""
         failure = failure_of(error)
         # ALL_BROKERS_DOWN follows each report of a single broker, and says less.
         if failure.code != Code.ALL_BROKERS_DOWN:
@@ -70,8 +70,8 @@ class ErrorLog:
     Two threads that report at the same moment may both log.
 
     Args:
-        log: Where to.
-        clock: Tells when it is time to log the same kind again.
+        log: The logger.
+        clock: Says when the same kind may be logged again.
     """
 
     def __init__(self, log: logging.Logger, clock: Clock = _SYSTEM_CLOCK) -> None:

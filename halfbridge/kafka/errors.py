@@ -49,7 +49,7 @@ class BackpressureError(RetriableError):
 class TransactionsRejectedError(RetriableError):
     """An operator stopped new transactions of the installation; nothing was begun or sent.
 
-    What was sent before may be decided, and is checked and delivered.
+    Messages that were sent before may be decided, and are checked and delivered.
 
     Attributes:
         reason: Of the operator.
@@ -267,7 +267,7 @@ PRODUCER_FENCED = frozenset((Code.FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PROD
 TOO_LARGE = frozenset((Code.MSG_SIZE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE))
 NO_SUCH_TOPIC = frozenset((Code.UNKNOWN_TOPIC_OR_PART, Code.TOPIC_EXCEPTION))  # an impossible name
 NO_RIGHT = frozenset((Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED))
-# Records that were not sent, or not acknowledged, when the client was told to drop them.
+# Records that were not sent, or not acknowledged, when the client was asked to drop them.
 PURGED = frozenset((Code.PURGE_QUEUE, Code.PURGE_INFLIGHT))
 # A broker refuses the request for good; no repetition helps. An unknown topic or partition is not
 # among them: a client with old metadata reports one too, and `Routes` finds out.

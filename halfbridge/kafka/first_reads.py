@@ -1,6 +1,6 @@
 """Reads partitions in a child process first, because a damaged record may end the process.
 
-After a batch with a wrong checksum librdkafka (up to 2.16) goes on reading at a wrong place, and
+After a batch with a wrong checksum librdkafka (up to 2.16) continues to read at a wrong place, and
 the bytes there decide whether the library aborts the process
 (docs/evidence/librdkafka-crc-report.md). No error can be caught, so only another process can find
 out.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Place
 
-# Signals by which a process ends because of what it does, and not because somebody ends it.
+# Signals by which a process ends because of a crash, and not because another process ends it.
 LETHAL = frozenset(
     (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 )
@@ -47,7 +47,7 @@ class LethalRecord(NamedTuple):
         topic: The topic.
         partition: The partition.
         offset: The first offset that could not be read.
-        signal: By which the process ended; empty: the record is only an error.
+        signal: The signal that ended the process; empty: the record is only an error.
     """
 
     topic: str
@@ -60,7 +60,7 @@ def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalR
     """Read partitions to their ends in a child process; blocks for at most some minutes.
 
     Args:
-        properties: Of a consumer; they must be JSON.
+        properties: A consumer's properties; they must be JSON.
         starts: Place -> offset to begin with.
 
     Returns:

@@ -36,7 +36,7 @@ _verifies: list[bool] = []
 
 
 def share(*, verifies: bool) -> None:
-    """Begin to keep what is read in memory that a child made by fork shares.
+    """Begin to keep the positions that are read in memory that a forked child shares.
 
     Args:
         verifies: Whether the child verifies checksums.
@@ -68,7 +68,7 @@ def note(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> None:
 
 
 def last() -> Reading | None:
-    """Return what was read last, by this process or the child; None: nothing, or too much."""
+    """Return the last positions of this process or the child; None: nothing, or too much."""
     if not _shared:
         return None
     memory = _shared[0]

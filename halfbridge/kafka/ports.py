@@ -88,8 +88,8 @@ class Ports:
 
     Attributes:
         kafka: Makes Kafka clients.
-        clock: Tells the time.
-        run: Runs calls beside each other.
+        clock: Time and timers.
+        run: Runs calls concurrently.
         transaction_id: Returns a new transaction id.
     """
 
@@ -146,7 +146,7 @@ class Committed(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads the partitions that it is told to read."""
+    """Reads assigned partitions."""
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions from these offsets on (assign); empty: read nothing."""
@@ -289,7 +289,7 @@ class Writer(Protocol):
     def close(self) -> None:
         """Give up unacknowledged records without waiting, and free the client.
 
-        Later calls raise RuntimeError. A call that another thread is in goes on, and the client is
+        Later calls raise RuntimeError. A call of another thread continues, and the client is
         freed with the end of that call. An open kafka_txn stays open: the next writer with its
         transactional id aborts the kafka_txn.
         """
@@ -335,7 +335,7 @@ class SeenTopic(NamedTuple):
     Attributes:
         partitions: Number of partitions.
         replicas: The lowest number of replicas that a partition has.
-        leaderless: The partitions without a leader: nobody can write to them for now.
+        leaderless: The partitions without a leader: they take no records for now.
         out_of_sync: The highest number of replicas of a partition that have not caught up.
         in_sync: How many replicas of each partition have caught up; empty: not known.
     """
@@ -391,7 +391,7 @@ class SeenCluster(NamedTuple):
 
     Attributes:
         brokers: Id of each broker -> host:port.
-        operations: Kafka's names of what this client may do to the cluster; None: not told.
+        operations: Kafka's names of what this client may do to the cluster; None: not known.
     """
 
     brokers: Mapping[int, str]
@@ -475,7 +475,7 @@ class Admin(Protocol):
     def ask_operations(
         self, topics: Iterable[str], timeout_s: float
     ) -> Mapping[str, Answer[frozenset[str] | None]]:
-        """Ask what this client may do to topics, as `Read`, `DescribeConfigs`; None: not told."""
+        """Ask what this client may do to topics, as `Read`, `DescribeConfigs`; None: not known."""
 
     def ask_topic_ids(self, topics: Iterable[str], timeout_s: float) -> Mapping[str, Answer[str]]:
         """Ask for the ids that topics got when they were created; empty: they have none."""
@@ -509,7 +509,7 @@ class Admin(Protocol):
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """The clock of a client or worker."""
 
     def monotonic(self) -> float:
         """Return seconds since some moment; never goes back."""
@@ -614,7 +614,7 @@ class Concurrency(Protocol):
         """Return a flag that is not set."""
 
     def waker(self) -> Waker:
-        """Return a lock that nobody holds."""
+        """Return a free lock."""
 
     def line(self, items_max: int = 0) -> Line:
         """Return an empty queue; 0: without a limit."""

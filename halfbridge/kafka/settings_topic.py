@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.settings_topic import TopicType, TransactionsSwitch
 
-# For one reading. Nobody waits for the result; this bounds how long a thread and a connection live.
+# Time-out of one reading: limits how long a thread and a connection live, as no caller waits.
 READ_S = 10.0
 # Compaction keeps one record for each key. Two workers that contradict each other for a week write
 # some 7,000 records of 150 bytes (1 MB) before the first segment of the log is compacted.
 READ_BYTES_MAX = 8 * 1024 * 1024
-# Roughly what a record takes in a log beside its key and value.
+# Approximate overhead of a record in a log, without key and value.
 _FRAME_BYTES = 70
 # How soon a reader notices that it must stop.
 _SLICE_S = 0.1
@@ -73,10 +73,10 @@ class Said(NamedTuple):
 
 
 class Switched(NamedTuple):
-    """What a record of the operators' switch says.
+    """A record of the operators' switch.
 
     Attributes:
-        offset: Where it stands.
+        offset: Its offset.
         switch: The switch; None where it cannot be read, or was deleted.
         problem: Why it cannot be read; empty where it can.
     """
@@ -87,7 +87,7 @@ class Switched(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What stands in the topic.
+    """The content of the topic.
 
     Attributes:
         said: The records of the daemon's limits, in offset order.
@@ -114,10 +114,10 @@ def read_settings(
 
 
 def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock: Clock) -> Reading:
-    """Return what stands in the topic from `start` on.
+    """Return the content of the topic from `start` on.
 
-    A topic that was made anew may end before `start`: all that stands in the new one is returned
-    then, and `end` is below `start`.
+    A topic that was created again may end before `start`: then all of the new one is returned, and
+    `end` is below `start`.
 
     Args:
         reader: Made with `READING`, and with a group that may be read. The caller closes it.

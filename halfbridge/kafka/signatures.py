@@ -24,7 +24,7 @@ WrongFile = Callable[[str], ConfigError]
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """Of one process; the default neither signs nor verifies.
+    """The keys of one process; the default neither signs nor verifies.
 
     Attributes:
         ring: What the key file says; None: there is no key file.

@@ -1,4 +1,4 @@
-"""Finds partitions in which a consumer has stalled: it reads nothing, and the log goes on. Pure.
+"""Finds partitions in which a consumer has stalled: it reads nothing, and the log has more. Pure.
 
 After leaders have moved, librdkafka's consumers are known to fetch nothing more in rare cases,
 without an error and for good (its issues 4340, 4492). Nothing else notices a stall, because the
@@ -17,12 +17,12 @@ LOOK_S = 20.0
 # As long as the client itself waits for one answer (socket.timeout.ms): until then the client may
 # recover alone. A false alarm costs only a new consumer.
 STALLED_S = 60.0
-# If nothing was polled for so long, the process stood still, and not the consumer.
+# If nothing was polled for so long, the process was suspended, and the consumer has not stalled.
 UNREAD_S = 5.0
 
 
 class Behind(NamedTuple):
-    """How far a partition has been read, and since when its log is known to go on."""
+    """How far a partition has been read, and since when its log is known to have more."""
 
     reached: int
     since: float
@@ -38,7 +38,7 @@ def compare(
 
     Args:
         behind: The last result of this function.
-        reached: (topic, partition) -> offset behind the last one that was read, negative for none.
+        reached: (topic, partition) -> offset after the last one that was read, negative for none.
         ends: (topic, partition) -> end of the log; partitions whose broker did not answer are
             missing, and are not judged.
         now: The time.

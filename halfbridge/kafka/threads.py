@@ -70,7 +70,7 @@ class SystemClock:
 
 
 class Threads:
-    """Calls that run beside each other in threads of the system."""
+    """Calls that run concurrently in threads of the system."""
 
     current = staticmethod(get_ident)
     pause = staticmethod(time.sleep)
@@ -98,7 +98,7 @@ class Threads:
 
     @staticmethod
     def waker() -> Waker:
-        """Return a lock that nobody holds."""
+        """Return a free lock."""
         return allocate_lock()
 
     @staticmethod
@@ -125,12 +125,14 @@ class Threads:
         _, late = wait(closings, CLOSE_S_MAX)
         if late:
             _LOG.warning(
-                "%d Kafka clients do not close within %g s: left behind", len(late), CLOSE_S_MAX
+                "%d Kafka clients did not close within %g s; continuing without them",
+                len(late),
+                CLOSE_S_MAX,
             )
         with _left_lock:
             _left[:] = [each for each in (*_left, *late) if not each.done()]
         if late and len(_left) > LEFT_MAX:
-            raise RuntimeError(f"{len(_left)} Kafka clients did not close: start this process anew")
+            raise RuntimeError(f"{len(_left)} Kafka clients did not close: restart this process")
 
 
 class SideThread:

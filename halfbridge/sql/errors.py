@@ -124,7 +124,7 @@ class CommitUnknownError(SqlError, OutcomeUnknownError):
 
 
 _STANDS = {
-    Outcome.COMMITTED: "what came before stands, and the messages are delivered",
-    Outcome.ROLLED_BACK: "nothing of what came before stands, and no message is delivered",
-    None: "a check will find out what stands",
+    Outcome.COMMITTED: "the statements before that are committed, and the messages are delivered",
+    Outcome.ROLLED_BACK: "the statements before that are rolled back, and no message is delivered",
+    None: "a check will find out whether the statements before that are committed",
 }

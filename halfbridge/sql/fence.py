@@ -302,7 +302,7 @@ class Fence:
                 field="producer_group",
                 value=repr(config.producer_group),
                 origin="the producer",
-                allowed=f"the fence's, {self.producer_group!r}: checks look for rows of that group",
+                allowed=f"the fence's, {self.producer_group!r}: checks read rows of that group",
             )
         if config.check_timeout_ms < _CHECK_TIMEOUT_MS_MIN:
             raise ConfigError(
@@ -561,8 +561,8 @@ class _Block(Generic[Handle]):
         """Roll both transactions back; set `error.outcome` where the outcome was not known."""
         try:
             self._handle.rollback()
-        except Exception as trouble:  # noqa: BLE001  (a lost connection; a listener of the user's)
-            _LOG.info("rolling back %s: %s", self._tx.id, trouble)
+        except Exception as cause:  # noqa: BLE001  (a lost connection; a listener of the user's)
+            _LOG.info("rolling back %s: %s", self._tx.id, cause)
         self._close()
         if isinstance(error, CommitUnknownError) or not self._tx.message_count:
             return
@@ -578,8 +578,8 @@ class _Block(Generic[Handle]):
         decide = self._tx.commit if outcome is Outcome.COMMITTED else self._tx.rollback
         try:
             decide()
-        except (BridgeError, IllegalTransitionError) as trouble:
-            _LOG.warning("deciding %s failed, a check settles it: %s", self._tx.id, trouble)
+        except (BridgeError, IllegalTransitionError) as cause:
+            _LOG.warning("deciding %s failed, a check settles it: %s", self._tx.id, cause)
 
     def _outcome(self) -> Outcome | None:
         """Return the final outcome of the local transaction; None where it is not known now."""
@@ -587,9 +587,9 @@ class _Block(Generic[Handle]):
             return Outcome.ROLLED_BACK  # the block has ended before it wrote the row
         try:
             is_rolled_back = self._fence.roll_back(self._tx.id)
-        except (SQLAlchemyError, SqlError, NoAnswerError) as trouble:
+        except (SQLAlchemyError, SqlError, NoAnswerError) as cause:
             text = "how %s ended is not known, a check settles it: %s"
-            _LOG.warning(text, self._tx.id, trouble)
+            _LOG.warning(text, self._tx.id, cause)
             return None
         return Outcome.ROLLED_BACK if is_rolled_back else Outcome.COMMITTED
 

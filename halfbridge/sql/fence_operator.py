@@ -87,4 +87,4 @@ class OperatorFence:
             return ask(self._table, producer_group=group, transaction_id=undecided.id)
         except (NoAnswerError, SQLAlchemyError, SqlError) as error:
             text = " ".join(str(error).split())
-            raise AdminError(f"the fence of {undecided.id} does not tell: {text}") from error
+            raise AdminError(f"the fence of {undecided.id} gives no answer: {text}") from error

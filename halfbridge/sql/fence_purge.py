@@ -123,8 +123,8 @@ def _held_up(fence: FenceTable, error: DBAPIError) -> PurgeError:
     try:
         with fence.own_transaction(writes=False) as connection:
             others = fence.database.others(connection, fence.table)
-    except DBAPIError as trouble:
-        others = f"which transaction holds the locks is not known ({trouble.orig})"
+    except DBAPIError as cause:
+        others = f"which transaction holds the locks is not known ({cause.orig})"
     text = " ".join(str(error.orig).split())
     return PurgeError(
         f"others have locked rows that a purge of {fence.table.fullname} needs: it waited"
@@ -146,7 +146,7 @@ def _move_watermark(fence: FenceTable, keep_ms: int) -> int:
             raise PurgeError(
                 f"the database's clock and the one of this machine are {apart_ms} ms apart, at most"
                 f" {CLOCK_MARGIN_MS} are allowed: nothing was deleted, for rows could be younger"
-                " than they look; set the clock that is wrong"
+                " than they appear; set the clock that is wrong"
             )
         before_ms = now_ms - keep_ms
         fence.read_info(connection)  # whether there is a row to store it in

@@ -436,7 +436,7 @@ _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
 class Fenced(Protocol):
-    """What is known of a transaction that a fence is asked about; a MessageView is one."""
+    """The transaction that a check asks a fence about; a MessageView is one."""
 
     @property
     def transaction_id(self) -> str:

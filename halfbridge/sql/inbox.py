@@ -166,7 +166,7 @@ class Inbox:
             database.check_commit(used)
         except FenceUsageError as error:
             raise InboxUsageError(
-                "the connection is in AUTOCOMMIT: the mark would stand without the work that"
+                "the connection is in AUTOCOMMIT: the mark would be committed without the work that"
                 " fails after it; give a connection with a transaction"
             ) from error
         self._look_at_table(database, used)
@@ -216,7 +216,9 @@ class Inbox:
                 topics, bootstrap_servers=bootstrap_servers, kafka=kafka
             )
         if retention_ms < 0:
-            raise _refused("retention_ms", retention_ms, "0 or more: what is kept is never purged")
+            raise _refused(
+                "retention_ms", retention_ms, "0 or more: rows that are kept are never purged"
+            )
         if older_than_ms < retention_ms:
             raise _refused(
                 "older_than_ms",
@@ -319,7 +321,7 @@ def identity_of(message: Any) -> tuple[str, int]:
 
 
 def storage_flaw(text: str) -> str:
-    """Return what is allowed if `text` cannot be stored unchanged; empty if it can."""
+    """Return the texts that are allowed if `text` cannot be stored unchanged; empty if it can."""
     is_good = 0 < len(text) <= KEY_CHARS_MAX and "\0" not in text
     try:
         text.encode()
@@ -375,11 +377,11 @@ class ExactText(TypeDecorator[str]):
         return dialect.type_descriptor(mysql.VARBINARY(self._chars_max * _CHAR_BYTES_MAX))
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
-        """Return what is stored."""
+        """Return the stored value."""
         return value.encode() if value is not None and _is_mariadb(dialect) else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Return the text of what was stored."""
+        """Return the text of a stored value."""
         del dialect
         return value.decode() if isinstance(value, bytes) else value
 

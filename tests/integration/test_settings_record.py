@@ -171,7 +171,7 @@ def test_an_installation_without_the_topic(
     command = f"halfbridge topics create --bootstrap-servers {installation.servers}"
     until("it is told", lambda: _lines(caplog, "WARNING settings record", command))
     _deliver(installation, topic)
-    until("the client tells it", lambda: _lines(caplog, "INFO", "defaults assumed"))
+    until("the client tells it", lambda: _lines(caplog, "INFO", "using defaults"))
     assert daemon.healthz()[0] == 200
     assert installation.names.settings not in installation.topics()
     assert len(_lines(caplog, "WARNING")) == 1
@@ -191,7 +191,7 @@ def test_a_record_of_a_newer_schema_is_harmless(
     topic = installation.topic("orders")
     installation.write(installation.names.settings, _of_a_newer_schema(), key=DAEMON_KEY)
     with installation.producer(lambda _: Resolution.UNKNOWN, topics=[topic]):
-        until("the client tells it", lambda: _lines(caplog, "WARNING", "defaults assumed"))
+        until("the client tells it", lambda: _lines(caplog, "WARNING", "using defaults"))
     (line,) = _lines(caplog, "WARNING")
     assert "unknown schema fingerprint" in line
     assert "upgrade the client" in line
@@ -212,7 +212,7 @@ def test_damaged_and_huge_records_are_harmless(
     installation.write(settings, None, key=b"\xff\x00")
     installation.write(settings, bytes(1_000_000), key=b"a later key")
     for value, told in (
-        (None, "INFO the daemon has not said its limits"),
+        (None, "INFO the daemon has not published its limits"),
         (b"", "not in single-object encoding"),
         (good[:-1], "broken body"),
         (good + b"\x00", "bytes left behind"),

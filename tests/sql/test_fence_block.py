@@ -250,7 +250,9 @@ def test_a_rollback_inside_ends_the_block(scene: Scene) -> None:
         connection.rollback()
         work(connection, 2)
     with (
-        pytest.raises(TransactionEndedError, match="nothing of what came before stands") as caught,
+        pytest.raises(
+            TransactionEndedError, match="the statements before that are rolled back"
+        ) as caught,
         scene.block() as (other, connection),
     ):
         work(connection, 3)

@@ -93,7 +93,7 @@ def test_show_tells_of_all_groups(inbox: Inbox, engine: Engine) -> None:
         (DAY_MS - 1, DAY_MS, (), "older_than_ms: 86399999"),
         (DAY_MS, None, (), "retention_ms or topics"),
         (DAY_MS, DAY_MS, ("orders",), "retention_ms or topics"),
-        (DAY_MS, -1, (), "what is kept is never purged"),
+        (DAY_MS, -1, (), "rows that are kept are never purged"),
     ],
 )
 def test_a_mark_outlives_its_message(

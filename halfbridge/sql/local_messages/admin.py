@@ -153,7 +153,7 @@ def purge(
 
 
 def drop_errors(messages: LocalMessages, row_ids: Collection[int]) -> int:
-    """Delete rows that were given up, so that later rows of their keys go on; return how many."""
+    """Delete rows that were given up, so that their keys continue; return how many."""
     columns = messages.tables.messages.c
     is_error = columns.state == RowState.MESSAGE_ERROR.value
     return _delete(messages, and_(is_error, columns.id.in_(sorted(row_ids))))

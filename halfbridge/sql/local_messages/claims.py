@@ -66,7 +66,7 @@ class Claims:
 
     Args:
         table: The local message table.
-        window_rows: Most rows of one look, for each state.
+        window_rows: Most rows that one `read` returns, for each state.
         window_bytes: Most bytes of these rows; only the last row may exceed it.
         waits_after_error: Whether later rows of a key wait for a MESSAGE_ERROR.
         casts_nulls: Whether the database needs the type of a null in a union (PostgreSQL; MariaDB
@@ -87,7 +87,7 @@ class Claims:
         self._columns = [*_shown(table), _oversize(table)]
         self._casts_nulls = casts_nulls
         self._window_rows = window_rows
-        # The statement for the buckets of the last look: building it takes longer than running it.
+        # The statement for the buckets of the last `read`: building takes longer than running it.
         self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
         self._holding = [*UNSETTLED, *([RowState.MESSAGE_ERROR] if waits_after_error else [])]
 
@@ -218,13 +218,13 @@ class Claims:
             columns.state.in_([state.value for state in self._holding]),
             columns.has_key == true(),
         )
-        resting = select(columns.key_hash, columns.id).where(
+        postponed = select(columns.key_hash, columns.id).where(
             columns.next_attempt_at.is_not(None),  # lets an index find the rows
             columns.next_attempt_at > NowMs(),
             columns.state.in_([state.value for state in TO_RELAY]),
             columns.key_hash.is_not(None),
         )
-        both = union_all(unsettled, resting).subquery()
+        both = union_all(unsettled, postponed).subquery()
         first_id = func.min(both.c.id).label("first_id")
         return select(both.c.key_hash, first_id).group_by(both.c.key_hash).subquery("held_up")
 
@@ -500,22 +500,22 @@ class Snapshot(NamedTuple):
     has_keyless: bool
 
 
-# How long looks of a connection use one plan. A plan fits the table's size at the time of planning.
+# How long reads of a connection use one plan. A plan fits the table's size at planning time.
 # With 50,000 done rows, a plan for an empty table reads all rows (3.0 ms; a new plan: 0.7 ms).
-# After a plan is dropped, ten looks take 2 ms more each, until the next plan is kept.
+# After a plan is dropped, ten reads take 2 ms more each, until the next plan is kept.
 PLAN_S_MAX = 5.0
 _PLAN_UNTIL = "halfbridge_plan_until"
 
 
 def end_read(connection: Connection, now_s: float) -> None:
-    """End the transaction of a look, which has written nothing, by COMMIT or ROLLBACK.
+    """End the transaction of `read`, which has written nothing, by COMMIT or ROLLBACK.
 
     At ROLLBACK, and not at COMMIT, psycopg forgets the statements that are prepared on a
-    connection. To parse and plan a look takes PostgreSQL three times as long as to run it. The
+    connection. Parsing and planning a read takes PostgreSQL three times as long as running it. The
     other drivers prepare nothing, so for them both ends are the same.
 
     Args:
-        connection: The look's connection; the pool's connection remembers when its plan ends.
+        connection: The connection of `read`; the pool's connection remembers when its plan ends.
         now_s: Monotonic time.
     """
     until = connection.info.setdefault(_PLAN_UNTIL, now_s + PLAN_S_MAX)

@@ -40,15 +40,13 @@ class RelayConfig:
         maximum=TRANSACTION_BYTES_MAX,
         doc="Bytes of keys, values and headers in one message transaction.",
     )
-    window_rows: int = setting(
-        1_000, minimum=1, maximum=100_000, doc="Rows that are looked at together."
-    )
+    window_rows: int = setting(1_000, minimum=1, maximum=100_000, doc="Rows that one query reads.")
     window_bytes: int = setting(
         # One batch for each of four half partitions, the default number.
         2 * TRANSACTION_BYTES_MAX,
         minimum=1,
         maximum=1 << 30,
-        doc="Bytes of rows that are looked at together, of each state, but for the last row.",
+        doc="Bytes of rows that one query reads, for each state, except for the last row.",
     )
     lease_ms: int = setting(
         10_000,
@@ -89,7 +87,9 @@ class RelayConfig:
         30_000, minimum=0, doc="Age at which the callback is asked about a prepared row, ms."
     )
     housekeeping_ms: int = setting(
-        1_000, minimum=10, doc="Time between looks at rows that wait, and at metrics, milliseconds."
+        1_000,
+        minimum=10,
+        doc="Interval of checking waiting rows and of counting the backlog, milliseconds.",
     )
 
     def __post_init__(self) -> None:

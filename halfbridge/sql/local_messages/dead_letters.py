@@ -46,7 +46,7 @@ _LOG = logging.getLogger("halfbridge.sql")
 # the transaction's id. The transaction itself may have been delivered.
 _OF_ONE_RECORD = frozenset((DeadReason.LATE, DeadReason.EXTRA))
 # Remembered transactions whose dead letters were handled: each message of a transaction has its own
-# dead letter. 200 bytes each. The dead letter of a forgotten transaction is looked up again, and
+# dead letter. 200 bytes each. The rows of a forgotten transaction are read again, and
 # counted as one without rows.
 _TAKEN_MAX = 10_000
 # Least time between two log lines about dead letters without rows; the metric counts all.
@@ -158,10 +158,14 @@ class DeadLetters:
         self._metrics.retries.inc(len(failed.waiting))
         self._metrics.errors.inc(len(failed.given_up))
         for row_id in failed.given_up:
-            _LOG.error("local message %d is MESSAGE_ERROR: %s", row_id, cause)
+            _LOG.error(
+                "local message %d failed for the last time, its state is MESSAGE_ERROR: %s",
+                row_id,
+                cause,
+            )
         if failed.waiting:
             _LOG.warning(
-                "transaction %s became dead letters, %d local messages are sent again alone: %s",
+                "transaction %s became dead letters; resending its %d local messages singly: %s",
                 *(transaction_id, len(failed.waiting), cause),
             )
 

@@ -1,8 +1,8 @@
 """The relay: a halfbridge producer whose local transactions mark rows.
 
-    look -> plan -> send half messages -> database: fence rows, marks -> COMMIT -> second mark
+    read -> plan -> send half messages -> database: fence rows, marks -> COMMIT -> second mark
 
-`look` is one statement, and `plan` is pure. The steps of a round follow each other in this order.
+`read` is one statement, and `plan` is pure. The steps of a round follow each other in this order.
 docs/adr/0013-the-relay-is-a-producer.md says why each row is delivered once and in order.
 """
 
@@ -66,7 +66,7 @@ class Relay:
 
     Attributes:
         lost_rounds: Number of rounds in a row, up to the last one, that lost an attempt.
-        step: The last step of the present or last round; None: the round has only looked.
+        step: The last step of the present or last round; None: the round has read the rows at most.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Relay:
         """Relay the waiting rows, at most one batch for each half partition.
 
         A half partition whose brokers do not acknowledge delays no other one: its batch is left
-        under way, or begun anew after a rest, and `troubles` shows the failure.
+        in flight, or sent again after a pause, and `failing` shows the failure.
 
         Returns:
             Whether anything was relayed, or is under way: then the next round should follow at
@@ -167,7 +167,7 @@ class Relay:
 
     def _relay_all(self) -> bool:
         self._keep_leases()
-        # One connection for look and marks, because taking one from the pool costs a round trip.
+        # One connection for reading and marking: taking one from the pool costs a round trip.
         with self.engine.connect() as connection:
             snapshot = self.claims.read(connection, self._leases.held)
             end_read(connection, monotonic())
@@ -238,7 +238,7 @@ class Relay:
             sendings, failures = self._begin(batches, rotated(places or everywhere, self._turn))
             attempts = self._in_flight.await_now(sendings, is_patient=len(places) <= 1)
             if failures:
-                # The locks would delay the notes of failures. The next look finds the rows again.
+                # The locks would delay recording the failures. The next round reads the rows again.
                 abandon(attempts)
                 connection.rollback()
                 self._note_failures(failures)
@@ -274,13 +274,13 @@ class Relay:
             self.metrics.lost.inc(len(attempts))
             self._renew_at = 0.0
             self._has_lost = True
-            _LOG.info("%d attempts rolled back: %s", len(attempts), error)
+            _LOG.info("rolled back %d message transactions: %s", len(attempts), error)
             return False
         except (SQLAlchemyError, SqlError, IllegalTransitionError):
             abandon(attempts)  # COMMIT was not sent to the database
             raise
         # An error from here on decides nothing, because the database may have committed. The next
-        # look finds out from the rows, and a check finds out from the fence.
+        # round finds out from the rows, and a check finds out from the fence.
         connection.commit()
         self._on_step(RelayStep.COMMITTED)
         self._commits.note_written(written)
@@ -296,6 +296,10 @@ class Relay:
         self.metrics.errors.inc(len(given_up))
         causes = {failure.message.id: failure.cause for failure in failures}
         for row_id in waiting:
-            _LOG.warning("local message %d is tried again: %s", row_id, causes[row_id])
+            _LOG.warning("local message %d failed and will be retried: %s", row_id, causes[row_id])
         for row_id in given_up:
-            _LOG.error("local message %d is MESSAGE_ERROR: %s", row_id, causes[row_id])
+            _LOG.error(
+                "local message %d failed for the last time, its state is MESSAGE_ERROR: %s",
+                row_id,
+                causes[row_id],
+            )

@@ -324,7 +324,7 @@ class InFlight:
         producer: The relay's producer; its settings limit the waits.
 
     Attributes:
-        troubles: Half partition -> the last failure there, until a success there.
+        failing: Half partition -> the last failure there, until a success there.
     """
 
     def __init__(self, producer: TransactionProducer) -> None:
@@ -373,7 +373,7 @@ class InFlight:
 
         Args:
             begun: Batches of this round. The check rolls back batches that are given up.
-            is_patient: Whether to wait up to the limit, because no other half partition can go on.
+            is_patient: Whether to wait up to the limit, because no other one can continue.
         """
         timeout_s = self._producer.config.send_timeout_ms / MS_PER_S
         _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
@@ -491,7 +491,7 @@ class Commits:
         return set(self._acknowledged)
 
     def decide(self, attempts: Sequence[Attempt]) -> None:
-        """Commit message transactions; a later look repeats a COMMIT in doubt."""
+        """Commit message transactions; a later round repeats a COMMIT in doubt."""
         now = monotonic()
         begun = [
             Decision(
@@ -568,6 +568,6 @@ class RelayStep(str, Enum):
     ROWS_READ = "ROWS_READ"  # rows were found
     SENT = "SENT"  # half messages are durable
     MARKED = "MARKED"  # fence rows and marks are written, but not committed
-    COMMITTED = "COMMITTED"  # the database has committed: the first mark stands
+    COMMITTED = "COMMITTED"  # the database has committed the first mark
     DECIDED = "DECIDED"  # COMMITs are acknowledged
-    ACKNOWLEDGED = "ACKNOWLEDGED"  # the second mark stands
+    ACKNOWLEDGED = "ACKNOWLEDGED"  # the database has committed the second mark

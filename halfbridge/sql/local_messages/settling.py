@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
-# Most rows that one look withdraws or asks about; the next look takes the next rows.
+# Most rows that one pass withdraws or asks about; the next pass handles the next rows.
 ROWS_MAX = 200
 _NOT_CONFIRMED = "its local transaction did not confirm it in time"
 

@@ -85,7 +85,7 @@ class ProcessConcurrency:
         self._left = [each for each in (*self._left, *late) if not each.done()]
         if late and len(self._left) > LEFT_MAX:
             raise RuntimeError(
-                f"{len(self._left)} Kafka clients did not close: start this process anew"
+                f"{len(self._left)} Kafka clients did not close: restart this process"
             )
 
     def pause(self, seconds: float) -> None:
