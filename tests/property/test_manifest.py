@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfbridge.serde.manifest import BatchManifest, ManifestAttempt, ManifestKind
-from halfbridge.spark_jobs.sink.manifest import Entry, Fate, Found, Search, standing
+from halfbridge.spark_jobs.sink.manifest import Entry, Fate, Found, Search, batch_state
 from tests.kit.records import A_MANIFEST
 
 BATCHES = 4
@@ -99,7 +99,7 @@ def test_a_fate_never_changes(
     said: dict[tuple[int, str], Fate] = {}
     for log in run(steps):
         for batch in range(BATCHES):
-            stands = standing(each for each in log if each.manifest.batch_id == batch)
+            stands = batch_state(each for each in log if each.manifest.batch_id == batch)
             for attempt in (f"{batch}{each}" for each in "abcdef"):
                 fate = stands.fate(attempt)
                 before = said.get((batch, attempt), Fate.OPEN)
