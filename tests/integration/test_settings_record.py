@@ -220,7 +220,7 @@ def test_damaged_and_huge_records_are_harmless(
     ):
         installation.write(settings, value, key=DAEMON_KEY)
         with installation.producer(lambda _: Resolution.UNKNOWN, topics=[topic]):
-            until("the client tells it", lambda told=told: _lines(caplog, told, "assumed"))
+            until("the client tells it", lambda told=told: _lines(caplog, told, "using defaults"))
 
     installation.start()
     _published(installation, "w-0")
