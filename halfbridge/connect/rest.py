@@ -188,7 +188,8 @@ class ConnectRest:
             with urllib.request.urlopen(request, timeout=self._call_s) as answer:  # noqa: S310
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            text = error.read().decode("utf-8", "replace")
+            with error:  # it is the answer, and holds the connection
+                text = error.read().decode("utf-8", "replace")
             raise _RefusedError(
                 error.code, f"Kafka Connect at {self.url} refused: {_message(text)}"
             ) from error

@@ -12,6 +12,7 @@ import http.client
 import logging
 import os
 import time
+import urllib.error
 import urllib.request
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +229,8 @@ def _fetch_one(jar: LockedJar, directory: Path, sources: list[str], deadline: fl
                 body = _body(jar, source)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems[f"{_shown(source)}: {error}"] = None
+                if isinstance(error, urllib.error.HTTPError):
+                    error.close()  # it is the answer, and holds the connection
                 continue
             _keep(body, directory / jar.path)
             return
