@@ -200,7 +200,7 @@ def test_a_service_answers_checks_around_a_damaged_request(
     try:
         assert service.stderr is not None
         said = next((line for line in service.stderr if f"{check}[0]@1" in line), "")
-        assert "A damaged record" in said
+        assert "docs/incidents/damaged-record.md" in said
         until("it reads on", lambda: _answers(cluster, again), within_s=FOUND_S)
         assert sound.transaction_id in {op.transaction_id for _, op in cluster.ops()}
         assert int(service.communicate("", timeout=FOUND_S)[0]) > 0
@@ -294,7 +294,7 @@ def test_commands_name_the_record(damaged: Installation) -> None:
         assert done.returncode == 1
         *_, line = done.stderr.splitlines()
         assert place in line
-        assert "A damaged record" in line
+        assert "docs/incidents/damaged-record.md" in line
 
 
 def _run(damaged: Installation, *words: str) -> subprocess.CompletedProcess[str]:
