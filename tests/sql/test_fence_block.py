@@ -353,7 +353,7 @@ def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
 def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
     """DDL on MariaDB: found out, and said what stands; what came after it is rolled back."""
     with (
-        pytest.raises(TransactionEndedError, match="the statements before that are committed") as caught,
+        pytest.raises(TransactionEndedError, match="before that are committed") as caught,
         scene.block() as (tx, connection),
     ):
         work(connection, 1)
