@@ -143,7 +143,7 @@ def test_case_066_closing_waits_no_longer_than_its_limit(
     assert not closing.is_alive()
     with pytest.raises(OutcomeUnknownError):
         future.result(0)
-    assert "closed with 1 records in doubt" in caplog.text
+    assert "closed with 1 unacknowledged records" in caplog.text
 
 
 def test_case_101_a_saturated_pool_makes_nothing_grow(installation: Installation) -> None:
