@@ -112,14 +112,14 @@ def list_(**values: Any) -> int:
     from halfbridge.checker.admin.dead.describe import as_json
 
     letters = letters_of(values)
-    found = letters.find(wanted_of(values, is_open=not values["done"]))
-    shown, topic = found[: values["limit"]], letters.topic.found
+    shown = letters.first(wanted_of(values, is_open=not values["done"]), values["limit"])
+    topic = letters.topic.found
     if values["as_json"]:
-        told = {"transactions": [as_json(each) for each in shown], "more": len(found) - len(shown)}
+        told = {"transactions": [as_json(each) for each in shown], "more": letters.left_out}
         click.echo(json.dumps({**told, "strange_records": topic.strange}))
         return 0
     print_table(shown)
-    _note_more(len(found), values["limit"])
+    _note_left_out(letters)
     if topic.left_out:
         click.echo(f"note: {topic.left_out} dead letters were left out: purge first", err=True)
     if topic.strange:
@@ -248,14 +248,13 @@ def export(**values: Any) -> int:
     from halfbridge.checker.admin.dead.describe import exported
 
     letters = letters_of(values)
-    every = letters.find(wanted_of(values, is_open=values["is_open"]))
-    found = every[: values["limit"]]
+    found = letters.first(wanted_of(values, is_open=values["is_open"]), values["limit"])
     for each in found:
         for at in range(0, len(each.letters), _BATCH):
             for one in letters.examine(each.letters[at : at + _BATCH]):
                 click.echo(json.dumps(exported(each, one)))
     click.echo(f"{len(found)} transactions exported", err=True)
-    _note_more(len(every), values["limit"])
+    _note_left_out(letters)
     return 0
 
 
@@ -273,7 +272,6 @@ def purge(**values: Any) -> int:
     from halfbridge.checker.admin.dead.redoing import purge as purge_letters
 
     letters, order = letters_of(values), order_of(values)
-    matching = len(letters.find(order.wanted))
     has_names = bool(values["names"]) or values["is_all"]
 
     def agrees(meant: Purged) -> bool:
@@ -288,7 +286,7 @@ def purge(**values: Any) -> int:
     else:
         print_purge(done, is_done=not order.dry_run, err=False)
     if has_names:
-        _note_more(matching, order.limit)
+        _note_left_out(letters)
     return 0 if done is not None else 1
 
 
@@ -299,7 +297,6 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
     if not values["names"] and not values["is_all"]:
         raise click.UsageError("give ids, or --all", click.get_current_context())
     letters, order, choice = letters_of(values), order_of(values), choice_of(values, remedy)
-    matching = len(letters.find(order.wanted))
     asked: list[bool] = []
 
     def agrees(meant: Sequence[Change]) -> bool:
@@ -316,17 +313,17 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
         click.echo(json.dumps({name: able, "refused": [change_json(each) for each in refused]}))
     else:
         print_changes(told, "" if is_done else "would be ", err=False)
-    _note_more(matching, order.limit)
+    _note_left_out(letters)
     missing = set(values["names"]) - {each.transaction.name for each in told}
     for each in sorted(missing):
         click.echo(f"{each}: no open dead letter", err=True)
     return 1 if refused or missing or (asked and not is_done) else 0
 
 
-def _note_more(matching: int, limit: int) -> None:
+def _note_left_out(letters: DeadLetters) -> None:
     """Say how many matching transactions --limit has left out."""
-    if matching > limit:
-        click.echo(f"note: {matching - limit} more; see --limit", err=True)
+    if letters.left_out:
+        click.echo(f"note: {letters.left_out} more; see --limit", err=True)
 
 
 def _purge_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import INFERRED, BackpressureError, KafkaFailure, bridge_error
-from halfbridge.kafka.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,7 +138,7 @@ class Acknowledgements:
         current: Returns the identity of that thread: `ports.Concurrency.current`.
     """
 
-    def __init__(self, current: Callable[[], int] = Threads.current) -> None:
+    def __init__(self, current: Callable[[], int]) -> None:
         self._current = current
         self._counted: dict[tuple[int, str, int], int] = {}
 

@@ -200,10 +200,9 @@ class Transactor(BatchWriter[TransactionalWriter]):
 
     Args:
         config: The daemon's settings.
-        transactional_id: The transactional id.
+        transactional_id: The transactional id; also an attribute.
         ports: Kafka and the clock are used.
         send_size: How much is sent to a partition at once; also an attribute.
-        transactional_id: Also an attribute.
     """
 
     def __init__(

@@ -7,8 +7,9 @@ imported when they are first used: parts of this package need each other without
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from halfbridge.lazy import lazy_names
 
 if TYPE_CHECKING:
     from halfbridge.testkit.memory.crash import CrashNotReachedError, Step
@@ -24,23 +25,14 @@ __all__ = [
     "every_crash",
 ]
 
-_HOMES = {
-    "CrashNotReachedError": "crash",
-    "DisagreementError": "stack",
-    "MemoryStack": "stack",
-    "ProcessDeadError": "process",
-    "Step": "crash",
-    "every_crash": "stack",
-}
+_MODULES = tuple(f"{__name__}.{each}" for each in ("process", "crash", "stack"))
+_load, __dir__ = lazy_names(__name__, _MODULES, __all__)
 
 
 def __getattr__(name: str) -> Any:
     """Return what this package offers; raises ImportError where the extra `memory` is missing."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{home}"), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name != "greenlet":
             raise

@@ -72,7 +72,7 @@ def redo(
     Raises:
         AdminError: nothing more was written; the same order may be given again.
     """
-    found = letters.find(order.wanted)[: order.limit]
+    found = letters.first(order.wanted, order.limit)
     preview = _Planning(letters, choice)
     meant = [
         _change_of(*planned) for batch in _batches(found, order) for planned in preview.plan(batch)
@@ -243,7 +243,7 @@ def purge(
     Raises:
         AdminError: the same order may be given again.
     """
-    found = letters.find(order.wanted)[: order.limit]
+    found = letters.first(order.wanted, order.limit)
     given_up = tuple(each for each in found if each.open_letters) if gives_up else ()
     meant = _purged(letters, given_up)
     if order.dry_run:
@@ -349,6 +349,7 @@ class DeadLetters:
         names: The installation's topics.
         on_progress: Called with lines of progress.
         topic: The dead-letter topic.
+        left_out: How many wanted transactions the last call of `first` left out.
     """
 
     def __init__(
@@ -357,6 +358,7 @@ class DeadLetters:
         names: TopicNames,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.left_out = 0
         self.cluster, self.names, self.on_progress = cluster, names, on_progress
         self.topic = DeadTopic(cluster, names, on_progress)
 
@@ -364,6 +366,12 @@ class DeadLetters:
         """Read the topic to its end; return the wanted transactions in the order of decisions."""
         self.topic.read_on()
         return self.topic.found.transactions(wanted)
+
+    def first(self, wanted: Wanted, limit: int) -> list[DeadTransaction]:
+        """Return at most `limit` of what `find` returns, and note the rest in `left_out`."""
+        found = self.find(wanted)
+        self.left_out = max(0, len(found) - limit)
+        return found[:limit]
 
     def examine(self, letters: Sequence[Letter]) -> list[ExaminedLetter]:
         """Return letters with their bodies; stubs are followed into the half topic."""
