@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.check_pool import CheckCounts, is_async
 from halfbridge.bridge.check_responder import CheckResponder
-from halfbridge.bridge.cluster import ADMIN_TIMEOUT_S, check_installation
-from halfbridge.bridge.config import BridgeConfig, refuse_unknown, writer_properties
-from halfbridge.bridge.local_transaction import checked, decided, run
-from halfbridge.bridge.message_transaction import (
-    Transaction,
-    roll_back_quietly,
+from halfbridge.bridge.config import (
+    BridgeConfig,
+    admin_properties,
+    refuse_unknown,
+    writer_properties,
 )
+from halfbridge.bridge.local_transaction import checked, decided, run
+from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, ProducerClosedError
+from halfbridge.kafka.ports import NewTopic
 from halfbridge.kafka.threads import check_native_threads, locked
-from halfbridge.kafka.topics import RealTopics
+from halfbridge.kafka.topics import RealTopics, Topics
+from halfbridge.serde.topics import CHECK_PARTITIONS, check_topic_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,8 +37,10 @@ if TYPE_CHECKING:
         TransactionSendResult,
     )
     from halfbridge.kafka.ports import Ports
+    from halfbridge.serde.topics import HalfShape
 
 _LOG = logging.getLogger("halfbridge.bridge")
+_ADMIN_TIMEOUT_S = 10.0  # start() and send() wait so long at most for one answer
 _CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: the records that were sent last have their time too
 
 
@@ -111,12 +116,12 @@ class TransactionProducer:
                 self._shared.check_open()
                 return
             config, ports = self._config, self._ports
-            half = check_installation(config, ports)
+            half = _check_installation(config, ports)
             writer = ports.kafka.writer(
                 writer_properties(config, ports.clock, message_bytes_max=half.record_bytes_max)
             )
             real_topics = RealTopics(
-                config.names, writer, ports, bound=self._topics, timeout_s=ADMIN_TIMEOUT_S
+                config.names, writer, ports, bound=self._topics, timeout_s=_ADMIN_TIMEOUT_S
             )
             real_topics.check_bound()
             shared = Shared(config, writer, ports, half=half, real_topics=real_topics)
@@ -320,3 +325,26 @@ def configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeC
 
 def _refused(field: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)
+
+
+def _check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
+    """Check half, op and check topic, and return the half topic's shape.
+
+    Creates the group's check topic if it is missing and the client may create it.
+
+    Raises:
+        TopicSetupError: an operator runs the command in its text.
+        BridgeError: the brokers do not answer; try again later.
+    """
+    admin = ports.kafka.admin(admin_properties(config, ports.clock))
+    topics = Topics(admin, ports, config.names, remedy=_remedy(config), timeout_s=_ADMIN_TIMEOUT_S)
+    half = topics.half_shape()
+    check = config.names.check(config.producer_group)
+    settings = check_topic_settings(half)
+    topics.make_missing([NewTopic(check, CHECK_PARTITIONS, half.replicas, settings)])
+    return half
+
+
+def _remedy(config: BridgeConfig) -> str:
+    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+    return f"run: halfbridge topics create{prefix} --producer-group {config.producer_group}"
