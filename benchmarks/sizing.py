@@ -19,7 +19,7 @@ BUSY = 0.6  # of a core; above it queues grow fast
 REPLICAS = 3  # what production has
 # A leader's work is measured. A follower writes the same bytes and answers nobody: it has no more.
 BROKER_CORES = 16
-# Of one broker's disk and network, in and out of replication, sustained: 10 Gbit/s, half used.
+# One broker's disk and network, with replication, sustained: 10 Gbit/s, half used.
 BROKER_MB_PER_S = 600.0
 # Half record, op and real record of a value of 1 KB: 1024 + 80, 200, 1024 + 70 bytes.
 TX_BYTES = 2_400

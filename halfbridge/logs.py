@@ -107,8 +107,8 @@ def _plain(value: object) -> object:
     return one_line(str(value))
 
 
-# Of one argument, in characters. Error texts of clients and brokers are shorter. Ids, groups and
-# topics (250 characters) are shown whole.
+# Longest text of one argument, in characters. Error texts of clients and brokers are shorter. Ids,
+# groups and topics (250 characters) are shown whole.
 SHOWN_CHARS_MAX = 1_000
 
 

@@ -9,7 +9,7 @@ from halfbridge.logs import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Of one cell: ids of 32 characters and most names are shown whole.
+# Width of one cell: ids of 32 characters and most names are shown whole.
 CELL_CHARS_MAX = 60
 _GAP = "  "
 

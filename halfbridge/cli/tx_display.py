@@ -181,7 +181,7 @@ def _what(each: Event) -> str:
     return ", ".join(words)
 
 
-# Of transactions that a command with --all shows before it asks.
+# Most transactions that a command with --all shows before it asks.
 _SHOWN_MAX = 20
 
 

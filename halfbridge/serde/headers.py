@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HALF = "RMQ_HALF"
 CONTEXT = "RMQ_CONTEXT"
 CHECK = "RMQ_CHECK"
-# Of a half or op record: who vouches for the record (halfbridge.serde.signatures).
+# The signature of a half or op record (halfbridge.serde.signatures).
 SIGN = "RMQ_SIGN"
 DEAD = "RMQ_DEAD"
 # The last header of a record that marks a dead letter, and is none itself. The name may stand in
@@ -40,7 +40,7 @@ INTERNAL = (HALF, CONTEXT, SIGN)
 CARRIED = frozenset((HALF, CHECK, DEAD, DEAD_MARK))
 RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX))
 
-# Of an int of 32 bits, which is what RMQ_HALF has room for; the daemon writes no index above 999.
+# Digits of a 32-bit integer, which RMQ_HALF has room for; the daemon writes no index above 999.
 _INDEX_DIGITS_MAX = 10
 
 # Bytes that a copy takes over in addition to RMQ_HALF.

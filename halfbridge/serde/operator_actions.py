@@ -12,7 +12,7 @@ from halfbridge.serde.avro import Codec
 from halfbridge.serde.limits import shortened
 from halfbridge.serde.records import OperatorAction
 
-# Of the encoded record; the fields below take less than 11 KiB together.
+# Size of the encoded record; the fields below take less than 11 KiB together.
 ACTION_BYTES_MAX = 16 * 1024
 # Bytes in UTF-8 of each text of an action.
 FIELD_BYTES_MAX = {

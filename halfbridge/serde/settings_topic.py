@@ -17,7 +17,7 @@ from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.limits import TOPIC_CHARS_MAX, shortened
 from halfbridge.serde.records import DaemonSettings
 
-# Of the records in the settings topic; readers ignore other keys.
+# Keys of the records in the settings topic; readers ignore other keys.
 DAEMON_KEY = b"daemon"
 # A record of version 1 has less than 200 bytes; the remainder is for `further`.
 SETTINGS_BYTES_MAX = 16 * 1024

@@ -276,7 +276,7 @@ def _too_many(wait_s: int, why: str) -> Refusal:
 
 
 SESSIONS_MAX = 1000  # the one that was used longest ago makes room
-# Of one token. Otherwise a token with the role read could end all sessions of operators.
+# Per token. Otherwise a token with the role read could end all sessions of operators.
 SESSIONS_OF_ONE_MAX = 50
 IDLE_S_MAX = 3600.0
 AGE_S_MAX = 12 * 3600.0

@@ -126,7 +126,7 @@ CHECKED_SETTINGS = frozenset(
 )
 # Half messages must outlive their decisions (docs/incidents/retention-ends.md).
 RETENTION_AGES = 2
-# Of many problems the texts name so many; `topics check` shows all.
+# Most problems that a text names; `topics check` shows all.
 SHOWN_MAX = 3
 
 

@@ -369,8 +369,8 @@ def _letters(facts: DataFrame) -> DataFrame:
 
 def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
     """Return MATCHED_MESSAGES of the _PAIRS that have a message."""
-    # Of the messages of a transaction with an index of 1,000 or more, the daemon dead-letters all
-    # but the first as soon as it reads them, before there is a decision.
+    # If a transaction has messages with an index of 1,000 or more, the daemon dead-letters all of
+    # those but the first as soon as it reads them, before there is a decision.
     is_excess = F.col("index") >= TRANSACTION_MESSAGES_MAX
     is_too_large = F.col("reason") == DeadReason.TOO_LARGE.value
     is_aside = F.col("reason").isin(*_ASIDE) | (is_excess & is_too_large)

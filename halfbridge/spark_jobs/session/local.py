@@ -163,7 +163,7 @@ def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkS
             yield session
         finally:
             session.stop()
-        # Of all that the job needed, and not while it ran.
+        # After the job, so that the archive has all classes that it needed.
         archive.make_in_background(class_path, f"--add-modules={_VECTOR_MODULE}")
 
 

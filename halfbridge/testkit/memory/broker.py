@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # How often a broker looks for records that are too old (log.retention.check.interval.ms).
 _RETENTION_LOOK_NS = 300_000 * NS_PER_MS
 _NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
-# Of a topic, as kafka-acls writes them.
+# Operations on a topic, as kafka-acls writes them.
 _OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
 
 

@@ -156,7 +156,7 @@ def timed_out(text: str = "Local: Timed out") -> KafkaFailure:
     return KafkaFailure(Code.TIMED_OUT, text, is_retriable=True)
 
 
-# Of one partition in one fetch: as many as the daemon takes at once.
+# Records of one partition in one fetch: as many as the daemon takes at once.
 _FETCH_RECORDS_MAX = 5_000
 
 

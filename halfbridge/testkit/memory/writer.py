@@ -88,7 +88,7 @@ class SendQueue(Client):
     def _report(self, batch: Collection[Sent], failure: KafkaFailure | None) -> None:
         told = failure
         if failure is not None and failure.code == Code.INVALID_TIMESTAMP and len(batch) > 1:
-            # Of several records the client calls each one invalid, without the reason.
+            # In a batch of several records, the client reports each as invalid, without the reason.
             told = KafkaFailure(Code.INVALID_RECORD, "Broker: Broker failed to validate record")
         for sent in batch:
             sent.failure = told

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The overview of a browser that stays open asks doctor so often.
 _AGAIN_S = 60.0
-# Of what doctor found the page names so many; the page of doctor has all.
+# Most findings shown on the overview; the doctor page shows all.
 FINDINGS_MAX = 5
 
 

@@ -249,7 +249,7 @@ def _op(record: LogRecord | None, verifier: Verifier | None) -> Op | None:
 # Letters that one command holds, of about 1 KB each. Transactions with a letter beyond that many
 # are left out whole, until older letters are purged.
 LETTERS_MAX = 200_000
-# Of an int of 32 bits.
+# The maximum of a signed 32-bit integer.
 RESUME_COUNT_MAX = (1 << 31) - 1
 _NEVER_AGAIN = frozenset((DeadReason.INVALID, DeadReason.TOO_LARGE))
 

@@ -180,7 +180,7 @@ def _renewed(metadata: HalfMetadata, resume_count: int) -> HalfMetadata:
     )
 
 
-# Of these letters nothing of the transaction was delivered: a COMMIT delivers all or none.
+# With these reasons no message was delivered: a COMMIT delivers all or none.
 _NOTHING_DELIVERED = frozenset(
     (DeadReason.UNDELIVERABLE, DeadReason.NOT_ALLOWED, DeadReason.INCOMPLETE)
 )
