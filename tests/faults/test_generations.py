@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +117,41 @@ def test_case_11_metadata_of_no_or_another_generation(config: CheckerConfig) -> 
     assert first.committed([place])[place] == Committed(7, "")
     for reader in (first, second):
         reader.close(leave=True)
+
+
+def test_a_member_whose_partitions_a_rebalance_took_leaves_too(config: CheckerConfig) -> None:
+    """A worker that stops during a rebalance leaves its group, as at any other moment.
+
+    The rebalance lasts while the third member is not polled: the second one has no partitions.
+    """
+    readers = first, second, third = [_reader(config, name) for name in ("1st", "2nd", "3rd")]
+
+    def joined() -> bool:
+        for reader in readers:
+            reader.fetch(_STEP_S)
+        return all(reader.is_member for reader in readers)
+
+    until("all three are members", joined, within_s=_JOIN_S)
+    first.close(leave=True)
+
+    def revoked() -> bool:
+        second.fetch(_STEP_S)
+        return not second.is_member
+
+    until("the second one's partitions are taken", revoked, within_s=_JOIN_S)
+    leaving = threading.Thread(target=partial(second.close, leave=True))
+    leaving.start()
+    leaving.join(_STEP_S)
+
+    def left() -> bool:
+        third.fetch(_STEP_S)
+        return not leaving.is_alive()
+
+    until("the second one has closed", left, within_s=_JOIN_S)
+    admin = system_ports().kafka.admin({"bootstrap.servers": config.bootstrap_servers})
+    (member,) = admin.ask_members(config.names.daemon_group, _JOIN_S).result()
+    assert "3rd" in member
+    third.close(leave=True)
 
 
 @pytest.mark.long

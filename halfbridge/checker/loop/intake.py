@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 # Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
 FETCH_MAX = 5_000
-# How long a member that leaves waits for the revocation of its partitions.
+# How long a member that leaves waits for the end of a rebalance. Workers poll ten times a second:
+# a rebalance in which all of them take part needs less than a second.
+_REBALANCE_S = 3.0
+# How long it then waits for the revocation of its partitions.
 _LEAVE_S = 1.0
 # A consumer that is no member of its group is asked so often whether brokers answer it. The loop
 # waits for the answer, and has nothing else to do. A stop is noticed after it.
@@ -305,10 +308,23 @@ class Input:
         return True
 
     def _leave(self) -> None:
+        # Between a revocation and the next assignment librdkafka (2.16) unsubscribes without a
+        # LeaveGroup request: the slot's partitions would wait for the end of its session.
+        if not self._polled_until(lambda: self.is_member, _REBALANCE_S):
+            _log.warning(
+                "the slot %s cannot leave its group during a rebalance:"
+                " its partitions move in %d ms, when its session ends",
+                self._ids.group_instance_id,
+                self._config.session_timeout_ms,
+            )
         self._member.leave()
-        deadline = self._monotonic() + _LEAVE_S
-        while self.assigned and self._monotonic() < deadline:
+        self._polled_until(lambda: not self.assigned, _LEAVE_S)
+
+    def _polled_until(self, is_done: Callable[[], bool], within_s: float) -> bool:
+        deadline = self._monotonic() + within_s
+        while not is_done() and self._monotonic() < deadline:
             self._member.poll(_LEAVE_S / 10)
+        return is_done()
 
     def _close_member(self) -> None:
         """Close the member, whose callbacks change nothing from now on.
