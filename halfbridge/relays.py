@@ -1,7 +1,7 @@
 """How every relay runs: its work, pauses after failures, threads beside it, health, metrics, end.
 
 The relay of a local message table (`sql`) and that of Debezium's changes (`changes`) may not import
-each other. So what both do in the same way is here, below both. Touches threads and the clock.
+each other, so what both do in the same way is here. Touches threads and the clock.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _ROUNDS = "rounds"
 
 
 class DrainError(BridgeError):
-    """A relay was stopped, and its work did not end in time.
+    """A relay was stopped, and its work did not end in time. Nothing is lost.
 
-    Nothing is lost. The caller must end the process, because threads of the relay may still wait.
+    The caller must end the process, because threads of the relay may still wait.
     """
 
 
@@ -146,12 +146,9 @@ class RelayRunner(ABC):
     def run(self, *, drain_s: float | None = DRAIN_S_MAX) -> None:
         """Relay until `stop`; then finish the work that was begun, and release what it holds.
 
-        Args:
-            drain_s: Longest time for that after `stop`; None: no limit.
-
-        Raises:
-            DrainError: The work took longer, and continues in threads that end with the process.
-                Nothing is lost: leases expire, and sent transactions are decided by checks.
+        The latter may take `drain_s` (None: no limit). A DrainError says that work continues in
+        threads that end with the process. Nothing is lost: leases expire, and checks decide sent
+        transactions.
         """
         threads = {
             name: Thread(target=work, name=f"halfbridge-{name.replace(' ', '-')}", daemon=True)

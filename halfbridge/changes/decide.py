@@ -44,16 +44,7 @@ _NOT_THERE = (
 
 
 class Event(NamedTuple):
-    """A record of a change topic.
-
-    Attributes:
-        partition: Its partition.
-        offset: Its offset.
-        key: Its key.
-        value: Its value.
-        headers: Its headers.
-        timestamp_ms: Its timestamp.
-    """
+    """A record of a change topic."""
 
     partition: int
     offset: int
@@ -75,20 +66,14 @@ class Message(NamedTuple):
 class Skip(NamedTuple):
     """Nothing is written for an event.
 
-    Attributes:
-        why: `tombstone`, `schema change`, `operation`, `snapshot`, `where`, `other`.
+    `why`: `tombstone`, `schema change`, `operation`, `snapshot`, `where`, `other`.
     """
 
     why: str
 
 
 class Dead(NamedTuple):
-    """An event goes to the dead-letter topic.
-
-    Attributes:
-        reason: The reason of the dead letter.
-        detail: The problem, and who must act.
-    """
+    """An event goes to the dead-letter topic; `detail`: the problem, and who must act."""
 
     reason: DeadReason
     detail: str
@@ -108,12 +93,9 @@ def decide(  # noqa: PLR0911  (one for each outcome)
 ) -> Message | Skip | Dead:
     """Return what becomes of an event.
 
-    Args:
-        event: The event.
-        mapping: What the user wants.
-        topic_id: Id of the change topic, or its substitute; part of the message's id.
-        names: Of the installation, whose internal topics are refused.
-        schemas: Of the registry; may raise, if the registry does not answer.
+    `topic_id` is that of the change topic, or its substitute; part of the message's id. `names` are
+    those of the installation, whose internal topics are refused. `schemas` may raise, if the
+    registry does not answer.
     """
     if event.value is None:
         return Skip("tombstone")
@@ -156,11 +138,7 @@ class _Change(NamedTuple):
 
 
 def _change(envelope: Any) -> _Change | Skip:
-    """Return the change that an envelope describes.
-
-    Raises:
-        UndecodedError: It is no event of Debezium's.
-    """
+    """Return the change that an envelope describes; UndecodedError: it is not Debezium's."""
     if not isinstance(envelope, dict):
         raise UndecodedError("not an object, so no event of Debezium")
     if "op" not in envelope:

@@ -40,12 +40,9 @@ _UNPACKED_MAX = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Position:
-    """How far a partition is relayed.
+    """How far a partition is relayed: every event below `end` except those of `due`, ascending.
 
-    Attributes:
-        topic_id: Id of the change topic; empty: not known.
-        end: Every event below is relayed, except those of `due`.
-        due: Offsets, ascending.
+    `topic_id` is that of the change topic; empty: not known.
     """
 
     topic_id: str
@@ -65,11 +62,7 @@ class Position:
 
 
 def position_of(offset: int, metadata: str | None) -> Position:
-    """Return the position that was committed.
-
-    Raises:
-        ValueError: The metadata are damaged, or a later version's.
-    """
+    """Return the committed position; ValueError: the metadata are damaged, or a later version's."""
     if not metadata:
         return Position("", offset)
     mark, _, rest = metadata.partition(";")
@@ -84,8 +77,7 @@ def position_of(offset: int, metadata: str | None) -> Position:
 class Held:
     """The held events of a relay, in the order in which each topic takes them.
 
-    Attributes:
-        were_passed: Whether an event of another topic was relayed since the first one was held.
+    `were_passed`: whether an event of another topic was relayed since the first one was held.
     """
 
     def __init__(self) -> None:

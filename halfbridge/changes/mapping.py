@@ -74,11 +74,7 @@ class ChangeMapping:
 
 
 def load_mapping(path: Path) -> ChangeMapping:
-    """Return the mapping in a file.
-
-    Raises:
-        MappingError: The file cannot be read, or a field is wrong; the text names file and field.
-    """
+    """Return the mapping in a file; a MappingError names file and field."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -87,11 +83,7 @@ def load_mapping(path: Path) -> ChangeMapping:
 
 
 def parse_mapping(text: str, *, origin: str) -> ChangeMapping:
-    """Return the mapping that `text`, TOML from `origin`, describes.
-
-    Raises:
-        MappingError: A field is wrong; the error names the field and the allowed values.
-    """
+    """Return the mapping in `text`, TOML from `origin`; a MappingError names the wrong field."""
     try:
         given: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -112,11 +104,7 @@ def parse_mapping(text: str, *, origin: str) -> ChangeMapping:
 
 
 def _checked_together(given: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Return the fields with the defaults of their layout.
-
-    Raises:
-        MappingError: Two fields contradict each other, or the topic is missing.
-    """
+    """Return the fields with the defaults of their layout."""
     layout, defaults = given.get("layout", TABLE), dict(_OUTBOX)
     for one, other in (("key_column", "key_columns"), ("value_column", "value_columns")):
         if one in given and other in given:

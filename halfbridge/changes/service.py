@@ -58,12 +58,7 @@ class PositionLostError(BridgeError):
 
 
 class ChangesRelay(RelayRunner):
-    """Relays one change topic until `stop`. `run` is called once.
-
-    Args:
-        setup: What to relay, and how.
-        ports: Kafka and the clock.
-    """
+    """Relays one change topic until `stop`. `run` is called once."""
 
     metrics: ChangesMetrics
 
@@ -138,7 +133,6 @@ class _Session:
         self._member: Member | None = None
 
     def run(self) -> None:
-        """Relay until `stop`; raises as ChangesRelay.run, or what makes another session begin."""
         config = self._setup.config
         self._check_topics()
         self._check_id()
@@ -235,9 +229,8 @@ class _Session:
     def _start(self, member: Member, place: Place, offset: int, metadata: str | None) -> Position:
         """Return where to begin.
 
-        Raises:
-            PositionLostError: The next event was deleted, or belongs to an earlier topic.
-            RetriableError: The partition ends before the position.
+        PositionLostError: the next event was deleted, or belongs to an earlier topic.
+        RetriableError: the partition ends before the position.
         """
         low, high = member.ends(place, QUESTION_S)
         if offset == NO_COMMITTED_OFFSET:
@@ -268,11 +261,9 @@ class _Session:
         return going_on
 
     def _check_id(self) -> None:
-        """See whether the change topic is still the one that this process began with.
+        """Check that the change topic is still the one that this process began with.
 
-        Raises:
-            PositionLostError: It was created again.
-            RetriableError: The same, and its loss is accepted.
+        PositionLostError: it was created again; RetriableError: the same, and its loss is accepted.
         """
         self._id_at = monotonic()
         known = self._relay.topic_id
@@ -298,7 +289,6 @@ class _Session:
     # --- reading -----------------------------------------------------------------------------
 
     def _events(self, first: Record, more: list[Record]) -> list[Event]:
-        """Return the events of one fetch; an error in place of a record is judged."""
         events = []
         for record in (first, *more):
             error = record.error()

@@ -40,9 +40,8 @@ class UndecodedError(ValueError):
 def decoded(data: bytes, schemas: Schemas) -> Any:
     """Return what a key or a value says, as plain values.
 
-    Raises:
-        UndecodedError: The bytes cannot be decoded, or the registry does not have their schema.
-        BridgeError: As `schemas` raises it.
+    UndecodedError: the bytes cannot be decoded, or the registry does not have their schema. Errors
+    of `schemas` pass.
     """
     try:
         if len(data) >= _HEAD.size and data[0] == 0:
@@ -104,7 +103,6 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _by_schema(schema: Mapping[str, Any], value: Any) -> Any:  # noqa: PLR0911  (one for each type)
-    """Return a value of Connect's JSON by its schema."""
     if value is None:
         return None
     name, kind = str(schema.get("name")), schema["type"]

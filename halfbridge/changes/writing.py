@@ -172,15 +172,7 @@ class Learned:
 
 
 class Writing:
-    """Relays events of the assigned partitions; until a failure, after which another one begins.
-
-    Args:
-        setup: What to relay, and how.
-        producers: The transactional producers, started.
-        admin: Describes real topics.
-        learned: What earlier failures have shown.
-        metrics: Metrics of the relay.
-    """
+    """Relays events of the assigned partitions; until a failure, after which another one begins."""
 
     def __init__(
         self,
@@ -201,13 +193,7 @@ class Writing:
         self.begin({}, "", None)
 
     def begin(self, positions: Mapping[int, Position], topic_id: str, membership: object) -> None:
-        """Relay the assigned partitions from where they were committed.
-
-        Args:
-            positions: Partition -> committed position.
-            topic_id: Of the change topic.
-            membership: Of the group's member that reads them.
-        """
+        """Relay the assigned partitions from their committed positions, as this group member."""
         self._topic_id, self._membership = topic_id, membership
         self._held = Held()
         self._committed = dict(positions)
@@ -235,10 +221,8 @@ class Writing:
     def relay(self, fresh: list[Event]) -> None:
         """Write held events, then fresh ones; hold those whose topics are unavailable.
 
-        Raises:
-            KafkaTxnFailedError: Nothing of a batch was written, or that is not known.
-            RetriableError: The schema registry does not answer, or the group went on without this
-                member.
+        KafkaTxnFailedError: nothing of a batch was written, or that is not known. RetriableError:
+        the schema registry does not answer, or the group went on without this member.
         """
         while ready := self._ready():
             self._write(ready)
@@ -431,7 +415,6 @@ class Writing:
         return known[topic]
 
     def _batches(self, fetched: list[Event]) -> Iterator[list[Event]]:
-        """Yield events in order, in batches for a kafka_txn each."""
         events: list[Event] = []
         size_bytes, bytes_max = 0, self._setup.config.batch_bytes_max
         for event in fetched:

@@ -11,13 +11,13 @@ class Bounds:
 
     Attributes:
         connect_s: Longest wait for a connection; on SQLite, for the lock on the file.
-        statement_s: Longest time for which the server executes a statement, including its waits for
-            locks. Then the statement fails, and the connection stays. Not used on SQLite.
+        statement_s: Longest time of a statement on the server, with its waits for locks. Then the
+            statement fails, and the connection stays. Not used on SQLite.
         answer_s: Longest wait for any data from the server. Then the connection is closed. Longer
             than `statement_s`, so that a slow statement does not cost its connection.
         idle_transaction_s: The server ends a transaction that is idle for this long, and so
-            releases the locks of a lost client. Longer than the time for which a relay waits for
-            half messages while rows are locked (BridgeConfig.send_timeout_ms, 10 s).
+            releases the locks of a lost client. Longer than a relay waits for half messages while
+            rows are locked (BridgeConfig.send_timeout_ms, 10 s).
     """
 
     connect_s: int = 10

@@ -1,14 +1,9 @@
 """Engines for the command line, whose waits for the database are all bounded.
 
-A long-running command must survive every fault of the network and of the server. So each of its
-waits for the database is bounded, and the server ends transactions that the command has abandoned.
+The server also ends transactions that a command has abandoned.
 
-psycopg connections get a time-out for the server's answers. libpq has none. TCP keepalives detect a
-machine that is gone. They do not detect a device between the two machines that accepts bytes and
-forwards none, such as a proxy whose connection to the server is lost.
-
-    engine = create_engine("postgresql+psycopg://...")
-    event.listen(engine, "do_connect", connecting(answer_s=30))
+psycopg connections get a time-out for the server's answers. libpq has none, and TCP keepalives do
+not detect a proxy that accepts bytes and forwards none.
 
 Settings are sent when a connection starts, and not with SET: a transaction pooler (PgBouncer)
 passes a server connection on to another client with the values of SET. At the start of a connection
@@ -59,8 +54,8 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
         option: The option that gave the URL, for errors.
 
     Raises:
-        ConfigError: The URL is not of a supported database, or the driver is not installed. The
-            text does not repeat the URL, which may contain a password.
+        ConfigError: The database is not supported, or the driver is not installed. The text does
+            not repeat the URL, which may contain a password.
     """
     try:
         parsed = make_url(url)
@@ -84,7 +79,6 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
 
 
 def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
-    """Return an engine for a long-running command."""
     options, setup = _OPTIONS[name](bounds)
     options.update(_encoding(url))
     engine = create_engine(
@@ -114,8 +108,7 @@ def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
 def _encoding(url: URL) -> dict[str, Any]:
     """Return psycopg's option for the encoding of text, if the URL gives none.
 
-    Without it the server's encoding applies. Where that is SQL_ASCII, psycopg returns bytes for
-    text, which SQLAlchemy cannot read.
+    In a database with SQL_ASCII, psycopg returns bytes for text, which SQLAlchemy cannot read.
     """
     is_given = any("client_encoding" in f"{name} {value}" for name, value in url.query.items())
     return (
@@ -124,7 +117,6 @@ def _encoding(url: URL) -> dict[str, Any]:
 
 
 def _postgresql(bounds: Bounds) -> tuple[dict[str, Any], str]:
-    """Return libpq's options; see `_server_settings`."""
     options = {
         "connect_timeout": bounds.connect_s,
         "keepalives": 1,
@@ -179,11 +171,9 @@ _REFUSED = "unsupported startup parameter"  # PgBouncer's words
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed with an OperationalError when an answer takes too long.
+    """A connection that is closed with an OperationalError after `answer_s` without an answer.
 
-    Attributes:
-        answer_s: Longest wait for an answer, seconds. A wait may last 0.1 s longer, which is one
-            interval of psycopg's polling.
+    A wait may last 0.1 s longer, which is one interval of psycopg's polling.
     """
 
     answer_s: float = float("inf")
@@ -193,7 +183,6 @@ class BoundedConnection(psycopg.Connection[Any]):
         return super().wait(self._bounded(gen), *args, **named)
 
     def _bounded(self, gen: PQGen[_R]) -> PQGen[_R]:
-        """Yield what `gen` yields; raise an error when nothing has arrived in time."""
         deadline = monotonic() + self.answer_s
         try:
             wanted = next(gen)
@@ -216,11 +205,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedConnection]:
     """Return a listener for SQLAlchemy's event `do_connect` that makes such connections.
 
-    Args:
-        answer_s: `BoundedConnection.answer_s` of each connection.
-        settings: Server settings in libpq's form, such as `-c statement_timeout=20s`. Options in
-            the URL take precedence. If a pooler refuses the settings, the connection is made
-            without them, and a warning is logged once.
+    `settings` are the server's, in libpq's form (`-c statement_timeout=20s`); options in the URL
+    take precedence. If a pooler refuses them, the connection is made without them, with a warning.
     """
     told: list[None] = []
 

@@ -41,24 +41,15 @@ class NotDurableError(SqlError):
 
 
 class FenceUsageError(SqlError, RuntimeError):
-    """The fence is used in a way that breaks its guarantee; nothing was committed.
-
-    The text says what to change in the calling code.
-    """
+    """The fence is used in a way that breaks its guarantee; nothing was committed."""
 
 
 class InboxUsageError(SqlError, RuntimeError):
-    """The inbox is used in a way that breaks its guarantee; nothing was marked.
-
-    The text says what to change in the calling code.
-    """
+    """The inbox is used in a way that breaks its guarantee; nothing was marked."""
 
 
 class NoIdentityError(SqlError, ValueError):
-    """A message has no readable identity: the daemon did not write it, or a header is broken.
-
-    Give `key=`, or skip the message.
-    """
+    """A message has no readable identity: the daemon did not write it, or a header is broken."""
 
 
 class PurgeError(SqlError):
@@ -66,14 +57,10 @@ class PurgeError(SqlError):
 
 
 class FencedError(SqlError):
-    """The local transaction may not commit any more.
+    """The local transaction may not commit any more: a check came first, or it is too old.
 
-    A check came before `enter` and wrote the fence row as rolled back, or the transaction is too
-    old. Nothing was committed, and the message transaction is rolled back. Begin another
-    transaction. If this happens often, give `immunity_ms`.
-
-    Attributes:
-        transaction_id: The message transaction.
+    Nothing was committed, and the message transaction is rolled back. Begin another transaction. If
+    this happens often, give `immunity_ms`.
     """
 
     def __init__(self, message: str, *, transaction_id: str) -> None:
@@ -89,11 +76,9 @@ class TransactionEndedError(SqlError):
 
     Attributes:
         transaction_id: The message transaction.
-        outcome: The outcome in the fence row. COMMITTED: the statements before the end of the
-            database transaction are committed, and the messages are delivered. ROLLED_BACK: these
-            statements are rolled back, and the messages are not delivered. In both cases later
-            statements of the block are rolled back, unless one of them committed implicitly too.
-            None: not known yet; the check finds out.
+        outcome: Of the statements before the end. COMMITTED: the messages are delivered. Later
+            statements are rolled back, unless one of them committed implicitly too. None: not known
+            yet; the check finds out.
     """
 
     def __init__(self, *, transaction_id: str) -> None:

@@ -222,8 +222,7 @@ class Fence:
     def write(self, connection: Connection, tx: Transaction) -> str:
         """Seal `tx` and write its fence row; return the mark of the database transaction.
 
-        From here on the connection's guard refuses COMMIT, until `Guard.pass_with` is called with
-        the mark. Raises the errors of `enter`.
+        The guard refuses COMMIT until `Guard.pass_with` is called. Raises the errors of `enter`.
         """
         check_outermost(connection, self.database)
         guard = guard_of(connection, self.database)
@@ -319,11 +318,7 @@ class Fence:
         return session.connection(bind_arguments={"clause": self._table.table})
 
     def check_session(self, session: Session) -> None:
-        """Refuse a session whose commit() does not commit the database transaction.
-
-        Raises:
-            FenceUsageError: The caller must give another session.
-        """
+        """Refuse a session whose commit() does not commit the database transaction."""
         if isinstance(session.get_bind(clause=self._table.table), Connection):
             raise FenceUsageError(
                 "a session that is bound to a connection may be part of somebody else's"
@@ -415,15 +410,12 @@ def fenced_session(
 def _begin_held(
     fence: Fence, producer: TransactionProducer, immunity_ms: int | None
 ) -> Transaction:
-    """Begin a message transaction that only the block can commit."""
     tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
     tx.commit_held = _COMMIT_OF_MESSAGES
     return tx
 
 
 class _Block(Generic[Handle]):
-    """The state of one block."""
-
     def __init__(
         self, fence: Fence, tx: Transaction, handle: Handle, *, allows_empty: bool
     ) -> None:
@@ -438,7 +430,6 @@ class _Block(Generic[Handle]):
         self._failure: Exception | None = None
 
     def watch(self, connection: Connection) -> None:
-        """Record the connection of the block, and watch its statements."""
         if self._connection is None:
             self._connection = connection
             self._guard = guard_of(connection, self._fence.database)
@@ -463,9 +454,7 @@ class _Block(Generic[Handle]):
     def _commit_messages(self) -> None:
         """Commit the message transaction after the database's commit.
 
-        Raises:
-            OutcomeUnknownError: The commit failed, for whatever reason; a check commits. Any other
-                error would suggest that the database has not committed.
+        Any other error than OutcomeUnknownError would suggest that the database has not committed.
         """
         self._tx.commit_held = ""
         try:
@@ -502,11 +491,7 @@ class _Block(Generic[Handle]):
         guard.refuse(FenceUsageError(_COMMIT_INSIDE))
 
     def _is_begun(self) -> bool:
-        """Begin the database transaction if only messages were sent; return whether to commit it.
-
-        Raises:
-            SqlError, SQLAlchemyError: Neither transaction may commit.
-        """
+        """Begin the database transaction if only messages were sent; return whether to commit."""
         failure = self._failure or (self._guard.refused if self._guard is not None else None)
         if failure is not None:
             raise failure
@@ -537,12 +522,6 @@ class _Block(Generic[Handle]):
             self._armed().before_statement(connection)
 
     def _commit(self) -> None:
-        """Commit the database transaction.
-
-        Raises:
-            CommitUnknownError: The outcome of COMMIT is not known.
-            TransactionEndedError: The transaction with the fence row has already ended.
-        """
         guard = self._armed()
         if guard.is_over:
             raise TransactionEndedError(transaction_id=self._tx.id)
@@ -582,7 +561,6 @@ class _Block(Generic[Handle]):
             _LOG.warning("deciding %s failed, a check settles it: %s", self._tx.id, cause)
 
     def _outcome(self) -> Outcome | None:
-        """Return the final outcome of the local transaction; None where it is not known now."""
         if not self._has_begun and self._tx.state is not State.SEALED:
             return Outcome.ROLLED_BACK  # the block has ended before it wrote the row
         try:

@@ -30,12 +30,7 @@ class OperatorFence:
     """A fence as `halfbridge tx commit` and `rollback` use it; a FencePort of checker.admin.
 
     A transaction that was not begun with this fence is refused: a row in a wrong database would
-    contradict what the right one says.
-
-    Args:
-        engine: For the database of the local transactions.
-        name: Name of the fence's table.
-        schema: Schema of the table; None: the connection's default schema.
+    contradict what the right one says. Each refusal is an AdminError.
     """
 
     def __init__(
@@ -44,11 +39,7 @@ class OperatorFence:
         self._table = FenceTable(engine, name=name, schema=schema)
 
     def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
-        """Return how many messages the committed fence row names; write nothing.
-
-        Raises:
-            AdminError: There is no such row, the row says rolled_back, or the database cannot tell.
-        """
+        """Return how many messages the committed fence row names; write nothing."""
         ended = self._asked(undecided, context, find)
         if ended is None:
             raise AdminError(
@@ -62,11 +53,7 @@ class OperatorFence:
         return ended.message_count
 
     def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
-        """Return once a fence row says rolled_back: the local transaction cannot commit any more.
-
-        Raises:
-            AdminError: The row says committed, or the database cannot tell.
-        """
+        """Return once a fence row says rolled_back: the local transaction cannot commit."""
         ended = self._asked(undecided, context, settle)
         if ended is None or ended.outcome is Outcome.COMMITTED:
             raise AdminError(

@@ -41,13 +41,7 @@ _PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeResult:
-    """The result of a purge.
-
-    Attributes:
-        purged_before_ms: Rows of transactions born before this time were deleted, epoch
-            milliseconds.
-        rows: Number of deleted rows.
-    """
+    """How many rows, of transactions born before which time (epoch milliseconds), were deleted."""
 
     purged_before_ms: int
     rows: int
@@ -66,9 +60,9 @@ def purge(
     The watermark is committed first. From then on a missing row of a transaction born before the
     watermark proves nothing, and `check` gives no answer for such a transaction.
 
-    Local transactions continue during a purge. The purge does not wait for local transactions in
-    flight, except on SQLite, which has one writer. It waits for locks on the rows that it deletes,
-    ATTEMPTS_MAX times CHECK_WAIT_MS in each of its transactions.
+    Local transactions continue during a purge, which does not wait for those in flight, except on
+    SQLite, which has one writer. It waits for locks on the rows that it deletes, ATTEMPTS_MAX times
+    CHECK_WAIT_MS in each of its transactions.
 
     Args:
         fence: The table; the rows of all producer groups are purged.
@@ -102,11 +96,7 @@ def purge(
 
 
 def _patiently(fence: FenceTable, step: Callable[[], Result]) -> Result:
-    """Run one transaction of the purge, and repeat it when it meets a lock; return its result.
-
-    Raises:
-        PurgeError: The lock was held for ATTEMPTS_MAX tries.
-    """
+    """Run one transaction of the purge, and repeat it when it meets a lock; return its result."""
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             return step()
@@ -133,11 +123,7 @@ def _held_up(fence: FenceTable, error: DBAPIError) -> PurgeError:
 
 
 def _move_watermark(fence: FenceTable, keep_ms: int) -> int:
-    """Store the watermark, which never moves back; return the time up to which rows are deleted.
-
-    Raises:
-        PurgeError: The clock of the database or of this machine is wrong.
-    """
+    """Store the watermark, which never moves back; return the time up to which rows are deleted."""
     column = fence.table.c.purged_before_ms
     with fence.own_transaction() as connection:
         now_ms = int(connection.execute(select(NowMs())).scalar_one())
@@ -211,9 +197,8 @@ def _delete_rows(fence: FenceTable, group: str, ids: list[str], before_ms: int) 
 def needed_ms(transaction_age_ms_max: int, dead_letter_retention_ms: int) -> int:
     """Return how long a row may be needed, milliseconds.
 
-    After that time the transaction was discarded, and its dead letter was deleted. A dead letter
-    that was resumed on its last day was discarded again by then. The transaction is also too old
-    to enter without reading the watermark.
+    Until the transaction was discarded, and its dead letter deleted, also one that was resumed on
+    its last day. The transaction is also too old then to enter without reading the watermark.
     """
     last_asked_ms = dead_letter_retention_ms + transaction_age_ms_max
     return max(2 * transaction_age_ms_max, last_asked_ms, YOUNG_MS + CLOCK_MARGIN_MS)

@@ -88,16 +88,7 @@ class FenceReport:
 
 
 class FenceTable:
-    """A fence table in one database. Thread-safe.
-
-    Args:
-        engine: SQLAlchemy's, of SQLite, PostgreSQL or MariaDB.
-        name: Name of the table.
-        schema: Its schema; None: the connection's own.
-
-    Raises:
-        ConfigError: the engine is of another kind of database; give another one.
-    """
+    """A fence table in one database. Thread-safe."""
 
     def __init__(
         self, engine: Engine, *, name: str = DEFAULT_NAME, schema: str | None = None
@@ -112,11 +103,8 @@ class FenceTable:
         """Create the table and its own rows if they do not exist; return the table's UUID.
 
         May be called at each start, and by several processes at a time. If a migration tool creates
-        the table from `metadata`, this method adds the rows.
-
-        Raises:
-            TableError: The table exists, but is not InnoDB; an operator converts it.
-            SQLAlchemyError: The database refuses; an operator checks rights and settings.
+        the table from `metadata`, this method adds the rows. Raises TableError if the table is not
+        InnoDB.
         """
         try:
             self.metadata.create_all(self.engine)
@@ -141,14 +129,9 @@ class FenceTable:
         return self.table_id()
 
     def table_id(self, *, reread: bool = False) -> str:
-        """Return the table's UUID, which is read from the database once.
+        """Return the table's UUID; `reread`: again from the database.
 
-        Args:
-            reread: Read the UUID again: the table may have been replaced.
-
-        Raises:
-            TableError: The table does not exist, or `create` did not create it.
-            SQLAlchemyError: The database does not answer.
+        A TableError says that `create` must be called.
         """
         if reread or self._table_id is None:
             with self.own_transaction(writes=False) as connection:
@@ -165,11 +148,7 @@ class FenceTable:
         return self._table_id
 
     def read_info(self, connection: Connection) -> TableInfo:
-        """Return the table's own rows, as this transaction sees them.
-
-        Raises:
-            TableError: An own row is missing; `create` adds it.
-        """
+        """Return the own rows as this transaction sees them; TableError: one is missing."""
         columns = self.table.c
         query = select(columns.transaction_id, columns.table_id, columns.purged_before_ms)
         found = connection.execute(query.where(columns.producer_group == OWN_KEY)).all()
@@ -182,10 +161,8 @@ class FenceTable:
     def hold_watermark(self, connection: Connection) -> int | None:
         """Return the current watermark, and lock it until the open transaction ends.
 
-        Raises:
-            TableError: The row of the watermark is missing; `create` adds it.
-            SQLAlchemyError: For example, a purge has moved the watermark since the transaction's
-                snapshot.
+        The database refuses, say, if a purge has moved the watermark since the transaction's
+        snapshot.
         """
         query = select(self.table.c.purged_before_ms).where(self.is_watermark())
         row = connection.execute(query.with_for_update(read=True)).one_or_none()
@@ -245,7 +222,6 @@ class FenceTable:
         )
 
     def _missing(self, error: SQLAlchemyError) -> SQLAlchemyError | TableError:
-        """Return the error to raise after reading the own rows failed with `error`."""
         try:
             there = inspect(self.engine).has_table(self.table.name, schema=self.table.schema)
         except (SQLAlchemyError, NoSuchTableError):
@@ -268,12 +244,7 @@ _ANY_AGE_MS = 1 << 62  # older than every row
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a local transaction ended; final.
-
-    Attributes:
-        outcome: Committed or rolled back.
-        message_count: Number of messages if it was committed; else 0.
-    """
+    """How a local transaction ended; final. `message_count` is 0 if it was rolled back."""
 
     outcome: Outcome
     message_count: int
@@ -327,11 +298,7 @@ def write_committed(
 
 
 def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, Any]) -> bool:
-    """Write the row if the table is the fence's and the transaction is young; return whether.
-
-    Raises:
-        FencedError: A row exists.
-    """
+    """Write the row if the table is the fence's and the transaction is young; return whether."""
     try:
         written = connection.execute(_committed(fence.table), parameters, execution_options=COUNTED)
     except IntegrityError as error:
@@ -374,12 +341,7 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
 
 
 def find(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended | None:
-    """Return how a local transaction ended; None: no row. Writes nothing.
-
-    Raises:
-        NoAnswerError: The table was replaced.
-        SQLAlchemyError, SqlError: The database cannot tell now; ask again.
-    """
+    """Return how a local transaction ended; None: no row. Writes nothing. Raises as `settle`."""
     with fence.own_transaction(writes=False) as connection:
         columns = fence.table.c
         mine = and_(
@@ -393,7 +355,6 @@ def find(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ende
 
 @lru_cache(maxsize=64)  # building the statement takes as long as executing it
 def _committed(table: Table) -> Insert:
-    """Return the statement of `_write`."""
     own = table.alias("own")
     born_ms = bindparam("born_ms", type_=BigInteger())
     values = select(
@@ -452,16 +413,7 @@ class Fenced(Protocol):
 
 
 def check_context(view: Fenced, *, producer_group: str, table_id: Callable[..., str]) -> None:
-    """Refuse a transaction that was not begun with this fence: its missing row proves nothing.
-
-    Args:
-        view: The transaction that the check is about.
-        producer_group: The fence's group.
-        table_id: Returns the UUID of the fence's table; reread=True reads it from the database.
-
-    Raises:
-        NoAnswerError: The transaction was not begun with this fence; the text says why.
-    """
+    """Refuse a transaction that was not begun with this fence: its missing row proves nothing."""
     whose = f"{view.transaction_id} of {view.producer_group}"
     if view.producer_group != producer_group:
         raise NoAnswerError(f"{whose}: the fence is of group {producer_group}")

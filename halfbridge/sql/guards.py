@@ -1,9 +1,7 @@
 """Guards a connection until its database transaction ends: its fence row, and its inbox marks.
 
-When a connection commits, all checks run first, then what counts as sent is recorded. SQLAlchemy
-calls the listeners of "commit" in the order in which they were added. The inbox and the fence may
-be used in either order in one database transaction. The checks run statements, and a check may
-refuse the commit; so whoever records that COMMIT goes out must come last.
+The inbox's check of its marks runs statements, and may refuse the commit. So the fence, which
+records that COMMIT goes out, comes after it, whichever of the two was used first.
 """
 
 from __future__ import annotations
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 class Guard:
     """Is called before each statement and before COMMIT of one connection, and may refuse them.
-
-    Each connection has one guard, because its listeners live as long as the connection.
 
     Attributes:
         is_commit_sent: Whether COMMIT was handed to the driver. From then on the outcome of the
@@ -63,12 +59,8 @@ class Guard:
     def arm(self, transaction_id: str, transaction: object = None) -> None:
         """Begin to guard the open transaction. It cannot commit until `pass_with` is called.
 
-        Args:
-            transaction_id: The message transaction; empty: none.
-            transaction: SQLAlchemy's object of the open transaction.
-
-        Raises:
-            SqlError: The open transaction was refused before.
+        `transaction_id` is that of the message transaction (empty: none). Raises the error with
+        which the open transaction was refused before.
         """
         if self._refusal is not None and not self.is_over:
             raise self._refusal
@@ -82,11 +74,9 @@ class Guard:
         self._refusal = error
 
     def pass_with(self, mark: str | None, then: Callable[[], None] | None = None) -> None:
-        """Allow the open transaction to commit if it is still the marked transaction.
+        """Allow the open transaction to commit if it is still the marked one (None: in any case).
 
-        Args:
-            mark: The mark of the transaction; None: any transaction may commit.
-            then: Called when COMMIT is sent; not called if the transaction is rolled back.
+        `then` is called when COMMIT is sent; not if the transaction is rolled back.
         """
         if then is not None:
             self._then.append(then)
@@ -100,8 +90,8 @@ class Guard:
     def before_statement(self, connection: Connection, *_: object) -> None:
         """Call the function given to `watch`.
 
-        Not called for statements of that function itself, nor for statements with which an event
-        listener of the engine begins the transaction.
+        Not called for statements of that function itself, nor for those with which a listener of
+        the engine begins the transaction.
         """
         if self._before is None or self._is_busy or not connection.in_transaction():
             return
@@ -155,21 +145,16 @@ def guard_of(connection: Connection, database: Database) -> Guard:
 
 
 def commits_fence_row(connection: Connection) -> bool:
-    """Tell, to a listener of the engine's "commit", whether COMMIT commits a fence row.
+    """Return whether COMMIT commits a fence row, for a test's listener of the engine's "commit".
 
-    For tests that stop the code there: the guard, a listener of the connection, is called first.
+    The guard, a listener of the connection, is called first.
     """
     guard = _GUARDS.get(connection)
     return guard is not None and guard.commits_row
 
 
 def refuse_lost_sends(tx: Transaction) -> None:
-    """Refuse a transaction that lacks a message, because a send was refused.
-
-    Raises:
-        FenceUsageError: The calling code caught the error of the send; it must let the error end
-            the block.
-    """
+    """Refuse a transaction that lacks a message, because the code ignored a refused send."""
     if tx.refused is not None:
         raise FenceUsageError(
             "a send was refused, so the transaction lacks its message: let the error end the block,"
@@ -210,8 +195,8 @@ class MarkGuard:
     """Refuses COMMIT if the database has rolled marks back by itself. One for each connection.
 
     Some errors roll a whole transaction back: a deadlock on MariaDB, any error on PostgreSQL. If
-    the caller then ignores the error and commits, work and mark are lost. Without this guard the
-    caller would go on to commit the message's offset to Kafka.
+    the caller ignores the error and commits, work and mark are lost, and the caller would commit
+    the message's offset to Kafka.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -263,7 +248,7 @@ _MARK_GUARDS: WeakKeyDictionary[Connection, MarkGuard] = WeakKeyDictionary()
 
 
 def mark_guard_of(connection: Connection) -> MarkGuard:
-    """Return the guard of the connection; make it if necessary."""
+    """Return the guard of the connection's marks; make it if necessary."""
     guard = _MARK_GUARDS.get(connection)
     if guard is None:
         guard = _MARK_GUARDS[connection] = MarkGuard(connection)
@@ -271,7 +256,6 @@ def mark_guard_of(connection: Connection) -> MarkGuard:
 
 
 def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
-    """Return how many of the marks exist."""
     row = table.c
     columns = (row.group_id, row.transaction_id, row.message_index)
     found: set[Mark] = set()

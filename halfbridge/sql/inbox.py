@@ -57,14 +57,7 @@ PURGE_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of one consumer group; ages by the database's clock.
-
-    Attributes:
-        group_id: The group.
-        count: Number of marks.
-        oldest_ms: Age of the oldest mark, milliseconds.
-        newest_ms: Age of the newest mark, milliseconds.
-    """
+    """The marks of one consumer group; ages in milliseconds, by the database's clock."""
 
     group_id: str
     count: int
@@ -109,11 +102,7 @@ class Inbox:
         self._has_transactions = False  # not known yet
 
     def create(self) -> None:
-        """Create the table if it does not exist; several processes may do so at the same time.
-
-        Raises:
-            DBAPIError: The database refuses; an operator must act.
-        """
+        """Create the table if it does not exist; several processes may do so at the same time."""
         try:
             self.metadata.create_all(self._engine)
         except DBAPIError:
@@ -129,9 +118,8 @@ class Inbox:
         """Mark a message as taken; return False if this group has taken the message before.
 
         The mark is part of the database transaction of `connection`. True means that no committed
-        transaction of this group has taken the message; this is final once the transaction of
-        `connection` commits. If another open transaction has taken the message, the call waits for
-        its end: it returns False after a commit, and True after a rollback.
+        transaction of this group has taken the message; this is final once that transaction
+        commits. If another open transaction has taken the message, the call waits for its end.
 
         After an error, roll the database transaction back, and take the message again. COMMIT
         raises an error too (InboxUsageError or the driver's) if the database has rolled the mark
@@ -151,9 +139,8 @@ class Inbox:
             TableError: The storage engine of the table has no transactions.
             NotDurableError: The database may lose a commit after the offset of the message was
                 committed to Kafka.
-            DBAPIError: The database cannot tell. For example: a lock time-out; a deadlock; or the
-                isolation level is above READ COMMITTED, and another transaction took the message
-                since this one began.
+            DBAPIError: The database cannot tell: a lock time-out; a deadlock; or, above READ
+                COMMITTED, another transaction took the message since this one began.
         """
         transaction_id, index = identity_of(message) if key is None else (key, KEYED)
         if flaw := storage_flaw(transaction_id):
@@ -205,8 +192,8 @@ class Inbox:
             kafka: More properties of the Kafka client, such as security settings.
 
         Raises:
-            ConfigError: `older_than_ms` is less than the retention of the topics, or the retention
-                is not given or infinite.
+            ConfigError: `older_than_ms` is less than the retention, which is missing or infinite,
+                say.
             AdminError: No broker answers.
         """
         if (retention_ms is None) == (not topics):
@@ -279,11 +266,7 @@ class Inbox:
 
 
 def _connection(given: Any, table: Table) -> Connection:
-    """Return the given Connection, or the connection with which a Session writes the table.
-
-    Raises:
-        InboxUsageError: `given` is neither a Connection nor a Session.
-    """
+    """Return the given Connection, or the connection with which a Session writes the table."""
     found = given
     if isinstance(given, (Session, scoped_session)):
         found = given.connection(bind_arguments={"clause": table})
@@ -300,12 +283,7 @@ def _refused(field: str, value: object, allowed: str) -> ConfigError:
 
 
 def identity_of(message: Any) -> tuple[str, int]:
-    """Return transaction id and message index of a message.
-
-    Raises:
-        NoIdentityError: The message has no identity.
-        InboxUsageError: `message` is an error of the Kafka client.
-    """
+    """Return transaction id and message index of a message from the Kafka client."""
     if message.error() is not None:
         raise InboxUsageError(f"not a message, but an error of the client: {message.error()}")
     place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
@@ -339,9 +317,7 @@ _CHAR_BYTES_MAX = 4
 def inbox_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
     """Return the inbox's table: one row for each message that a group has taken.
 
-    Columns: group_id, transaction_id and message_index (primary key); created_at_ms (the database's
-    clock, epoch milliseconds). If the user gave a key, transaction_id is the key, and message_index
-    is KEYED.
+    If the user gave a key, transaction_id is the key, and message_index is KEYED.
     """
     return Table(
         name,
@@ -402,15 +378,7 @@ def real_retention_ms(
 
     Kafka deletes a whole segment when its newest record is old enough, and closes the active
     segment after `segment.ms`. So the result is retention.ms + segment.ms + the time for deletion.
-
-    Args:
-        topics: All real topics that a consumer group reads.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: More properties of the Kafka client (security, say).
-
-    Raises:
-        ConfigError: A topic does not exist, or keeps records for ever; the user must act.
-        AdminError: No broker answers.
+    A ConfigError names a topic that does not exist, or keeps records for ever.
     """
     # Imported here, because it imports the Kafka client, which `Inbox.once` does not need.
     from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415

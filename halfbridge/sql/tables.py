@@ -33,10 +33,7 @@ WATERMARK_ID = "watermark"
 
 
 class NowMs(FunctionElement[int]):
-    """The database's clock, epoch milliseconds, independent of the session's time zone.
-
-    The value is the time at which the statement began.
-    """
+    """The database's clock when the statement began, epoch milliseconds, in any time zone."""
 
     type = BigInteger()
     inherit_cache = True
@@ -82,11 +79,9 @@ def transactional() -> dict[str, Any]:
 def fence_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
     """Return the fence table: one row for each ended local transaction, and two own rows.
 
-    Columns: producer_group and transaction_id (primary key); outcome (an `Outcome`);
-    message_count (0 where rolled back); created_at_ms (the database's clock, epoch milliseconds).
-    Only in the own row OWN_KEY: table_id (a UUID). Only in the own row WATERMARK_ID:
-    purged_before_ms (rows of transactions born before it may be missing; NULL before the first
-    purge).
+    message_count is 0 where rolled back. Only in the own row OWN_KEY: table_id (a UUID). Only in
+    the own row WATERMARK_ID: purged_before_ms (rows of transactions born before it may be missing;
+    NULL before the first purge). Times are the database's clock, epoch milliseconds.
     """
     outcomes = ", ".join(f"'{each}'" for each in (*(o.value for o in Outcome), OWN_OUTCOME))
     return Table(

@@ -39,11 +39,7 @@ _DATABASES: dict[str, Database] = {
 
 
 def database_of(dialect_name: str) -> Database:
-    """Return the object for the database with SQLAlchemy's `dialect_name`.
-
-    Raises:
-        ConfigError: halfbridge does not support that database; give another URL.
-    """
+    """Return the database with SQLAlchemy's `dialect_name`; a ConfigError refuses others."""
     found = _DATABASES.get(dialect_name)
     if found is None:
         raise ConfigError(
@@ -56,12 +52,7 @@ def database_of(dialect_name: str) -> Database:
 
 
 def database_of_engine(engine: Engine) -> Database:
-    """Return the object for the database of an engine.
-
-    Raises:
-        ConfigError: It is no synchronous engine, or its database is not supported; the calling code
-            gives another one.
-    """
+    """Return the database of a synchronous engine; a ConfigError refuses others."""
     if not isinstance(engine, Engine):
         raise ConfigError(
             field="engine",

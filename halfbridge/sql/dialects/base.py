@@ -29,17 +29,10 @@ COUNTED = {"preserve_rowcount": True}
 
 @contextmanager
 def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
-    """Yield a connection with an isolation level; the pool restores the level after the block.
+    """Yield a connection with an isolation level (None: the engine's); the pool restores the level.
 
-    A connection that is lost after the block does not fail the block: the block has committed, or
-    its work is rolled back.
-
-    Args:
-        engine: SQLAlchemy engine.
-        isolation: The isolation level, or AUTOCOMMIT; None: the engine's.
-
-    Raises:
-        DBAPIError: The connection was lost while it was in the pool; the block has not begun.
+    A connection that is lost before the block raises DBAPIError. One that is lost after the block
+    does not fail it: the block has committed, or its work is rolled back.
     """
     connection = engine.connect()
     try:
@@ -51,10 +44,7 @@ def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
 
 
 def _set_isolation(connection: Connection, level: str) -> None:
-    """Set the isolation level of a connection without an open transaction.
-
-    SQLAlchemy does not wrap the driver's errors here.
-    """
+    """Set the level, and wrap the driver's errors, which SQLAlchemy does not wrap here."""
     errors = connection.dialect.loaded_dbapi.Error
     try:
         connection.execution_options(isolation_level=level)
@@ -71,7 +61,6 @@ def _set_isolation(connection: Connection, level: str) -> None:
 
 
 def _give_back(connection: Connection) -> None:
-    """Return a connection to its pool, which restores the isolation level."""
     try:
         connection.close()
     except connection.dialect.loaded_dbapi.Error as error:
@@ -82,9 +71,8 @@ def _give_back(connection: Connection) -> None:
 def mend_pool(engine: Engine) -> None:
     """Replace an engine's pool after an error that SQLAlchemy has not wrapped.
 
-    Where restoring the isolation level fails, SQLAlchemy neither wraps the driver's error nor frees
-    the connection's place in the pool. A pool of 15 places gives out no connection after 15 such
-    errors. The new pool has all places; connections in use are closed when they return.
+    SQLAlchemy frees no place in the pool after such an error, so 15 errors use up a pool of 15
+    places. Connections in use are closed when they return.
     """
     engine.dispose()
 
@@ -118,11 +106,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Return whether the open transaction is the marked transaction; may be called once.
-
-        Raises:
-            DBAPIError: The transaction cannot commit any more.
-        """
+        """Return, once, whether the open transaction is the marked one; DBAPIError: it failed."""
 
     @abstractmethod
     @contextmanager
@@ -152,8 +136,8 @@ class Database(ABC):
     ) -> bool:
         """Insert a row unless its key exists; return whether the row was inserted.
 
-        The insert waits for an open transaction that has inserted the key. At an isolation level
-        above READ COMMITTED a serialization failure is possible instead of False.
+        Waits for an open transaction that has inserted the key. Above READ COMMITTED a
+        serialization failure is possible instead of False.
         """
 
     def engine_of(self, connection: Connection, table: Table) -> str:
@@ -173,11 +157,9 @@ def own_transaction(
 ) -> Iterator[Connection]:
     """Yield a connection for one short transaction, which is rolled back unless committed.
 
-    The transaction has the isolation level `own_isolation`, also if the engine uses AUTOCOMMIT or
-    SERIALIZABLE. It waits at most CHECK_WAIT_MS for a lock, and its commit is durable.
-
-    Raises:
-        DBAPIError, FenceUsageError, NotDurableError: As `connected` and `check_commit`.
+    It has the isolation level `own_isolation`, also if the engine uses AUTOCOMMIT or SERIALIZABLE,
+    waits at most CHECK_WAIT_MS for a lock, and its commit is durable. Raises the errors of
+    `connected` and `check_commit`.
     """
     with (
         connected(engine, database.own_isolation) as connection,
@@ -202,10 +184,10 @@ def autocommit_error() -> FenceUsageError:
 
 
 def roll_back_below(connection: Connection) -> None:
-    """Roll back through the driver's own connection.
+    """Roll back through the driver's own connection, after an error in COMMIT.
 
-    After an error in COMMIT, SQLAlchemy regards the transaction as ended. Neither `rollback()` nor
-    the pool would end it, and the next user of the driver's connection would commit it.
+    SQLAlchemy regards the transaction as ended then. Neither `rollback()` nor the pool would end
+    it, and the next user of the driver's connection would commit it.
     """
     try:
         driver_of(connection).rollback()

@@ -129,7 +129,6 @@ class MariaDB(Database):
 
 
 def _number(error: Any) -> int | None:
-    """Return the number of a MariaDB error."""
     arguments = getattr(error, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 

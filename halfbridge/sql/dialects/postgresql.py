@@ -60,10 +60,10 @@ class PostgreSQL(Database):
         connection.execute(self._MAKE_DURABLE)
 
     def mark(self, connection: Connection) -> str:
-        """Mark the transaction by a transaction-local setting.
+        """Mark the transaction by a transaction-local setting, which ends with it.
 
-        The setting ends with the transaction, and with a rollback to a savepoint that was set
-        before the mark. A savepoint as the mark would cost another transaction id.
+        A rollback to an earlier savepoint removes the setting too. A savepoint as the mark would
+        cost another transaction id.
         """
         return str(connection.execute(self._SET_MARK).one()[0])
 

@@ -38,8 +38,8 @@ class SQLite(Database):
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF.
 
-        With isolation_level None the driver never sends BEGIN. Then, as SQLAlchemy's documentation
-        describes, an event listener of the engine sends BEGIN, and a transaction is open by now.
+        With isolation_level None the driver never sends BEGIN. Then a listener of the engine sends
+        it, as SQLAlchemy's documentation says, and a transaction is open by now.
         """
         driver = driver_of(connection)
         if driver.isolation_level is None and not driver.in_transaction:

@@ -30,14 +30,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class RowReport:
-    """A row as operators see it.
-
-    Attributes:
-        columns: Name -> value, without key, value and headers.
-        key: The key.
-        value: The value.
-        headers: The headers as stored; see `headers_of`.
-    """
+    """A row as operators see it: columns without bodies, and the bodies as stored."""
 
     columns: dict[str, Any]
     key: bytes | None
@@ -48,14 +41,7 @@ class RowReport:
 def list_rows(
     messages: LocalMessages, *, states: Collection[RowState], after_id: int, limit: int
 ) -> list[dict[str, Any]]:
-    """Return rows in these states by id, without their bodies.
-
-    Args:
-        messages: The table.
-        states: The states.
-        after_id: Only rows with a greater id.
-        limit: Most rows to return.
-    """
+    """Return rows in these states with a greater id than `after_id`, by id, without bodies."""
     columns = messages.tables.messages.c
     query = (
         select(*(columns[name] for name in _SHOWN))
@@ -89,14 +75,10 @@ def show_row(messages: LocalMessages, row_id: int) -> RowReport | None:
 
 
 def retry(messages: LocalMessages, row_ids: Collection[int] | None) -> int:
-    """Send rows again that were given up; return how many.
+    """Send rows again that were given up (None: all of them); return how many.
 
     The operator should remove the cause first. Each row is sent in its own message transaction, so
     that a row that fails again does not affect other rows.
-
-    Args:
-        messages: The table.
-        row_ids: Ids of the rows; None: all rows that were given up.
     """
     table = messages.tables.messages
     statement = (
@@ -124,18 +106,10 @@ def purge(
 ) -> int:
     """Delete rows that are done; return how many.
 
-    Rows in GLOBAL_COMMIT that are acknowledged, and rows in LOCAL_ROLLBACK, are deleted. Rows in
-    other states are kept, whatever their age.
-
-    Args:
-        messages: The table.
-        older_than_ms: Least time since the last change of a deleted row.
-        transaction_age_ms_max: The daemon's setting. A COMMIT in the op log takes effect, or its
-            transaction becomes a dead letter, before that age. A row that is deleted before its
-            dead letter comes would be lost.
-
-    Raises:
-        ValueError: `older_than_ms` is below `transaction_age_ms_max`.
+    Rows in GLOBAL_COMMIT that are acknowledged, and rows in LOCAL_ROLLBACK, are deleted if their
+    last change is `older_than_ms` ago. Rows in other states are kept, whatever their age. A
+    ValueError refuses less than the daemon's transaction_age_ms_max: until then a COMMIT takes
+    effect, or a dead letter comes, whose row would be lost.
     """
     if older_than_ms < transaction_age_ms_max:
         raise ValueError(

@@ -5,9 +5,9 @@ moment. In this view each row is to be relayed, or marked by a transaction whose
 been sent, or done. Rows are found by their state, never by a lowest id, because ids are not in the
 order of commits.
 
-Fenced leases on key buckets decide which relay sends the rows of which keys. Leases keep relays
-from doing the same work. They are not needed for sending each row once and in order
-(docs/adr/0013-the-relay-is-a-producer.md). Times are by the database's clock.
+Fenced leases on key buckets keep relays from doing the same work. They are not needed for sending
+each row once and in order (docs/adr/0013-the-relay-is-a-producer.md). Times are by the database's
+clock.
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ class Claims:
         return Snapshot(_by_id(found, cut), unacknowledged, has_keyless)
 
     def _compiled(self, connection: Connection, buckets: tuple[int, ...]) -> tuple[str, Any]:
-        """Return the compiled statement and its parameters."""
         known, text, parameters = self._statement
         if known == buckets:
             return text, parameters
@@ -132,8 +131,8 @@ class Claims:
     def lock_keyless(self, connection: Connection) -> list[LocalMessage]:
         """Lock and return rows without a key that no other relay has locked, by id.
 
-        The locks last until the open transaction ends. SQLite has no such locks: there, a relay
-        notices other relays by the number of rows that its mark changes.
+        SQLite has no such locks: there, a relay notices other relays by the number of rows that its
+        mark changes.
         """
         columns = self._table.c
         ids: list[int] = []
@@ -229,11 +228,7 @@ class Claims:
         return select(both.c.key_hash, first_id).group_by(both.c.key_hash).subquery("held_up")
 
     def _unacknowledged(self, buckets: Collection[int]) -> Select[Any]:
-        """Return a SELECT of marked transactions, in the columns of rows, for the union.
-
-        The column topic holds the transaction id, partition the half partition, created_at the half
-        offset, and retries the message count.
-        """
+        """Return a SELECT of marked transactions, in the columns of rows; see `read`."""
         columns = self._table.c
         found = {
             "id": func.min(columns.id),
@@ -282,8 +277,8 @@ _TRANSACTION, _KEYLESS = range(len(TO_RELAY), len(TO_RELAY) + 2)
 def _by_id(found: dict[int, list[LocalMessage]], cut: Collection[int]) -> list[LocalMessage]:
     """Return the rows of several states in the order of ids, up to the first possible gap.
 
-    The rows of a cut state end with its window. Rows of other states beyond that are left out,
-    because rows of the cut state may be missing before them.
+    Rows of a cut state may be missing after its window, so rows of other states beyond it are left
+    out.
     """
     last_id = min((max(row.id for row in found[what]) for what in cut), default=None)
     rows = [row for each in found.values() for row in each if last_id is None or row.id <= last_id]
@@ -359,17 +354,13 @@ def plan_leases(
 
 
 class Leases:
-    """The buckets of one relay. Not thread-safe: for the relay's own loop.
+    """The buckets of one relay, bucket -> epoch in `held`. Not thread-safe.
 
     Args:
         messages: The tables.
         engine: SQLAlchemy engine with READ COMMITTED; see `engine_of`.
         owner: Name of the relay, unique among running relays.
         lease_ms: How long a lease lasts without renewal.
-
-    Attributes:
-        held: Bucket -> the epoch at which the bucket was taken.
-        is_alone: Whether no other relay ran at the last renewal.
     """
 
     def __init__(
@@ -386,11 +377,7 @@ class Leases:
         self._is_first = True
 
     def renew(self) -> None:
-        """Renew leases, hand some over, or take free ones; updates `held`.
-
-        Raises:
-            SQLAlchemyError: nothing changed; leases expire unless a later call renews them.
-        """
+        """Renew leases, hand some over, or take free ones. After an error none is held."""
         try:
             with self._engine.begin() as connection:
                 held = self._renewed(connection)
@@ -401,11 +388,7 @@ class Leases:
         self.held, self._is_first = held, False
 
     def release(self) -> None:
-        """Release all buckets at once.
-
-        Raises:
-            SQLAlchemyError: not released; the leases expire.
-        """
+        """Release all buckets at once. After an error the leases expire."""
         self.held = {}
         buckets, relays = self._buckets.c, self._relays.c
         with self._engine.begin() as connection:
@@ -512,11 +495,7 @@ def end_read(connection: Connection, now_s: float) -> None:
 
     At ROLLBACK, and not at COMMIT, psycopg forgets the statements that are prepared on a
     connection. Parsing and planning a read takes PostgreSQL three times as long as running it. The
-    other drivers prepare nothing, so for them both ends are the same.
-
-    Args:
-        connection: The connection of `read`; the pool's connection remembers when its plan ends.
-        now_s: Monotonic time.
+    other drivers prepare nothing. The pool's connection remembers when its plan ends.
     """
     until = connection.info.setdefault(_PLAN_UNTIL, now_s + PLAN_S_MAX)
     if now_s < until:

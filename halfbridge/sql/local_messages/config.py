@@ -16,11 +16,7 @@ GO_ON = "go-on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayConfig:
-    """Settings of a relay. `setting` documents each attribute.
-
-    Raises:
-        ConfigError: names the setting, the value and what is allowed; the user corrects it.
-    """
+    """Settings of a relay, each documented by `setting`; a ConfigError names what is wrong."""
 
     refusal = ConfigError
 
@@ -93,7 +89,6 @@ class RelayConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every field, and the fields that depend on each other."""
         check(self)
         for least, most in (("poll_ms_min", "poll_ms_max"), ("retry_ms_min", "retry_ms_max")):
             if getattr(self, least) > getattr(self, most):

@@ -64,8 +64,8 @@ class Letter(NamedTuple):
 def letter_of(record: Any, producer_group: str) -> Letter | None:
     """Return the content of a record of the dead-letter topic, for a transaction of this group.
 
-    Returns None for a record of another group, for an unreadable record, and for a dead letter of a
-    single record. Stubs have the same headers as other dead letters.
+    None: the record is of another group, or unreadable, or the dead letter of a single record.
+    Stubs have the same headers as other dead letters.
     """
     try:
         headers = dict(headers_of(record) or ())
@@ -81,15 +81,7 @@ def letter_of(record: Any, producer_group: str) -> Letter | None:
 
 
 class DeadLetters:
-    """Handles dead letters. Only the first dead letter of a transaction has an effect.
-
-    Args:
-        messages: The table.
-        engine: SQLAlchemy engine with the relay's isolation level.
-        marks: Writes the events of rows.
-        metrics: Counts the dead letters.
-        config: Says when a row is sent again, and when it is given up.
-    """
+    """Handles dead letters. Only the first dead letter of a transaction has an effect."""
 
     def __init__(
         self,
@@ -110,8 +102,7 @@ class DeadLetters:
     def take(self, letter: Letter) -> int:
         """Take the rows of the dead letter's transaction out of GLOBAL_COMMIT; return how many.
 
-        Raises:
-            SQLAlchemyError: Nothing changed; call again with the same dead letter.
+        After an SQLAlchemyError nothing has changed; call again with the same dead letter.
         """
         if letter.transaction_id in self._taken:
             return 0
@@ -192,10 +183,6 @@ class LetterReader:
 
     Offsets are committed after the dead letters have had their effect, so a dead letter may be read
     twice. A group without offsets begins at the start of the topic.
-
-    Args:
-        config: The producer's settings: the brokers and the producer group.
-        ports: Makes the member.
     """
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
@@ -207,8 +194,7 @@ class LetterReader:
     def read(self, timeout_s: float) -> list[Letter]:
         """Return dead letters of the group, waiting up to `timeout_s` for the first record.
 
-        Raises:
-            BridgeError: the topic is missing, or there is no right to read it; an operator acts.
+        BridgeError: the topic is missing, or there is no right to read it; an operator acts.
         """
         try:
             first = self._member.poll(timeout_s)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class RowsLostError(SqlError):
     """Rows of a batch must not be relayed any more, or their lease now belongs to another relay.
 
-    The relay must roll back the database transaction and the message transaction. Then it looks
-    for rows again.
+    The relay must roll back both transactions. Then it looks for rows again.
     """
 
 
@@ -62,11 +61,7 @@ class DeadRow(NamedTuple):
 
 
 class Marks:
-    """Writes events of rows. Each call is part of the caller's database transaction.
-
-    Args:
-        messages: The tables.
-    """
+    """Writes events of rows. Each call is part of the caller's database transaction."""
 
     def __init__(self, messages: LocalMessages) -> None:
         self._table = messages.tables.messages
@@ -85,17 +80,14 @@ class Marks:
         owner: str,
         epochs: Mapping[int, int] | None,
     ) -> None:
-        """Mark rows as sent by a message transaction: the first mark.
+        """Mark rows as sent by a message transaction: the first mark. RowsLostError: roll back.
 
         Args:
-            connection: Connection of the database transaction with the fence row.
+            connection: Of the database transaction with the fence row.
             rows: The rows of all messages of `transaction`.
             transaction: Is stored in the rows, so that its COMMIT can be repeated.
             owner: Name of the relay.
             epochs: Bucket -> the epoch of its lease; None: the rows have no key, and are locked.
-
-        Raises:
-            RowsLostError: Not all rows could be marked; roll back.
         """
         values: dict[str, Any] = {f"new_{name}": v for name, v in transaction._asdict().items()}
         values["ids"] = [row.id for row in rows]
@@ -152,14 +144,8 @@ class Marks:
     ) -> Failed:
         """Send the rows of a dead transaction again, each alone, or give them up; return the ids.
 
-        Args:
-            connection: Connection of the database transaction that has locked the rows.
-            transaction_id: Id of the dead transaction.
-            rows: All rows of the transaction.
-            cause: Reason and detail of the dead letters.
-            config: Says how long rows wait, and after how many attempts or at which age rows are
-                given up.
-            ages: Whether rows are given up for their age.
+        The connection's transaction has locked all `rows` of the message transaction. `ages`:
+        whether rows are given up for their age.
         """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
         failed = Failed([], [])
@@ -222,7 +208,6 @@ class Marks:
         return statement.values(next_attempt_at=None, cause=None, **kept)
 
     def _acknowledging(self) -> Any:
-        """Return the second mark's UPDATE, which runs in every round."""
         ids = self._table.c.transaction_id
         is_mine = self._is_any_of_ids(ids, ids.type), self._table.c.decision_acknowledged == false()
         return (
@@ -230,7 +215,6 @@ class Marks:
         )
 
     def _is_any_of_ids(self, column: Any, kind: Any) -> ColumnElement[bool]:
-        """Return whether the column is among the parameter `ids`."""
         if self._has_arrays:  # one parameter, however many ids
             is_any: ColumnElement[bool] = column == any_(bindparam("ids", type_=ARRAY(kind)))
             return is_any

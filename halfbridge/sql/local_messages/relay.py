@@ -2,7 +2,6 @@
 
     read -> plan -> send half messages -> database: fence rows, marks -> COMMIT -> second mark
 
-`read` is one statement, and `plan` is pure. The steps of a round follow each other in this order.
 docs/adr/0013-the-relay-is-a-producer.md says why each row is delivered once and in order.
 """
 
@@ -119,12 +118,9 @@ class Relay:
     def round(self) -> bool:
         """Relay the waiting rows, at most one batch for each half partition.
 
-        A half partition whose brokers do not acknowledge delays no other one: its batch is left
-        in flight, or sent again after a pause, and `failing` shows the failure.
-
-        Returns:
-            Whether anything was relayed, or is under way: then the next round should follow at
-            once.
+        A half partition whose brokers do not acknowledge delays no other one: its batch is left in
+        flight, or sent again after a pause, and `failing` shows the failure. Returns whether
+        anything was relayed or is under way: then the next round should follow at once.
 
         Raises:
             SQLAlchemyError, SqlError: the database has failed; try again later. Nothing is lost.

@@ -4,12 +4,6 @@ TRANSITIONS[state][event] is the state after the event. A transition that is not
 and changes nothing. In the database an event is an UPDATE with the condition
 `states_before(event)`. If another process has changed the row's state meanwhile, the UPDATE changes
 no row, and its row count says so.
-
-Errors, divided by who must act:
-
-SqlError
-├─ RowStateError        a row is in another state: the local transaction must not commit
-└─ RowNotFoundError     the row does not exist (purged, or in another table); the caller is wrong
 """
 
 from __future__ import annotations
@@ -40,10 +34,8 @@ class LocalMessage:
     """A row that is to be relayed.
 
     Attributes:
-        id: Id of the row; ascends with insertion.
+        id: Ascends with insertion.
         topic: The real topic.
-        key: As written.
-        value: As written.
         headers: As stored; see `headers_of`.
         partition: Partition of the real topic; None: by key.
         key_hash: Hash of the key; None without a key.
@@ -68,10 +60,7 @@ class LocalMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of key, value and headers that count towards a message transaction's limit.
-
-        Headers count with their stored length, which is an upper bound.
-        """
+        """Bytes that count towards a transaction's limit; headers with their stored length."""
         if self.oversize_bytes:
             return self.oversize_bytes
         return len(self.key or b"") + len(self.value or b"") + len(self.headers or "")
@@ -79,9 +68,7 @@ class LocalMessage:
     def message(self) -> Message:
         """Return the message in the row.
 
-        Raises:
-            InvalidMessageError, ValueError: The row does not contain a valid message, or `key_hash`
-                is not the hash of the key; the row's writer must act.
+        InvalidMessageError or ValueError: the row is not valid, and its writer must act.
         """
         if self.oversize_bytes:
             raise ValueError(
@@ -124,11 +111,7 @@ def headers_text(headers: Sequence[Header]) -> str | None:
 
 
 def headers_of(text: str | None) -> tuple[Header, ...]:
-    """Return stored headers.
-
-    Raises:
-        ValueError: The headers are not in the form of `headers_text`; the row's writer must act.
-    """
+    """Return stored headers; ValueError: the row's writer has stored them in another form."""
     if not text:
         return ()
     try:
@@ -247,13 +230,7 @@ def state_after(event: RowEvent) -> RowState:
 
 
 class RowStateError(SqlError):
-    """An event is not possible in the row's state; the local transaction must not commit.
-
-    Attributes:
-        row_id: Id of the row.
-        state: State of the row.
-        event: The event that is not possible.
-    """
+    """An event is not possible in the row's state; the local transaction must not commit."""
 
     def __init__(self, row_id: int, state: RowState, event: RowEvent) -> None:
         super().__init__(
@@ -266,11 +243,7 @@ class RowStateError(SqlError):
 
 
 class RowNotFoundError(SqlError):
-    """The table has no local message with this id.
-
-    Attributes:
-        row_id: Id of the row.
-    """
+    """The table has no local message with this id: it was purged, or is in another table."""
 
     def __init__(self, row_id: int, table: str) -> None:
         super().__init__(f"{table} has no local message {row_id}")

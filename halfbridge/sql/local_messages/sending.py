@@ -5,8 +5,8 @@ partition is under way. After a row is passed over, later rows of its key are pa
 the rows of a key are always sent in order, without a gap.
 
 If the leader of a half partition is down or slow, its batch is left under way, and the other
-batches of the round continue. While a batch is under way in a half partition, and for some time
-after one has failed there, no other batch is begun there.
+batches of the round continue. Meanwhile, and for some time after a failure, no other batch is begun
+in that half partition.
 """
 
 from __future__ import annotations
@@ -43,13 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A message transaction whose half messages are durable.
-
-    Attributes:
-        tx: The message transaction; its message of index i is that of `rows[i]`.
-        rows: The rows, by id.
-        half_offset: The highest half offset.
-    """
+    """A message transaction whose half messages, one for each row in order, are durable."""
 
     tx: Transaction
     rows: tuple[LocalMessage, ...]
@@ -64,14 +58,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Sending:
-    """A batch whose half messages are under way.
-
-    Attributes:
-        tx: The message transaction.
-        rows: The rows that were sent, without those that the client refused.
-        futures: One for each row.
-        began: When sending began, by the monotonic clock.
-    """
+    """A batch whose half messages are under way, without rows that the client refused."""
 
     tx: Transaction
     rows: list[LocalMessage]
@@ -95,9 +82,7 @@ class Sending:
     def attempt(self) -> Attempt:
         """Return the batch as an attempt, whose half messages are durable.
 
-        Raises:
-            BridgeError: a half message is not acknowledged; no row is the cause. Nothing is
-                decided: the check rolls back the transaction.
+        BridgeError: one is not acknowledged, of which no row is the cause; the check rolls back.
         """
         offsets = [future.result(0).half_offset for future in self.futures]
         return Attempt(self.tx, tuple(self.rows), max(offsets))
@@ -112,18 +97,14 @@ def send_batches(
 ) -> tuple[list[Sending], list[Failure]]:
     """Send the half messages of all batches; waits only for room in the queue.
 
+    Returns the batches under way, and the rows that the client refused. A row after a refused row
+    of the same key is in neither: it is not sent, and waits. BridgeError: there is no room.
+
     Args:
         producer: A started producer.
         batches: The batches, one message transaction each.
         context: The fence's context.
         places: Half partitions for batches without keys, in turn; empty: the client chooses.
-
-    Returns:
-        The batches under way, and the rows that the client refused. A row after a refused row of
-        the same key is in neither: it is not sent, and waits.
-
-    Raises:
-        BridgeError: there is no room; no row is the cause.
     """
     failures: list[Failure] = []
     keys = cycle(placement_keys(producer.half_partitions)[place] for place in places)
@@ -182,9 +163,7 @@ def abandon(attempts: Iterable[Attempt]) -> None:
 class Batch:
     """Rows of one message transaction, with one real topic, by id.
 
-    Attributes:
-        messages: The rows, at least one.
-        half_partition: Half partition of the keys; None for rows without keys.
+    `half_partition` is that of the keys; None for rows without keys.
     """
 
     messages: tuple[LocalMessage, ...]
@@ -207,8 +186,7 @@ class _Draft:
     def takes(self, message: LocalMessage) -> bool:
         """Add the row if the batch has room for it; return whether it was added.
 
-        The first row is always added, whatever its size, because the client refuses rows that are
-        too large.
+        The first row is always added, because the client refuses rows that are too large.
         """
         if self.messages:
             first = self.messages[0]
@@ -229,7 +207,7 @@ def plan_batches(
     messages_max: int,
     bytes_max: int,
 ) -> list[Batch]:
-    """Return the batches of one round for rows with keys.
+    """Return the batches of one round for rows with keys, at most one for a half partition.
 
     Args:
         messages: Ascending by id; for each key all rows that may be sent, from its first one on.
@@ -237,9 +215,6 @@ def plan_batches(
         blocked: Half partitions for which nothing may be sent now.
         messages_max: Most messages of a batch.
         bytes_max: Most bytes of a batch; its first row may exceed it.
-
-    Returns:
-        At most one batch for a half partition.
     """
     drafts: dict[int, _Draft] = {}
     passed_over: set[int] = set()
@@ -291,15 +266,7 @@ BACK_OFF_S_MIN, BACK_OFF_S_MAX = 1.0, 30.0
 
 
 class Decision(NamedTuple):
-    """A COMMIT under way.
-
-    Attributes:
-        transaction_id: Id of the message transaction.
-        half_partition: Its half partition.
-        future: Future of the COMMIT.
-        rows: Number of rows to count once it is acknowledged; 0 for a repetition.
-        began: When the COMMIT was sent, by the monotonic clock.
-    """
+    """A COMMIT under way; `rows` are to count once it is acknowledged; 0 for a repetition."""
 
     transaction_id: str
     half_partition: int
@@ -320,11 +287,7 @@ class _BackOff(NamedTuple):
 class InFlight:
     """Half messages and COMMITs of one relay that brokers have not acknowledged. Not thread-safe.
 
-    Args:
-        producer: The relay's producer; its settings limit the waits.
-
-    Attributes:
-        failing: Half partition -> the last failure there, until a success there.
+    `failing` is half partition -> the last failure there, until a success there.
     """
 
     def __init__(self, producer: TransactionProducer) -> None:
@@ -357,9 +320,8 @@ class InFlight:
     def await_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
         """Wait for half messages; return the durable batches, of earlier rounds too.
 
-        Returns:
-            Groups of attempts to mark together: those of `begun`, then each late attempt alone. A
-            check may have rolled back a late attempt, and only that attempt is then undone.
+        They are in groups to mark together: those of `begun`, then each late attempt alone. A check
+        may have rolled back a late attempt, and only that attempt is then undone.
         """
         if not (begun or self._sendings):
             return []
@@ -371,9 +333,8 @@ class InFlight:
     def await_now(self, begun: Sequence[Sending], *, is_patient: bool) -> list[Attempt]:
         """Wait for half messages; return the durable batches, and give up the others.
 
-        Args:
-            begun: Batches of this round. The check rolls back batches that are given up.
-            is_patient: Whether to wait up to the limit, because no other one can continue.
+        The check rolls back batches that are given up. `is_patient`: whether to wait up to the
+        limit, because no other half partition can continue.
         """
         timeout_s = self._producer.config.send_timeout_ms / MS_PER_S
         _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
@@ -459,15 +420,7 @@ def _wait_all(begun: Iterable[Sending | Decision], seconds: float) -> None:
 
 
 class Commits:
-    """The COMMITs of one relay. Not thread-safe: for the relay's own loop.
-
-    Args:
-        producer: The relay's producer.
-        marks: Writes the second mark.
-        under_way: Waits for acknowledgements.
-        metrics: The relay's metrics.
-        on_step: Called after the wait for COMMITs, and after the second mark.
-    """
+    """The COMMITs of one relay, and their second marks. Not thread-safe."""
 
     def __init__(
         self,
@@ -543,12 +496,7 @@ class Commits:
             self._metrics.rows.inc(each.rows)
 
     def acknowledge(self, engine: Engine) -> None:
-        """Write the missing second marks.
-
-        Raises:
-            SQLAlchemyError: not written; they are written later, or the COMMITs are repeated, which
-                does no harm.
-        """
+        """Write the missing second marks. After an error they are written later."""
         done = self.acknowledged
         if done:
             with engine.begin() as connection:

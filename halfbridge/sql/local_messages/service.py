@@ -110,7 +110,6 @@ class RelayService(RelayRunner):
         return "reading the waiting rows" if step is None else step.value
 
     def _work(self) -> None:
-        """Run one round; if it found no work, wait for the next one."""
         self._wakeups.begin()
         has_worked = self._relay.round()
         if not has_worked:
@@ -125,7 +124,6 @@ class RelayService(RelayRunner):
             self._wakeups.wait()
 
     def _report_lost_rounds(self) -> None:
-        """Report several rounds in a row that have sent rows and could not mark them."""
         if self._relay.lost_rounds < LOST_ROUNDS_MAX:
             self.recovered("marks")
             return
@@ -135,7 +133,6 @@ class RelayService(RelayRunner):
         self.failed("marks", error)
 
     def _report_half_partitions(self) -> None:
-        """Report half partitions with failures, whose keys wait."""
         failing = self._relay.failing
         for number in sorted({*self._failing_partitions, *failing}):
             what, error = f"half partition {number}", failing.get(number)
@@ -203,10 +200,7 @@ _PROBE_S = 10.0
 class Wakeups:
     """Waits that grow while there is nothing to do. Only `wake` is thread-safe.
 
-    Args:
-        wait_ms_min: First wait.
-        wait_ms_max: Longest wait.
-        is_notified: Returns whether notifications come, so that short waits are not needed.
+    While notifications come (`is_notified`), each wait is the longest.
     """
 
     def __init__(
@@ -239,11 +233,6 @@ class Wakeups:
 
 class Listener:
     """Listens to the notifications of the table's writers, on its own connection (PostgreSQL).
-
-    Args:
-        messages: The table.
-        wake: Called for each notification.
-        stopping: Ends `run`.
 
     A driver without notifications, or a server that is down, is no failure: meanwhile the clock
     wakes the relay.

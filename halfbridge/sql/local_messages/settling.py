@@ -62,12 +62,9 @@ class PreparedMessage:
 class Settling:
     """Withdraws rows that were not confirmed, and asks a callback about prepared rows.
 
-    Args:
-        messages: The table.
-        config: Says at which age a row is withdrawn or asked about.
-        callback: Returns True (the work is done: relay the row), False (the work will never be
-            done), or None (not known yet: ask again later). The callback must not return False
-            while the work can still be done. An exception counts as None.
+    The callback returns True (the work is done: relay the row), False (the work will never be
+    done), or None (not known yet: ask again later). It must not return False while the work can
+    still be done. An exception counts as None.
     """
 
     def __init__(
@@ -84,8 +81,8 @@ class Settling:
     def withdraw(self) -> int:
         """Withdraw pre-sent rows that are too old; return how many.
 
-        A row is skipped while an open local transaction has confirmed it, because the confirmation
-        locks the row. A confirmation after the withdrawal fails.
+        A row that an open local transaction has confirmed is locked, and skipped. A confirmation
+        after the withdrawal fails.
         """
         columns = self._table.c
         query = (
@@ -117,8 +114,7 @@ class Settling:
         """Ask the callback about prepared rows that are old enough; return how many it settled.
 
         Several relays may ask about the same row; the first settlement is final. A row that cannot
-        be decoded for the callback stays prepared, gets the cause, and is tried again later, as if
-        the callback did not know.
+        be decoded stays prepared, gets the cause, and is tried again later.
         """
         if self._callback is None:
             return 0
@@ -180,7 +176,6 @@ class Settling:
         )
 
     def _postpone(self, row: Any, cause: str | None) -> None:
-        """Store when the callback is asked about a row again."""
         asked = row.retries + 1
         again_at = NowMs() + self._config.retry_wait_ms(asked)
         # Not an event: the row keeps its state.
@@ -215,11 +210,6 @@ class Settling:
 
 
 def _shown(row: Any) -> PreparedMessage:
-    """Return a row for the callback.
-
-    Raises:
-        ValueError: The headers are not in the form of `headers_text`; the row's writer must act.
-    """
     return PreparedMessage(
         id=row.id,
         topic=row.topic,
@@ -233,12 +223,7 @@ def _shown(row: Any) -> PreparedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The rows that are not done.
-
-    Attributes:
-        rows: State -> number of rows, for every state of a row that is not done.
-        oldest_age_ms: Age of the oldest row that is neither relayed nor given up; 0 without rows.
-    """
+    """The rows that are not done, by state; and the age of the oldest to be relayed, or 0."""
 
     rows: dict[str, int]
     oldest_age_ms: int

@@ -62,13 +62,7 @@ class Tables:
 
 
 def make_tables(*, name: str, relay_name: str, schema: str | None) -> Tables:
-    """Return the tables under these names.
-
-    Args:
-        name: Name of the local message table.
-        relay_name: Prefix of the names of the two other tables.
-        schema: Schema of all three tables; None: the connection's default schema.
-    """
+    """Return the tables; `relay_name` begins the names of the two that relays need."""
     metadata = MetaData()
     return Tables(
         metadata=metadata,
@@ -98,12 +92,10 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
     """Return the local message table. Times are the database's clock, epoch milliseconds.
 
     key_hash: Kafka's positive murmur2 of the key; NULL without a key. Rows with the same hash are
-    sent in order, and are in bucket `key_hash % BUCKETS`. has_key: computed from key_hash.
-    size_bytes: computed from key, value and headers, so that a relay knows the size before it reads
-    the row. partition: of the real topic; NULL: by key. headers: JSON, a list of [name, base64 or
-    null]; NULL: none. next_attempt_at: earliest time of the next attempt; NULL: now. send_alone:
-    the row is sent in its own message transaction. half_partition, half_offset and message_count:
-    of the message transaction, once the row is marked.
+    sent in order, and are in bucket `key_hash % BUCKETS`. size_bytes is computed, so that a relay
+    knows the size before it reads the row. partition: of the real topic; NULL: by key. headers:
+    JSON, a list of [name, base64 or null]; NULL: none. next_attempt_at: NULL: now. half_partition,
+    half_offset and message_count: of the message transaction, once the row is marked.
     """
     states = ", ".join(f"'{state.value}'" for state in RowState)
     number = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is auto-incremented

@@ -113,36 +113,22 @@ class LocalMessages:
                     self.database.insert_if_absent(connection, buckets, row)
 
     def add(self, connection: Connection | Session, message: Message) -> int:
-        """Write a message in the open local transaction. It is relayed after the commit.
+        """Write a message in the open local transaction, after whose commit it is relayed.
 
-        Returns:
-            The row's id.
-
-        Raises:
-            FenceUsageError: The connection is in AUTOCOMMIT; the caller gives another connection.
-            SQLAlchemyError: The database refuses; roll back.
+        Returns the row's id. FenceUsageError: the connection is in AUTOCOMMIT; give another one.
         """
         return self.add_all(connection, [message])[0]
 
     def add_all(self, connection: Connection | Session, messages: Sequence[Message]) -> list[int]:
-        """Write several messages, as `add`. Messages with the same key are relayed in this order.
-
-        Returns:
-            The rows' ids, in the order of `messages`.
-        """
+        """Write messages as `add`; return their rows' ids. Those of a key are relayed in order."""
         return self._insert(self._connection(connection), messages, RowState.LOCAL_COMMIT)
 
     def pre_send(self, message: Message) -> int:
-        """Write a message before its local transaction, in a separate database transaction.
+        """Write a message before its local transaction; return the row's id, for `confirm`.
 
-        Later rows with the same key wait for this row. The message is relayed after `confirm`. If
-        it is not confirmed within the relay's unknown_ms_max, the row is withdrawn.
-
-        Returns:
-            The row's id, for `confirm`.
-
-        Raises:
-            SQLAlchemyError: The database refuses; do not begin the local transaction.
+        The row is written in a separate database transaction; if that fails, do not begin the local
+        one. Later rows with the same key wait for this row. The message is relayed after `confirm`.
+        If it is not confirmed within the relay's unknown_ms_max, the row is withdrawn.
         """
         with self.engine.begin() as connection:
             return self._insert(connection, [message], RowState.UNKNOWN)[0]
@@ -168,25 +154,17 @@ class LocalMessages:
     def withdraw(self, row_id: int) -> None:
         """Withdraw a `pre_send` at once, because its local transaction will not commit.
 
-        Raises:
-            RowStateError: The row was confirmed; nothing changed.
-            RowNotFoundError: The row does not exist.
+        Raises RowStateError if the row was confirmed, and RowNotFoundError.
         """
         with self.engine.begin() as connection:
             self._move(connection, row_id, RowEvent.WITHDRAW)
 
     def prepare(self, message: Message) -> int:
-        """Write a message that `settle` or the relay's callback settles later.
+        """Write a message that `settle` or the relay's callback settles later; return the row's id.
 
         The row is written in a separate database transaction, before the work begins. Later rows
         with the same key wait for this row. The relay asks the callback when the row is older than
         its prepared_ms_min; `settle` takes effect at once.
-
-        Returns:
-            The row's id.
-
-        Raises:
-            SQLAlchemyError: The database refuses; do not begin the work.
         """
         with self.engine.begin() as connection:
             return self._insert(connection, [message], RowState.PREPARED)[0]
@@ -194,9 +172,7 @@ class LocalMessages:
     def settle(self, row_id: int, *, success: bool) -> None:
         """Settle a `prepare`: the message is relayed if `success`, and never otherwise.
 
-        Raises:
-            RowStateError: The row was settled before; nothing changed.
-            RowNotFoundError: The row does not exist.
+        Raises RowStateError if the row was settled before, and RowNotFoundError.
         """
         event = RowEvent.SETTLE_SUCCESS if success else RowEvent.SETTLE_ROLLBACK
         with self.engine.begin() as connection:
@@ -219,11 +195,7 @@ class LocalMessages:
         return [int(row[0]) for row in connection.execute(statement, rows)]
 
     def _move(self, connection: Connection, row_id: int, event: RowEvent) -> None:
-        """Apply `event` to one row, in the open transaction.
-
-        Raises:
-            RowStateError, RowNotFoundError: The row is in another state, or does not exist.
-        """
+        """Apply `event` to one row in the open transaction, or raise an error about the row."""
         table = self.tables.messages
         before = [state.value for state in states_before(event)]
         statement: Any = (
