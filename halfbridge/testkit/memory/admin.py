@@ -39,15 +39,9 @@ class MemoryAnswer(Generic[T]):
         self._callbacks: list[Callable[[Any], object]] = []
 
     def done(self) -> bool:
-        """Tell whether `result` has not to wait."""
         return self._is_done
 
     def result(self, timeout_s: float | None = None) -> T:
-        """Return the answer; wait for it.
-
-        Raises:
-            KafkaFailure: as the broker says; TIMED_OUT when it says nothing.
-        """
         wait_s = self._timeout_s + _CLIENT_GRACE_S if timeout_s is None else timeout_s
         if not self._scheduler.wait(self._process, self.done, wait_s):
             raise timed_out()
@@ -57,14 +51,12 @@ class MemoryAnswer(Generic[T]):
         return value
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Have `callback(self)` called once this is done."""
         if self._is_done:
             callback(self)
         else:
             self._callbacks.append(callback)
 
     def settle(self, ask: Callable[[], T]) -> None:
-        """Note what `ask` returns or raises."""
         try:
             self._value = ask()
         except KafkaFailure as failure:
@@ -80,26 +72,22 @@ class MemoryAdmin(Client):
     """Asks the brokers in memory."""
 
     def poll(self, wait_s: float) -> None:
-        """Serve what the client noted of its connections."""
         self._scheduler.check(self.process)
         if not self._serve_news() and wait_s > 0:
             self._wait(lambda: bool(self._news), wait_s)
             self._serve_news()
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
-        """Return every topic that this client may see."""
         return self._seen_topics(timeout_s)
 
     def partitions(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, tuple[SeenPartition, ...]]:
-        """Return where each partition is of those of `topics` that exist."""
         return self._persist(
             Kind.METADATA, None, lambda: self._broker.places(topics), self._deadline(timeout_s)
         )
 
     def broker_count(self, timeout_s: float) -> int:
-        """Return how many brokers metadata name."""
         return self._persist(
             Kind.METADATA, None, lambda: self._broker.brokers, self._deadline(timeout_s)
         )
@@ -107,8 +95,6 @@ class MemoryAdmin(Client):
     def ask_ends(
         self, places: Iterable[Place], edge: Edge, timeout_s: float
     ) -> dict[Place, MemoryAnswer[int]]:
-        """Ask where logs begin or end."""
-
         def end(place: Place) -> int:
             try:
                 return self._broker.end(place, edge)
@@ -123,8 +109,6 @@ class MemoryAdmin(Client):
     def ask_settings(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, MemoryAnswer[dict[str, str]]]:
-        """Ask for the settings of topics, at least one."""
-
         def settings(topic: str) -> dict[str, str]:
             return dict(self._broker.topic(topic).settings)
 
@@ -136,8 +120,6 @@ class MemoryAdmin(Client):
     def ask_rights(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, MemoryAnswer[bool | None]]:
-        """Ask whether this client may write to topics; None: the broker does not say."""
-
         def may_write(topic: str) -> bool | None:
             return self._broker.may_write(self.process.name, self._broker.topic(topic).name)
 
@@ -149,7 +131,6 @@ class MemoryAdmin(Client):
     def ask_operations(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, MemoryAnswer[frozenset[str] | None]]:
-        """Ask what this client may do to topics."""
         name = self.process.name
 
         def operations(topic: str) -> frozenset[str] | None:
@@ -164,8 +145,6 @@ class MemoryAdmin(Client):
     def ask_topic_ids(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, MemoryAnswer[str]]:
-        """Ask for the ids that topics got when they were created."""
-
         def topic_id(topic: str) -> str:
             return self._broker.topic(topic).topic_id
 
@@ -175,8 +154,6 @@ class MemoryAdmin(Client):
         }
 
     def ask_cluster(self, timeout_s: float) -> MemoryAnswer[SeenCluster]:
-        """Ask which brokers there are."""
-
         def cluster() -> SeenCluster:
             brokers = {number: f"memory-{number}:9092" for number in range(self._broker.brokers)}
             return SeenCluster(brokers, frozenset(("IdempotentWrite", "Describe")))
@@ -201,7 +178,6 @@ class MemoryAdmin(Client):
     def create_topics(
         self, topics: Sequence[NewTopic], timeout_s: float
     ) -> dict[str, MemoryAnswer[None]]:
-        """Have topics made; TOPIC_ALREADY_EXISTS where one is there."""
         create = self._broker.create_topic
         return {
             topic.name: self._ask(Kind.CREATE_TOPIC, topic.name, partial(create, topic), timeout_s)
@@ -211,7 +187,6 @@ class MemoryAdmin(Client):
     def delete_records(
         self, offsets: Mapping[Place, int], timeout_s: float
     ) -> dict[Place, MemoryAnswer[None]]:
-        """Have the records of each place below an offset deleted; its log then starts there."""
         delete = self._broker.delete_records
         return {
             place: self._ask(Kind.DELETE_RECORDS, place, partial(delete, place, offset), timeout_s)
@@ -219,7 +194,6 @@ class MemoryAdmin(Client):
         }
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> MemoryAnswer[None]:
-        """Have a topic grow to so many partitions in all."""
         return self._ask(
             Kind.ADD_PARTITIONS,
             topic,
@@ -230,7 +204,6 @@ class MemoryAdmin(Client):
     def alter_settings(
         self, topic: str, settings: Mapping[str, str], timeout_s: float
     ) -> MemoryAnswer[None]:
-        """Change some settings of a topic: all of them, or none."""
         return self._ask(
             Kind.ALTER_SETTINGS,
             topic,
@@ -239,7 +212,6 @@ class MemoryAdmin(Client):
         )
 
     def close(self) -> None:
-        """Let the brokers go."""
         self.is_closed = True
 
     def _ask(

@@ -34,14 +34,7 @@ _OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
 class Broker:
     """A cluster of brokers, as its clients see it.
 
-    Args:
-        scheduler: Has the time.
-        brokers: How many there are: no topic has more replicas.
-
     Attributes:
-        topics: By name.
-        groups: By name.
-        coordinator: Of transactional producers.
         rights: By process name; a process without any may do everything.
         version: Counts changes that a reader may wait for.
         away: Partitions that take neither records nor markers for now -> whether metadata tell it,
@@ -74,11 +67,6 @@ class Broker:
     # --- topics -----------------------------------------------------------------------------
 
     def create_topic(self, topic: NewTopic) -> None:
-        """Make a topic.
-
-        Raises:
-            KafkaFailure: it is there, or may not be made like this.
-        """
         check_name(topic.name)
         if topic.name in self.topics:
             raise KafkaFailure(Code.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
@@ -98,12 +86,10 @@ class Broker:
         self.changed()
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Add partitions to a topic, so many in all."""
         self.topic(name).grow(partitions)
         self.changed()
 
     def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a topic."""
         topic = self.topic(name)
         check_settings(settings)
         topic.alter(settings)
@@ -118,11 +104,7 @@ class Broker:
         self.changed()
 
     def topic(self, name: str) -> Topic:
-        """Return a topic.
-
-        Raises:
-            KafkaFailure: there is none.
-        """
+        """Return a topic; raises KafkaFailure where there is none."""
         topic = self.topics.get(name)
         if topic is None:
             check_name(name)
@@ -130,18 +112,13 @@ class Broker:
         return topic
 
     def partition(self, place: Place) -> Partition:
-        """Return a partition.
-
-        Raises:
-            KafkaFailure: there is none.
-        """
+        """Return a partition; raises KafkaFailure where there is none."""
         partitions = self.topic(place[0]).partitions
         if not 0 <= place[1] < len(partitions):
             raise KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART, _NO_SUCH_TOPIC)
         return partitions[place[1]]
 
     def seen_topics(self, process: str) -> dict[str, SeenTopic]:
-        """Return the topics that a process may see."""
         unseen = self.rights[process].unseen if process in self.rights else ()
         return {
             name: self._seen(topic)
@@ -150,23 +127,19 @@ class Broker:
         }
 
     def end(self, place: Place, edge: Edge) -> int:
-        """Return where a log begins or ends."""
         partition = self.partition(place)
         if edge is Edge.START:
             return partition.start
         return partition.end if edge is Edge.END else partition.lso
 
     def delete_records(self, place: Place, offset: int) -> None:
-        """Delete what stands below an offset."""
         self.partition(place).delete_before(offset)
         self.changed()
 
     def go_away(self, place: Place, *, is_told: bool) -> None:
         """Have a partition take no records and no markers, until `come_back`.
 
-        Args:
-            place: The partition.
-            is_told: Whether metadata name no leader; else nothing tells but the silence.
+        With `is_told`, metadata name no leader; else nothing tells but the silence.
         """
         self.partition(place)
         self.away[place] = is_told
@@ -181,12 +154,10 @@ class Broker:
     # --- rights -----------------------------------------------------------------------------
 
     def may_write(self, process: str, topic: str) -> bool:
-        """Tell whether a process may write to a topic."""
         rights = self.rights.get(process)
         return rights is None or topic not in rights.unwritten | rights.unseen
 
     def topic_operations(self, process: str, topic: str) -> frozenset[str]:
-        """Return what a process may do to a topic, as Kafka names it."""
         rights = self.rights.get(process)
         unread = rights is not None and topic in rights.unread | rights.unseen
         refused = {"Read"} if unread else set()
@@ -195,13 +166,11 @@ class Broker:
         return _OPERATIONS - refused
 
     def check_read(self, process: str, topic: str) -> None:
-        """Raises KafkaFailure where a process may not read a topic."""
         rights = self.rights.get(process)
         if rights is not None and topic in rights.unread | rights.unseen:
             raise _not_allowed()
 
     def check_write(self, process: str, topic: str) -> None:
-        """Raises KafkaFailure where a process may not write to a topic."""
         if not self.may_write(process, topic):
             raise _not_allowed()
 
@@ -215,18 +184,7 @@ class Broker:
         number: BatchNumber | None,
         transactional_id: str = "",
     ) -> int:
-        """Store a batch; return the offset of its first record.
-
-        Args:
-            process: Who sends it.
-            place: Where to.
-            rows: The records.
-            number: Of an idempotent producer's batch.
-            transactional_id: Of a transactional one.
-
-        Raises:
-            KafkaFailure: none of it is stored.
-        """
+        """Store a batch, all of it or none; return the offset of its first record."""
         topic, partition = self.topic(place[0]), self.partition(place)
         self.check_write(process, topic.name)
         if number is not None:
@@ -244,13 +202,11 @@ class Broker:
         return offset
 
     def add_partition(self, process: str, transactional_id: str, epoch: int, place: Place) -> None:
-        """Have a kafka_txn cover a partition."""
         self.partition(place)
         self.check_write(process, place[0])
         self.coordinator.add(transactional_id, epoch, place, "", self.scheduler.now_ns)
 
     def add_offsets(self, transactional_id: str, epoch: int, group: str) -> None:
-        """Have a kafka_txn cover a group's offsets."""
         self.coordinator.add(
             transactional_id, epoch, self.group(group), group, self.scheduler.now_ns
         )
@@ -258,7 +214,6 @@ class Broker:
     def send_offsets(
         self, transactional_id: str, epoch: int, member: Membership, offsets: Offsets
     ) -> None:
-        """Stage offsets in a kafka_txn."""
         for place in offsets:
             self.partition(place)
         check_metadata(offsets)
@@ -275,7 +230,6 @@ class Broker:
         return group
 
     def commit_offsets(self, member: Membership, offsets: Offsets) -> None:
-        """Commit offsets outside any kafka_txn."""
         for place in offsets:
             self.partition(place)
         check_metadata(offsets)
@@ -304,7 +258,6 @@ class Broker:
         return SeenTopic(count, replicas, frozenset(away), in_sync=(replicas,) * count)
 
     def places(self, names: Iterable[str]) -> dict[str, tuple[SeenPartition, ...]]:
-        """Return where each partition is of those topics that exist."""
         found = {}
         for name in names:
             if (topic := self.topics.get(name)) is not None:
@@ -341,13 +294,7 @@ def _not_allowed() -> KafkaFailure:
 
 @dataclass(slots=True)
 class Rights:
-    """What clients may not do, by topic.
-
-    Attributes:
-        unread: Topics that they may not read.
-        unwritten: Topics that they may not write to.
-        unseen: Topics that they may not even see.
-    """
+    """The topics that clients may not read, may not write to, and may not even see."""
 
     unread: set[str] = field(default_factory=set)
     unwritten: set[str] = field(default_factory=set)

@@ -28,16 +28,9 @@ _BACKOFF_MS = 100
 class Client:
     """A Kafka client of a process.
 
-    Args:
-        broker: All brokers.
-        network: The way to them.
-        process: Whose client it is.
-        properties: librdkafka's; those that do not matter here are not looked at.
-        on_lost: Called, when polled, after a connection was lost.
-
-    Attributes:
-        process: Whose client it is.
-        is_closed: It was closed, or its process was killed.
+    Of librdkafka's `properties`, those that do not matter here are not read. `on_lost` is called
+    when the client is polled after a connection was lost. A process that is killed closes its
+    clients.
     """
 
     def __init__(
@@ -79,18 +72,15 @@ class Client:
             self._news.append(lambda: callback(failure))
 
     def number(self, name: str, default: int, *aliases: str) -> int:
-        """Return a property that is a number."""
         for each in (name, *aliases):
             if each in self._properties:
                 return int(self._properties[each])
         return default
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a property."""
         return str(self._properties.get(name, default))
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a property that is true or false."""
         return str(self._properties.get(name, default)).lower() == "true"
 
     def _serve_news(self) -> int:
@@ -117,11 +107,7 @@ class Client:
         deadline_ns: int,
         again: frozenset[int] = frozenset(),
     ) -> T:
-        """Ask until there is an answer, and none of those that mean `again`.
-
-        Raises:
-            KafkaFailure: as the broker says, or TIMED_OUT.
-        """
+        """Ask until there is an answer, and none of those that mean `again`, or raise TIMED_OUT."""
         while True:
             try:
                 return self._network.request(self, kind, place, do, self._left_s(deadline_ns))
@@ -217,18 +203,12 @@ class Network:
         do: Callable[[], T],
         timeout_s: float,
     ) -> T:
-        """Have a request done and return its answer.
+        """Have a request done and return its answer: what `do` returns or raises.
 
-        Args:
-            client: Who asks.
-            kind: What for.
-            place: Of which partition, group, topic or transactional id; None: of none.
-            do: What the broker does.
-            timeout_s: How long the client waits for the answer.
+        `place` is the partition, group, topic or transactional id that is asked about.
 
         Raises:
             NoAnswerError: nothing came in time.
-            KafkaFailure: as the broker says.
         """
         del kind, place, timeout_s
         if self.gives_way:

@@ -29,11 +29,9 @@ class ProcessClock:
         self._scheduler, self._process = scheduler, process
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; never goes back."""
         return (self._scheduler.now_ns + self._process.skew_ns) / NS_PER_S
 
     def time_ms(self) -> int:
-        """Return milliseconds since 1970 as this process has them."""
         return BEGAN_MS + self._scheduler.now_ns // NS_PER_MS + self._process.skew_ms
 
 
@@ -45,40 +43,28 @@ class ProcessConcurrency:
         self._left: list[Call] = []
 
     def start(self, call: Callable[[], None], name: str) -> Task:
-        """Run `call` beside the caller."""
         return self._scheduler.start(self._process, call, name)
 
     def current(self) -> int:
-        """Return the identity of whoever calls."""
         current = self._scheduler.current
         return _OUTSIDE if current is None else current.ident
 
     def is_main(self) -> bool:
-        """Tell whether the caller is no task."""
         return self._scheduler.current is None
 
     def event(self) -> Event:
-        """Return a flag that is not set."""
         return Event(self._wait)
 
     def waker(self) -> Waker:
-        """Return a lock that nobody holds."""
         return Waker(self._wait)
 
     def line(self, items_max: int = 0) -> Line:
-        """Return an empty queue; 0: without a limit."""
         return Line(self._wait, items_max)
 
     def side_thread(self, name: str) -> SideThread:
-        """Return a new side thread."""
         return SideThread(self, name)
 
     def let_go(self, *clients: Any) -> None:
-        """Close clients; return when each is closed, has failed at it, or did not end in time.
-
-        Raises:
-            RuntimeError: too many did not end; the process must be started anew.
-        """
         closings = [self._closing(client) for client in clients]
         self._wait(lambda: all(closing.done() for closing in closings), CLOSE_S_MAX)
         late = [closing for closing in closings if not closing.done()]
@@ -89,11 +75,9 @@ class ProcessConcurrency:
             )
 
     def pause(self, seconds: float) -> None:
-        """Wait."""
         self._wait(None, seconds)
 
     def new_call(self) -> Call:
-        """Return a call that has not ended."""
         return Call(self._wait)
 
     def _closing(self, client: Any) -> Call:
@@ -123,16 +107,13 @@ class Event:
         self._sets = 0
 
     def set(self) -> None:
-        """Set the flag."""
         self._is_set = True
         self._sets += 1
 
     def clear(self) -> None:
-        """Clear the flag."""
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Tell whether it is set."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -151,7 +132,6 @@ class Waker:
         self._is_taken = False
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  (as threading and queue have it)
-        """Take the lock, waiting for it; tell whether it was taken."""
         if self._is_taken:
             if not blocking:
                 return False
@@ -161,7 +141,6 @@ class Waker:
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
         if not self._is_taken:
             raise RuntimeError("release unlocked lock")
         self._is_taken = False
@@ -184,33 +163,27 @@ class Line:
         self._items_max = items_max
 
     def put(self, item: Any) -> None:
-        """Add an item, waiting for room."""
         if self._items_max:
             self._wait(lambda: len(self._items) < self._items_max, None)
         self._items.append(item)
 
     def put_nowait(self, item: Any) -> None:
-        """Add an item; raises queue.Full."""
         if self._items_max and len(self._items) >= self._items_max:
             raise queue.Full
         self._items.append(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002  (as threading and queue have it)
-        """Take an item, waiting for it; raises queue.Empty."""
         if not self._items and (not block or not self._wait(lambda: bool(self._items), timeout)):
             raise queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
-        """Take an item; raises queue.Empty."""
         return self.get(block=False)
 
     def empty(self) -> bool:
-        """Tell whether nothing waits in it."""
         return not self._items
 
     def qsize(self) -> int:
-        """Return how many items wait in it."""
         return len(self._items)
 
 
@@ -225,31 +198,24 @@ class Call:
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Tell whether it has returned or raised."""
         return self._is_done
 
     def ended(self, error: BaseException | None) -> None:
-        """Note its end."""
         self._is_done, self._error = True, error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for its end and return what it raised; raises TimeoutError."""
         if not self._wait(lambda: self._is_done, timeout):
             raise TimeoutError
         return self._error
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait for its end; raises what it raised, or TimeoutError."""
         error = self.exception(timeout)
         if error is not None:
             raise error
 
 
 class SideThread:
-    """Runs calls one after the other, beside the caller.
-
-    There is a task only while there is a call to run.
-    """
+    """Runs calls one after the other, beside the caller; has a task only while it has a call."""
 
     def __init__(self, run: ProcessConcurrency, name: str) -> None:
         self._run, self._name = run, name
@@ -257,7 +223,6 @@ class SideThread:
         self._is_busy = False
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Call:
-        """Have `call(*arguments)` run."""
         future = self._run.new_call()
         self._calls.append((future, call, arguments))
         if not self._is_busy:

@@ -55,7 +55,6 @@ class Crash:
         self.process: Process | None = None
 
     def __enter__(self) -> Self:
-        """Return this."""
         return self
 
     def __exit__(
@@ -73,11 +72,7 @@ class Crash:
         return False
 
     def check_reached(self) -> None:
-        """Return where the death has come, or none was wanted.
-
-        Raises:
-            CrashNotReachedError: the code did not come to the step.
-        """
+        """Raises CrashNotReachedError where a death was wanted, and has not come."""
         if self.step is not None and self.process is None:
             raise CrashNotReachedError(
                 f"the code never came to {self.step.name} ({self.step.value}): without a fence,"
@@ -86,15 +81,7 @@ class Crash:
 
 
 class Crashes:
-    """What is to die next, and who comes to which step.
-
-    Args:
-        scheduler: Has the processes.
-        names: Of the installation's topics.
-
-    Attributes:
-        deaths: How many processes have died at a step so far.
-    """
+    """What is to die next, and who comes to which step; `deaths` counts those that died at one."""
 
     def __init__(self, scheduler: Scheduler, names: TopicNames) -> None:
         self.deaths = 0
@@ -122,23 +109,15 @@ class Crashes:
         return self._crash is not None and self._crash.process is not None
 
     def check_alive(self) -> None:
-        """Let dead code do nothing.
-
-        Raises:
-            ProcessDeadError: the test's own code goes on after its process died.
-        """
+        """Raises ProcessDeadError where the test's own code goes on after its process died."""
         if self.is_over and self._scheduler.current is None:
             raise ProcessDeadError("the process was killed: it works on no database any more")
 
     def reach(self, step: Step, process: Process | None = None) -> None:
-        """Say that a process comes to a step; it may die there.
-
-        Args:
-            step: Which.
-            process: Whose code it is; None: of the process that sent last.
+        """Say that a process (None: the one that sent last) comes to a step.
 
         Raises:
-            ProcessDeadError: it died.
+            ProcessDeadError: it died there.
         """
         crash, process = self._crash, process or self._last
         if crash is None or crash.step is not step or crash.process is not None:
@@ -181,7 +160,6 @@ class WatchedWriter(MemoryWriter):
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record over, unless the process dies before."""
         self._scheduler.check(self.process)
         steps = _STEPS.get(self._crashes.kind_of(topic, value))
         if steps is None:
@@ -228,7 +206,6 @@ class WatchedKafka(MemoryKafka):
         self._crashes = crashes
 
     def writer(self, properties: Mapping[str, Any]) -> WatchedWriter:
-        """Return a writer."""
         return WatchedWriter(self._crashes, *self._parts, properties)
 
 

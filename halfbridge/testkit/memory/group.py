@@ -24,10 +24,6 @@ Offsets = dict["Place", "tuple[int, str | None]"]
 class Group:
     """One group, with the range assignor.
 
-    Args:
-        partitions_of: Returns how many partitions a topic has; 0: there is no such topic.
-        changed: Called when members have something to hear.
-
     Attributes:
         generation: Counts rebalances that came to their end.
         is_rebalancing: Members are awaited.
@@ -90,14 +86,12 @@ class Group:
         return seat.member_id
 
     def rejoin(self, member_id: int) -> None:
-        """Have a member take part in the rebalance at hand."""
         seat = self.seats.get(member_id)
         if seat is not None and self.is_rebalancing:
             seat.has_joined = True
             self._complete_if_all_are_here()
 
     def leave(self, member_id: int, now_ns: int) -> None:
-        """Let a member go."""
         seat = self.seats.pop(member_id, None)
         if seat is None:
             return
@@ -192,10 +186,7 @@ class Group:
     def fetch(
         self, places: Iterable[Place], *, is_stable: bool
     ) -> Mapping[Place, tuple[int, str | None]] | None:
-        """Return (offset, metadata) by place, of those that have one.
-
-        None while a commit is pending and only stable ones are wanted: ask again.
-        """
+        """Return (offset, metadata) by place; None while a commit to them is pending: ask again."""
         places = list(places)
         if is_stable and any(self.pending.get(place) for place in places):
             return None
@@ -232,11 +223,7 @@ class Group:
 
 
 def check_metadata(offsets: Offsets) -> None:
-    """Refuse what is too large to stand beside an offset.
-
-    Raises:
-        KafkaFailure: it is.
-    """
+    """Refuse what is too large to be stored beside an offset; raises KafkaFailure."""
     if any(len((metadata or "").encode()) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
         raise KafkaFailure(
             _METADATA_TOO_LARGE,
@@ -251,11 +238,7 @@ NO_GENERATION = -1  # Kafka's own: not a member
 class Membership(NamedTuple):
     """Id and generation of a member, as transactional offset commits name them.
 
-    Attributes:
-        group: The group.
-        instance: `group.instance.id`; empty for a dynamic member.
-        member_id: What the coordinator called this incarnation; 0: it has not joined.
-        generation: The generation it took part in.
+    A dynamic member has an empty `instance`; a member that has not joined has the id 0.
     """
 
     group: str

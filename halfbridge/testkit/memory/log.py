@@ -32,14 +32,7 @@ class OutOfRangeError(Exception):
 
 
 class Row(NamedTuple):
-    """A record on its way to a partition.
-
-    Attributes:
-        key: Or None.
-        value: Or None: a tombstone.
-        headers: In order.
-        timestamp_ms: CreateTime.
-    """
+    """A record on its way to a partition, with its CreateTime; without a value: a tombstone."""
 
     key: bytes | None
     value: bytes | None
@@ -48,13 +41,7 @@ class Row(NamedTuple):
 
 
 class BatchNumber(NamedTuple):
-    """Who sends a batch, and where it stands among the producer's batches of the partition.
-
-    Attributes:
-        producer_id: Of the idempotent producer.
-        epoch: Of it.
-        first: Number of the batch's first record.
-    """
+    """Who sends a batch, and the number of its first record among those for the partition."""
 
     producer_id: int
     epoch: int
@@ -193,7 +180,6 @@ class Partition:
         raise KafkaFailure(_DUPLICATE_SEQUENCE, name="DUPLICATE_SEQUENCE_NUMBER")
 
     def note_batch(self, sequence: BatchNumber, count: int, offset: int) -> None:
-        """Remember a batch that was stored."""
         sender = self._senders.get(sequence.producer_id)
         if sender is None or sender.epoch < sequence.epoch:
             sender = self._senders[sequence.producer_id] = _Sender(sequence.epoch)
@@ -214,14 +200,7 @@ class Partition:
         is_stamped: bool = False,
         fate: Fate | None = None,
     ) -> int:
-        """Store records and return the offset of the first one.
-
-        Args:
-            rows: The records.
-            now_ms: True time.
-            is_stamped: The topic has LogAppendTime.
-            fate: Of the kafka_txn.
-        """
+        """Store records and return the offset of the first one; `now_ms` is true time."""
         slots = self.slots
         first = offset = len(slots)
         stamp = (LOG_APPEND_TIME, now_ms + self.skew_ms)
@@ -269,7 +248,6 @@ class Partition:
         return found, position
 
     def offset_at(self, at_ms: int, *, is_committed: bool) -> int | None:
-        """Return the offset of the first record that is not older than `at_ms`; None: no such."""
         end = self.lso if is_committed else len(self.slots)
         for offset in range(self.start, end):
             record = self.slots[offset]
@@ -312,16 +290,7 @@ _INVALID_CONFIG = 40
 
 
 class Topic:
-    """A topic.
-
-    Attributes:
-        name: Its name.
-        replicas: How many each partition has.
-        settings: All of them.
-        partitions: In order.
-        is_stamped: Brokers set the time of its records (LogAppendTime).
-        topic_id: Of no other topic, whenever it was created.
-    """
+    """A topic; no other one has its `topic_id`, whenever it was created."""
 
     __slots__ = (
         "bytes_max",
@@ -346,7 +315,6 @@ class Topic:
         self.alter({**DEFAULTS, **settings})
 
     def alter(self, settings: Mapping[str, str]) -> None:
-        """Change settings."""
         self.settings.update(settings)
         self.is_stamped = self.settings["message.timestamp.type"] == "LogAppendTime"
         self.bytes_max = int(self.settings["max.message.bytes"])
@@ -364,11 +332,7 @@ class Topic:
         self.partitions += [Partition(self.name, number) for number in range(known, partitions)]
 
     def check(self, rows: Sequence[Row], now_ms: int) -> None:
-        """Refuse a batch as a broker does.
-
-        Raises:
-            KafkaFailure: none of it is stored.
-        """
+        """Refuse a batch as a broker does: raises KafkaFailure, and none of it is stored."""
         if batch_bytes(rows) > self.bytes_max:
             raise KafkaFailure(Code.MSG_SIZE_TOO_LARGE, "Broker: Message size too large")
         settings = self.settings
@@ -406,21 +370,13 @@ def batch_bytes(rows: Sequence[Row]) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no topic may have.
-
-    Raises:
-        KafkaFailure: it is one.
-    """
+    """Refuse a name that no topic may have; raises KafkaFailure."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         raise KafkaFailure(Code.TOPIC_EXCEPTION, "Broker: Invalid topic")
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Refuse settings that no topic has.
-
-    Raises:
-        KafkaFailure: of a name that is not known, or a number that is none.
-    """
+    """Refuse an unknown setting, or a number that is none; raises KafkaFailure."""
     for name, value in settings.items():
         if name not in DEFAULTS:
             raise KafkaFailure(

@@ -39,43 +39,27 @@ class MemoryKafka:
         self._parts = broker, network, process
 
     def reader(self, properties: Mapping[str, Any]) -> MemoryReader:
-        """Return a reader that belongs to no group."""
         return MemoryReader(*self._parts, properties)
 
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> MemoryMember:
-        """Return a member of `group.id`."""
         return MemoryMember(*self._parts, properties, on_lost)
 
     def writer(self, properties: Mapping[str, Any]) -> MemoryWriter:
-        """Return a writer."""
         return MemoryWriter(*self._parts, properties)
 
     def transactional_writer(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> MemoryTransactionalWriter:
-        """Return a writer with the `transactional.id` of its properties."""
         return MemoryTransactionalWriter(*self._parts, properties, on_lost)
 
     def admin(self, properties: Mapping[str, Any]) -> MemoryAdmin:
-        """Return a client for questions."""
         return MemoryAdmin(*self._parts, properties)
 
 
 class Machine:
-    """Brokers, and processes that use them, in one thread. A context manager.
-
-    Args:
-        brokers: How many there are.
-        scheduler: Another one than usual.
-        network: Makes the network; a subclass of `Network` for trouble.
-
-    Attributes:
-        scheduler: Has the time, and steps tasks.
-        broker: All brokers.
-        network: Carries requests.
-    """
+    """Brokers, and processes that use them, in one thread. A context manager."""
 
     def __init__(
         self,
@@ -90,17 +74,9 @@ class Machine:
         self._transactions = 0
 
     def process(self, name: str, *, skew_s: float = 0.0, skew_ms: int = 0) -> Process:
-        """Return a new process.
-
-        Args:
-            name: For people, and for rights.
-            skew_s: What its monotonic clock shows at the beginning.
-            skew_ms: How far its other clock is ahead.
-        """
         return Process(name, skew_s=skew_s, skew_ms=skew_ms)
 
     def ports(self, process: Process) -> Ports:
-        """Return what a process is given of the outside."""
         return Ports(
             MemoryKafka(self.broker, self.network, process),
             ProcessClock(self.scheduler, process),
@@ -113,7 +89,6 @@ class Machine:
         self.scheduler.wait(process, None, seconds)
 
     def close(self) -> None:
-        """End all tasks."""
         self.scheduler.close()
 
     def _transaction_id(self) -> str:
@@ -123,11 +98,9 @@ class Machine:
         return f"{when | _UUID_V7 | self._transactions:032x}"
 
     def __enter__(self) -> Self:
-        """Return this."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all tasks."""
         self.close()
 
 
@@ -143,11 +116,7 @@ _SPUN_NS = NS_PER_MS  # as the scheduler's own
 
 
 class Passing:
-    """Lets time pass for everybody, from outside all tasks.
-
-    Args:
-        broker: Its scheduler has the time, and its version tells of writes.
-    """
+    """Lets time pass for everybody, from outside all tasks."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

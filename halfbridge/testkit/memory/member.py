@@ -60,16 +60,10 @@ class MemoryMember(MemoryReader):
         on_assigned: Callable[[Any, frozenset[Place]], None],
         on_revoked: Callable[[Any], None],
     ) -> None:
-        """Take part in the group.
-
-        What is assigned is read from the committed offsets on, unless `on_assigned` calls
-        `read_from`.
-        """
         self.join_and_read(topics)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
 
     def join_and_read(self, topics: Sequence[str]) -> None:
-        """Take part in the group, and read what it assigns from the committed offsets on."""
         self._check_open()
         self._topics, self._untold = tuple(topics), set(topics)
         self._on_assigned = self._on_revoked = None
@@ -77,7 +71,6 @@ class MemoryMember(MemoryReader):
         self._look_at_ns = self._scheduler.now_ns + self._refresh_ns
 
     def membership(self) -> Membership:
-        """Return id and generation of the member."""
         self._check_open()
         return Membership(self._group, self._instance, self._member_id, self._generation)
 
@@ -89,7 +82,6 @@ class MemoryMember(MemoryReader):
         self._is_leaving = bool(self._topics)
 
     def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
-        """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
         super().commit(offsets)
@@ -97,7 +89,6 @@ class MemoryMember(MemoryReader):
     def commit_as(
         self, offsets: Mapping[Place, tuple[int, str | None]], membership: object
     ) -> None:
-        """Commit offsets of the group as the member of a generation; waits for it."""
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
         self._check_open()

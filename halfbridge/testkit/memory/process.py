@@ -10,26 +10,16 @@ NS_PER_MS = 1_000_000
 
 
 class ProcessClient(Protocol):
-    """What dies with a process: one of its Kafka clients.
-
-    Attributes:
-        is_closed: The client was closed, or its process was killed.
-    """
+    """What dies with a process: one of its Kafka clients."""
 
     is_closed: bool
 
     @property
-    def process(self) -> Process:
-        """Whose client it is."""
-        ...
+    def process(self) -> Process: ...
 
-    def die(self) -> None:
-        """Go dead at once."""
-        ...
+    def die(self) -> None: ...
 
-    def connection_lost(self) -> None:
-        """Have the client tell of a lost connection when it is polled."""
-        ...
+    def connection_lost(self) -> None: ...
 
 
 class ProcessDeadError(BaseException):
@@ -39,16 +29,10 @@ class ProcessDeadError(BaseException):
 class Process:
     """What dies together: tasks, clients, and a clock of its own.
 
-    Args:
-        name: For people, and for rights.
-        skew_s: What its monotonic clock shows at the beginning of virtual time.
-        skew_ms: How far its other clock is ahead of true time.
-
     Attributes:
         name: For people, and for rights.
         skew_ns: What its monotonic clock shows at the beginning of virtual time.
         skew_ms: How far its other clock is ahead of true time; may be changed.
-        is_dead: It was killed.
         is_frozen: It stands still, heartbeats included, as in a pause of a virtual machine.
     """
 

@@ -27,12 +27,7 @@ _STOP_S_MAX = 10.0  # virtual, as long as the daemon promises
 
 
 class MemoryDaemon:
-    """`config.workers` workers, started together and killed together.
-
-    Args:
-        machine: Where they run.
-        config: Their settings.
-    """
+    """`config.workers` workers, started together and killed together."""
 
     def __init__(self, machine: Machine, config: CheckerConfig) -> None:
         self._machine = machine
@@ -123,11 +118,7 @@ _CLOSE_S = 10.0  # of the virtual clock, as the real client's close
 
 
 class MemoryProducer(TransactionProducer):
-    """The shipped producer, in a process of the stack.
-
-    Attributes:
-        process: What dies with it.
-    """
+    """The shipped producer, in a process of the stack, which dies with `process`."""
 
     def __init__(self, process: Process, **arguments: Any) -> None:
         super().__init__(**arguments)

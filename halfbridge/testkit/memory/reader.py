@@ -34,7 +34,6 @@ class GroupOffsets(Client):
         self._is_committed = self.text("isolation.level", "read_committed") == "read_committed"
 
     def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
-        """Return the group's committed offsets, stable ones with read_committed."""
         self._check_open()
         asked, deadline_ns = list(places), self._deadline(timeout_s)
         while True:
@@ -57,7 +56,6 @@ class GroupOffsets(Client):
             self._wait_for_change(left_s)
 
     def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
-        """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
         self._check_open()
         self._commit(self._who_commits(), offsets)
 
@@ -71,7 +69,6 @@ class GroupOffsets(Client):
         )
 
     def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
-        """Return log start and high watermark, asked now."""
         self._check_open()
 
         def ask() -> tuple[int, int]:
@@ -89,7 +86,6 @@ class GroupOffsets(Client):
     def offsets_at(
         self, times_ms: Mapping[Place, int], timeout_s: float
     ) -> dict[Place, int | None]:
-        """Return the first offset whose record is not older than a time; None: there is none."""
         self._check_open()
         deadline_ns = self._deadline(timeout_s)
 
@@ -103,7 +99,6 @@ class GroupOffsets(Client):
         }
 
     def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
-        """Return why a topic cannot be read (missing, no right); None: it can."""
         self._check_open()
 
         def ask() -> KafkaFailure | None:
@@ -149,7 +144,6 @@ class MemoryReader(GroupOffsets):
     # --- what is read -----------------------------------------------------------------------
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
-        """Read exactly these partitions from these offsets on; nothing when empty."""
         self._check_open()
         self._next = dict(offsets)
         self._positions.clear()
@@ -162,7 +156,6 @@ class MemoryReader(GroupOffsets):
         self._seen_version = -1
 
     def poll(self, wait_s: float) -> Any:
-        """Return the next record, or error in place of one; None when none came in time."""
         self._check_open()
         deadline_ns = self._deadline(wait_s)
         while True:
@@ -180,7 +173,6 @@ class MemoryReader(GroupOffsets):
                 return None
 
     def take(self, records_max: int) -> list[Record]:
-        """Return the records that are here already; never waits."""
         self._check_open()
         self._serve()
         if len(self._fetched) < records_max:
@@ -193,7 +185,6 @@ class MemoryReader(GroupOffsets):
         return taken
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Fetch no more of these; what was fetched of them is dropped."""
         self._check_open()
         paused = set(places)
         self._paused |= paused
@@ -207,7 +198,6 @@ class MemoryReader(GroupOffsets):
         )
 
     def skip_to(self, place: Place, offset: int) -> None:
-        """Read one of the partitions from an offset on; what was fetched of it is dropped."""
         self._check_open()
         self._fetched = deque(
             one for one in self._fetched if (one.topic(), one.partition()) != place
@@ -218,7 +208,6 @@ class MemoryReader(GroupOffsets):
         self._seen_version = -1
 
     def resume(self, places: Iterable[Place]) -> None:
-        """Fetch these again."""
         self._check_open()
         for place in places:
             self._paused.discard(place)
@@ -226,17 +215,14 @@ class MemoryReader(GroupOffsets):
         self._seen_version = -1
 
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the offset behind the last record handed over; negative before any."""
         self._check_open()
         return {place: self._positions.get(place, NO_COMMITTED_OFFSET) for place in places}
 
     def assignment(self) -> list[Place]:
-        """Return what is read at present."""
         self._check_open()
         return sorted(self._next)
 
     def close(self) -> None:
-        """Close."""
         self._next, self._fetched = {}, deque()
         self.is_closed = True
 

@@ -78,10 +78,7 @@ class Scheduler:
     # --- for whoever runs as a task, or waits outside ---------------------------------------
 
     def start(self, process: Process, call: Callable[[], object], name: str) -> Task:
-        """Have `call` run beside the caller.
-
-        What it raises is raised in whoever steps it.
-        """
+        """Have `call` run beside the caller; what it raises is raised in whoever steps it."""
         self.check(process)
         _open.add(self)
         task = Task(self, process, name, next(self._idents))
@@ -103,10 +100,7 @@ class Scheduler:
     ) -> bool:
         """Wait, on behalf of a process, until `ready()`; tell whether it is.
 
-        Args:
-            process: Whose call this is.
-            ready: None: nothing but time ends the wait. Called often, and by anybody.
-            timeout_s: None: no limit.
+        `ready` is called often, and by anybody; without it, nothing but time ends the wait.
 
         Raises:
             ProcessDeadError: the process was killed.
@@ -290,14 +284,7 @@ def ns_of(seconds: float) -> int:
 
 
 class Task:
-    """A call that runs beside others; as `ports.Running`.
-
-    Attributes:
-        process: Whose it is.
-        name: For people.
-        ident: No two tasks of a scheduler have the same; 1 is the code outside all tasks.
-        is_ended: It has returned or raised.
-    """
+    """A call that runs beside others, as `ports.Running`; `ident` is of no other task."""
 
     __slots__ = ("_scheduler", "deadline_ns", "greenlet", "hub", "ident", "is_ended", "name",
                  "process", "ready", "throws")  # fmt: skip
@@ -315,11 +302,9 @@ class Task:
         self.throws = 0
 
     def is_alive(self) -> bool:
-        """Tell whether it has not ended."""
         return not self.is_ended
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
         scheduler = self._scheduler
         current = scheduler.current
         process = self.process if current is None else current.process

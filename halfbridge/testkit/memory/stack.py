@@ -276,11 +276,9 @@ class MemoryStack:
         return producer
 
     def __enter__(self) -> Self:
-        """Start this."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Stop this."""
         self.stop()
 
 
@@ -369,13 +367,7 @@ class DeadMessage:
 
 
 class Installation:
-    """Topics of one installation on brokers in memory.
-
-    Args:
-        broker: The brokers.
-        names: Of the topics.
-        partitions: Of half and op topic.
-    """
+    """Topics of one installation on brokers in memory."""
 
     def __init__(self, broker: Broker, names: TopicNames, *, partitions: int) -> None:
         self._broker = broker
@@ -394,7 +386,6 @@ class Installation:
         )
 
     def create_topic(self, name: str, *, partitions: int) -> None:
-        """Make a real topic."""
         self._broker.create_topic(NewTopic(name, partitions, 1, {}))
 
     def read(self, topic: str) -> list[ReadRecord]:

@@ -60,7 +60,6 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._needs_new_epoch = False
 
     def init(self, timeout_s: float) -> None:
-        """Take the transactional id over (a new epoch); what its predecessor left is aborted."""
         if not self._id:
             raise KafkaFailure(
                 -145,
@@ -72,14 +71,12 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._state = _State.READY
 
     def begin(self) -> None:
-        """Begin a kafka_txn."""
         self._require(_State.READY)
         self._state = _State.IN_TXN
         self._failed = 0
         self._added.clear()
 
     def produce(self, *arguments: Any, **keywords: Any) -> None:
-        """Hand a record over."""
         self._scheduler.check(self.process)
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Unable to produce message: Local: Fatal error")
@@ -88,11 +85,6 @@ class MemoryTransactionalWriter(MemoryWriter):
         super().produce(*arguments, **keywords)
 
     def poll(self, wait_s: float) -> int:
-        """Serve acknowledgements, waiting for the first of them; return how many came.
-
-        Raises:
-            KafkaFailure: the writer has met a fatal error; told once.
-        """
         served = super().poll(wait_s)
         if self._is_fatal_untold and self._fatal is not None:
             self._is_fatal_untold = False
@@ -102,7 +94,6 @@ class MemoryTransactionalWriter(MemoryWriter):
     def send_offsets(
         self, offsets: Sequence[tuple[str, int, int, str]], member: object, timeout_s: float
     ) -> None:
-        """Have (topic, partition, offset, metadata) committed with the kafka_txn."""
         self._require(_State.IN_TXN)
         who: Membership = member  # type: ignore[assignment]  # our own, opaque to users
         deadline_ns = self._deadline(timeout_s)
@@ -126,7 +117,6 @@ class MemoryTransactionalWriter(MemoryWriter):
         )
 
     def commit(self, timeout_s: float) -> None:
-        """Commit; a retriable failure leaves the outcome unknown, and only `commit` may follow."""
         deadline_ns = self._deadline(timeout_s)
         if self._state is not _State.COMMITTING:
             self._require(_State.IN_TXN)
@@ -146,7 +136,6 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._end(deadline_ns, is_commit=True)
 
     def abort(self, timeout_s: float) -> None:
-        """Abort."""
         deadline_ns = self._deadline(timeout_s)
         if self._fatal is not None:
             raise self._fatal

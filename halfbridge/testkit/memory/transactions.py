@@ -62,14 +62,7 @@ class Identity:
 
 
 class Marker(NamedTuple):
-    """A marker under way.
-
-    Attributes:
-        identity: Whose.
-        place: Its partition; a group's name where offsets are committed.
-        txn: What it ends.
-        is_aborted: How.
-    """
+    """A marker under way to a partition, or to a group where offsets are committed."""
 
     identity: Identity
     place: Place | str
@@ -79,11 +72,6 @@ class Marker(NamedTuple):
 
 class Coordinator:
     """Epochs and kafka_txns of all transactional ids.
-
-    Args:
-        partition_of: Returns a partition that exists.
-        changed: Called when something became visible.
-        away: Partitions that take no markers.
 
     Attributes:
         marks_at_once: Markers arrive before the end of a kafka_txn is acknowledged.
@@ -105,7 +93,6 @@ class Coordinator:
         self._producer_ids = 0
 
     def new_producer_id(self) -> int:
-        """Return an id that no producer has."""
         self._producer_ids += 1
         return self._producer_ids
 
@@ -130,12 +117,7 @@ class Coordinator:
     def add(
         self, transactional_id: str, epoch: int, part: Place | Group, name: str, now_ns: int
     ) -> None:
-        """Have a kafka_txn open that covers a partition, or the offsets of a group.
-
-        Raises:
-            KafkaFailure: PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while the markers of the last
-                kafka_txn are under way.
-        """
+        """Have a kafka_txn open that covers a partition, or the offsets of a group."""
         identity = self._identity(transactional_id, epoch)
         if identity.txn is None:
             if identity.marking:
@@ -167,11 +149,7 @@ class Coordinator:
         return fate
 
     def stage(self, transactional_id: str, epoch: int, group: str, offsets: Offsets) -> None:
-        """Stage offsets; they are pending until the kafka_txn ends.
-
-        Raises:
-            KafkaFailure: fenced, or no open kafka_txn covers the group.
-        """
+        """Stage offsets; they are pending until the kafka_txn ends."""
         txn = self._identity(transactional_id, epoch).txn
         if txn is None or group not in txn.groups:
             raise invalid_state()
@@ -211,7 +189,6 @@ class Coordinator:
             self.mark(writable[0])
 
     def mark(self, which: int) -> None:
-        """Have one marker arrive."""
         identity, place, txn, is_aborted = self.markers.pop(which)
         identity.marking -= 1
         if isinstance(place, tuple):

@@ -63,11 +63,7 @@ class SendQueue(Client):
     # --- what a transactional writer does otherwise -----------------------------------------
 
     def _prepare(self, place: Place, deadline_ns: int) -> None:
-        """Do what comes before a batch.
-
-        Raises:
-            KafkaFailure: the batch fails with it.
-        """
+        """Do what comes before a batch; the batch fails with the KafkaFailure that this raises."""
         del place, deadline_ns
         if self._is_idempotent and not self._producer_id:
             self._producer_id = self._broker.coordinator.new_producer_id()
@@ -127,11 +123,7 @@ class SendQueue(Client):
         return 0 if seen is None else len(seen.partitions)
 
     def _placed(self, count: int, partition: int, key: bytes | None) -> int:
-        """Return a record's partition.
-
-        Raises:
-            KafkaFailure: there is no such topic or partition, as far as the client knows.
-        """
+        """Return a record's partition; raises KafkaFailure where the client knows none."""
         if not count:
             raise KafkaFailure(
                 Code.UNKNOWN_TOPIC, "Unable to produce message: Local: Unknown topic"
@@ -332,7 +324,6 @@ class MemoryWriter(SendQueue):
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record over."""
         self._check_open()
         if self._has_gap:
             raise KafkaFailure(Code.FATAL, "Unable to produce message: Local: Fatal error")
@@ -354,7 +345,6 @@ class MemoryWriter(SendQueue):
         self._enqueue((topic, -1 if count is None else partition), sent)
 
     def poll(self, wait_s: float) -> int:
-        """Serve acknowledgements, waiting for the first of them; return how many came."""
         self._check_open()
         served = self._serve()
         if not served:
@@ -363,7 +353,6 @@ class MemoryWriter(SendQueue):
         return served
 
     def flush(self, timeout_s: float) -> int:
-        """Serve acknowledgements until none is awaited; return how many still are."""
         deadline_ns = self._deadline(timeout_s)
         self.poll(0)
         while self._count and (left_s := self._left_s(deadline_ns)):
@@ -371,24 +360,20 @@ class MemoryWriter(SendQueue):
         return self._count
 
     def purge(self) -> None:
-        """Give up what is not acknowledged."""
         self._check_open()
         self._purge_waiting()
         self._purge_in_flight()
 
     def close(self) -> None:
-        """Give up what is not acknowledged."""
         with suppress(KafkaFailure, RuntimeError):  # a broken client raises its error again
             self.purge()
             self.poll(0)
         self._was_closed = True
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
-        """Return every topic that this client may see."""
         return self._seen_topics(timeout_s)
 
     def __len__(self) -> int:
-        """Return how many records are not acknowledged, or their callbacks not served."""
         return self._count
 
     def __bool__(self) -> bool:
