@@ -20,13 +20,9 @@ class Book:
     """All known transactions of a pair, and the draft of the next plan.
 
     Attributes:
-        entries: Every transaction until it is forgotten.
         held: The transactions whose messages are still held: undecided or deferred.
-        decided: The decided transactions.
-        deferred: Those of them whose delivery waits.
-        schedule: When each undecided transaction is checked.
-        unaged: Undecided transactions that are not scheduled yet: their append time is not known.
-        draft: The next plan.
+        deferred: Decided transactions whose delivery waits.
+        unaged: Undecided transactions that are not scheduled, because their append time is unknown.
     """
 
     def __init__(self, settings: LedgerSettings) -> None:
@@ -68,13 +64,10 @@ class Book:
             self._schedule_first(entry, immunity_ms)
 
     def schedule_unaged(self, now_ms: int) -> None:
-        """Schedule the transactions whose append time is not known as if they were appended now.
+        """Schedule transactions of unknown append time as if appended at `now_ms`; 0: do nothing.
 
-        An earlier time would be wrong: a check that comes before the local transaction ends may be
-        answered wrongly.
-
-        Args:
-            now_ms: Partition time; 0: not known yet, and nothing is scheduled.
+        An earlier time could bring a check before the local transaction ends, and so a wrong
+        answer.
         """
         if now_ms or len(self.unaged) > 2 * self.held.halves + STALE_MAX:
             self.unaged = [each for each in self.unaged if each.decided is State.UNDECIDED]
@@ -104,15 +97,10 @@ class Book:
         self.deferred.add(entry, read)
 
     def remember(self, entry: Entry | None, read: OpRead, now_ms: int) -> None:
-        """Remember a deciding op whose transaction is unknown or already decided.
+        """Remember a deciding op whose transaction (`entry`) is unknown or already decided.
 
-        A rebuild that begins at this op does not know the earlier decision. It cannot tell this op
-        from a first decision whose half message came late, so the ledger keeps the op as well.
-
-        Args:
-            entry: The decided transaction; None when it is unknown.
-            read: The op. Nothing happens if it does not decide.
-            now_ms: Partition time.
+        A rebuild that begins at this op cannot tell it from a first decision whose half message
+        came late, so the ledger keeps the op as well. An op that does not decide is ignored.
         """
         op = read.op
         state = decision_of(op)
@@ -128,9 +116,9 @@ class Book:
     def put_back(self, entry: Entry, rule: PutBackRule, now_ms: int) -> bool:
         """Put back all messages of an undecided transaction; return False where that cannot be.
 
-        A transaction cannot be put back if it is too large, or if the half topic does not accept a
-        copy of one of its messages. A DISCARD is written for such an undecided transaction. Until
-        the DISCARD is read back, H does not pass the transaction's messages.
+        That is: the transaction is too large, or the half topic does not accept a copy of a
+        message. A DISCARD is written for it, and H does not pass its messages until the DISCARD is
+        read back.
         """
         if not self._can_be_put_back(entry):
             if not entry.discarding and entry.deferred is None:
@@ -155,13 +143,8 @@ class Book:
     ) -> None:
         """Put back the oldest undecided transactions while a rebuild would read too large a window.
 
-        Args:
-            position: Half records below this offset were read.
-            op: Ops below this offset were applied.
-            now_ms: Partition time.
-            records_max: Most records of the plan.
-            size_bytes_max: Most bytes of the plan.
-            ops_max: Most ops from T to `op` where memory is scarce; None where it is not.
+        Half records below `position` were read, ops below `op` applied. `ops_max`: most ops from T
+        to `op` where memory is scarce, else None.
         """
         plan = self.draft.plan
         while plan.records < records_max and plan.size_bytes < size_bytes_max:
@@ -193,8 +176,8 @@ class Book:
     def _holds_ops(self, entry: Entry, op: int, ops_max: int | None) -> bool:
         """Tell whether `entry`, the lowest, makes a rebuild read too many ops.
 
-        `entry` holds T as long as the transaction of the op at T has a record at or above the
-        offset of `entry`.
+        It holds T while the transaction of the op at T has a record at or above the offset of
+        `entry`.
         """
         first = self.decided.first()
         if first is None or first.last_record < entry.offset or first.deferred is not None:
@@ -203,7 +186,6 @@ class Book:
         return op - first.op_offset > (window if ops_max is None else min(window, ops_max))
 
     def _another(self, entry: Entry, half: HalfRead) -> None:
-        """Add an original of a known transaction."""
         index = half.metadata.message_index
         entry.last_record = half.offset
         if entry.state is State.UNDECIDED:

@@ -1,14 +1,13 @@
 """Committed transactions whose delivery waits for a real topic. Pure.
 
-A real topic, or one partition of it, may be missing or away for a while. Ops of a pair apply in
-order, so a COMMIT that waited at the front would hold up every later decision of the pair. It is
-deferred instead: the op counts as applied, O moves on, and the offset of the op is committed with
-the progress (D, `serde.progress`). A rebuild reads the op again, since T stays at or below it, and
-defers it again. So a delivery waits without delaying another transaction, and is still written
-exactly once: in the kafka_txn whose progress no longer lists the op.
+Ops of a pair apply in order, so a COMMIT that waited at the front for a missing topic or partition
+would hold up every later decision. It is deferred instead: the op counts as applied, O moves on,
+and the op's offset is committed with the progress (D, `serde.progress`). T stays at or below it, so
+a rebuild reads the op again and defers it again. The delivery is written exactly once: in the
+kafka_txn whose progress no longer lists the op.
 
-Per-key order stays in each real topic: while a transaction is deferred, every later one that has a
-message with the same key, for the same topic, is deferred as well.
+To keep the order per key in each real topic, every later transaction that has a message with the
+same key for the same topic is deferred as well.
 
     op 10 commits A, key 1 to "bills" and to "away"   deferred          D = 10
     op 11 commits B, key 2 to "bills"                 delivered         D = 10
@@ -58,8 +57,7 @@ class Lack(NamedTuple):
     """Why a message cannot be written to its real topic now.
 
     Attributes:
-        topic: The real topic.
-        partition: The partition; PARTITION_BY_KEY: the topic is missing, or any of its partitions.
+        partition: PARTITION_BY_KEY: the topic is missing, or any of its partitions.
         why: What is wrong, as in "has no leader".
         limit_ms: The longest wait, measured from the append time of the COMMIT.
         left_ms: The wait does not end before the partition was away for so long.
@@ -77,7 +75,6 @@ class Lack(NamedTuple):
         return self.why != MISSING
 
     def __str__(self) -> str:
-        """Return the text for logs, dead letters and operators."""
         where = "" if self.partition == PARTITION_BY_KEY else f"partition {self.partition} of "
         return f"{where}topic {self.topic} {self.why}"
 

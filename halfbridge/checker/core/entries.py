@@ -1,6 +1,5 @@
 """The transactions that a ledger knows.
 
-`Entry` is one transaction, the core's only mutable record. Three structures contain entries:
 `Entries` finds any of them by identity, `Holdings` keeps the undecided ones in the order of their
 half offsets, and `Decided` keeps the decided ones in op order until they may be forgotten.
 """
@@ -36,8 +35,6 @@ class Entry:
     """A transaction that is undecided, or decided and not yet forgotten.
 
     Attributes:
-        key: The transaction's key in halfbridge.checker.core.entries.
-        group: The producer group.
         messages: Message index -> the half record in use, original or copy. Empty once decided.
         known: The message indices at the time of the decision.
         offset: While undecided, the lowest half offset that a rebuild needs; IN_FLIGHT while none
@@ -45,17 +42,14 @@ class Entry:
         bytes_at: `Holdings.read_bytes` at `offset`.
         unread_copies: Message index -> copies that were written and not read back.
         last_record: Highest half offset of the transaction's records; -1: none was read.
-        first_append_ms: The broker's append time of the first half record. NO_APPEND_MS: the age
-            is not known, and the transaction is never discarded for its age.
+        first_append_ms: The broker's append time of the first half record. NO_APPEND_MS: the age is
+            not known, and the transaction is never discarded for its age.
         check_times: Counted UNKNOWN answers.
-        due_ms: When the next check is due.
         attempt: Unanswered requests that this ledger sent with the current check number.
-        failed_attempt: The last of these requests that a member answered and whose checker failed;
-            0: there is none.
+        failed_attempt: The last of these that a member answered and whose checker failed; 0: none.
         first_request_ms: When the first of these requests was sent.
         discarding: A DISCARD was written and has not been read back.
-        has_excess: One of the messages has an index that no transaction may have. Only the first
-            such message is kept.
+        has_excess: A message has an index that no transaction may have. Only the first is kept.
         op_offset, decided_ms: Offset of the deciding op, and partition time of the decision.
         deferred: The COMMIT whose delivery waits (`checker.core.deferred`); else None. The
             transaction is decided, but its messages are still held, and `state` is UNDECIDED.
@@ -139,10 +133,7 @@ class Entry:
         return [messages[index] for index in sorted(messages)]
 
     def decide(self, state: State, op_offset: int, now_ms: int) -> None:
-        """Mark the transaction as decided, and release its messages.
-
-        Messages to be delivered must be in the plan before this call.
-        """
+        """Mark as decided, and release the messages; the plan already has those to deliver."""
         indices = self.messages.keys()
         count = len(indices)
         if count == 1 and 0 in indices:
@@ -161,12 +152,10 @@ _KEY_PARTS = 2  # transaction id and resume count; a forged id has the group as 
 
 
 class Entries:
-    """All known transactions, undecided and decided.
+    """All known transactions, by (transaction id, resume count).
 
-    The identity of a transaction is (transaction id, resume count). A half message of another
-    group under a known id is a separate transaction, with the group in its key. So a group that
-    forges an id is itself asked about the forged transaction, and cannot affect the first
-    transaction (rule 6).
+    A half message of another group under a known id is a separate transaction, with the group in
+    its key: a group that forges an id is asked about its own, and cannot affect the first (rule 6).
 
     Attributes:
         size_bytes: Bytes in memory, without the messages of undecided transactions: an estimate.
@@ -184,7 +173,7 @@ class Entries:
         return len(self._by_key)
 
     def find(self, transaction_id: str, resume_count: int, group: str) -> Entry | None:
-        """Return the transaction of this group; None when it is not known."""
+        """Return the transaction of this group, if it is known."""
         entry = self._by_key.get((transaction_id, resume_count))
         if entry is not None and entry.group == group:
             return entry
@@ -207,10 +196,7 @@ class Entries:
             self._apart += 1
 
     def adopt(self, others: Entries) -> None:
-        """Take over the content of `others`. `others` must not be used afterwards.
-
-        This object must be empty.
-        """
+        """Take over the content of `others`, unusable afterwards. This object must be empty."""
         self._by_key, self._apart = others._by_key, others._apart
         self.size_bytes = others.size_bytes
 
@@ -231,7 +217,6 @@ class Entries:
 
 
 def _size_bytes(entry: Entry) -> int:
-    """Return the bytes of a decided transaction."""
     transaction_id: Any = entry.key[0]
     size_bytes = entry_bytes(transaction_id, entry.group)
     if type(entry.known) is frozenset:
@@ -254,8 +239,7 @@ class Holdings:
         halves, size_bytes: Undecided half messages, and their bytes in the log.
         held_bytes: Bytes of the bodies in memory.
         metadata_bytes: Bytes of the half messages in memory without bodies: an estimate.
-        read_bytes: Bytes of all half messages ever added. The difference between two of its values
-            is the size of the window between them.
+        read_bytes: Bytes of all half messages ever added; differences of it are window sizes.
         by_topic: Real topic -> undecided half messages; only topics with at least one.
     """
 
@@ -391,24 +375,19 @@ class Holdings:
 class Decided:
     """Decided transactions in op order. Only the transaction at the front is ever forgotten.
 
-    T is the offset of the op at the front. So this class knows exactly the decisions from T on. A
-    rebuild reads the ops from T on, and so knows the same decisions. The transaction at the front
-    is kept as long as one of these holds:
+    T is the offset of the op at the front, so this class and a rebuild, which reads the ops from T
+    on, know the same decisions. The front is kept as long as one of these holds:
 
-    - A rebuild from the committed H would read one of its half records.
-    - One of its copies has not been read back. For one of these two reasons a deferred
-      transaction is always kept: its messages are still held, so H does not pass them.
-    - Its decision is at most RECENT_MS old, and at most RECENT_MAX transactions are in the queue:
-      so a late duplicate half is recognised (rule 7).
+    - A rebuild from the committed H would read one of its half records. So a deferred transaction
+      is always kept: its messages are still held, and H does not pass them.
+    - One of its copies has not been read back.
+    - Its decision is at most RECENT_MS old, and the queue has at most RECENT_MAX transactions: so a
+      late duplicate half is recognised (rule 7).
 
-    A transaction has one place in the queue for each op that decides it, repeats it or contradicts
-    it. Example: op 10 commits a transaction, and op 15 rolls it back, a conflict. While op 10 is
-    in the queue the transaction is committed. When op 10 is forgotten, T is above 10: a rebuild
-    reads op 15 only, and finds the transaction rolled back. So the entry of op 15 replaces the
-    entry of op 10 at that moment.
-
-    Args:
-        entries: All transactions. Forgotten transactions are removed from `entries`.
+    A transaction has one place in the queue for each op that decides, repeats or contradicts it.
+    Example: op 10 commits a transaction, and op 15 rolls it back, a conflict. When op 10 is
+    forgotten, a rebuild reads op 15 only, and finds the transaction rolled back. So the entry of op
+    15 replaces the entry of op 10 at that moment.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -430,12 +409,7 @@ class Decided:
             self._keep_whole(entry.offset, entry.last_record)
 
     def add_again(self, known: Entry, unseen: Entry) -> None:
-        """Add `unseen`, the entry of a further op, which replaces `known` when that is forgotten.
-
-        Args:
-            known: The decided entry that the transaction has now.
-            unseen: An entry of the same transaction, made from the further op alone.
-        """
+        """Add the entry of a further op alone, which replaces `known` when that is forgotten."""
         unseen.key = known.key
         self._entries.waits(unseen)
         self._queue.append(unseen)
@@ -449,7 +423,7 @@ class Decided:
         return len(self._queue)
 
     def first(self) -> Entry | None:
-        """Return the entry that will be forgotten next; None when the queue is empty."""
+        """Return the entry that will be forgotten next, if any."""
         return self._queue[0] if self._queue else None
 
     def whole(self, half: int) -> int:
@@ -468,12 +442,9 @@ class Decided:
     def forget(self, half: int, half_ms: int) -> None:
         """Forget, from the front, the transactions that neither a rebuild nor rule 7 needs.
 
-        Args:
-            half: H, where a rebuild begins.
-            half_ms: The newest append time of a half record that was read. The age of a decision
-                is measured by `half_ms`, not by the current time: a worker that was suspended for
-                5 minutes reads a duplicate 5 minutes late, although the duplicate was appended
-                1 s after the decision.
+        A rebuild begins at `half`. `half_ms`, the newest append time read of a half record,
+        measures the age of a decision, not the current time: a worker suspended for 5 minutes reads
+        a duplicate 5 minutes late that was appended 1 s after the decision.
         """
         queue = self._queue
         while self._discarded and self._discarded[0][1] < half:
@@ -500,8 +471,8 @@ class Decided:
     def _keep_whole(self, first: int, last: int) -> None:
         """Add the span of half offsets of a discarded transaction.
 
-        A span that begins at or below the end of the last span is merged with the last span. So
-        the spans ascend and do not overlap.
+        A span that begins at or below the end of the last span is merged with it: spans never
+        overlap.
         """
         spans = self._discarded
         while spans and first <= spans[-1][1]:

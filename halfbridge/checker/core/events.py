@@ -40,18 +40,13 @@ class HalfRead(NamedTuple):
     """A half record was read.
 
     Attributes:
-        offset: Its half offset.
         append_ms: The broker's append time, or NO_APPEND_MS.
-        metadata: The content of the header RMQ_HALF.
-        flaw: Why the message must never be delivered; empty without a flaw
-            (halfbridge.serde.headers).
+        flaw: Why the message must never be delivered; empty without a flaw (serde.headers).
         size_bytes: Size of the record in the log, when it is alone in its batch.
-        body: The Kafka record, opaque here. None after the ledger has released the body to keep
-            its budget: then the record is read again by offset.
+        body: The Kafka record, opaque here. None after the ledger has released the body to keep its
+            budget: then the record is read again by offset.
         user_bytes: Bytes that count towards TRANSACTION_BYTES_MAX (serde.headers.user_bytes).
-        metadata_bytes: Bytes in memory without the body (`message_bytes`), computed once;
-            0 where memory is not counted.
-        body_bytes: Bytes of the body in memory.
+        metadata_bytes: Bytes in memory without the body (`message_bytes`); 0 where not counted.
         key_number: A number of the key, NO_KEY for a null key. Different keys may share a number.
     """
 
@@ -86,12 +81,7 @@ class HalfRead(NamedTuple):
 
 
 class OpRead(NamedTuple):
-    """An op record was read.
-
-    Attributes:
-        append_ms: As in HalfRead.
-        size_bytes: Bytes of the record's value; 0 where memory is not counted.
-    """
+    """An op record was read; `size_bytes` is its value's, or 0 where memory is not counted."""
 
     offset: int
     append_ms: int
@@ -100,13 +90,10 @@ class OpRead(NamedTuple):
 
 
 class JunkRead(NamedTuple):
-    """A half or op record that cannot be read: metadata missing or broken, or schema unknown.
+    """A half or op record that is unreadable or not believed.
 
-    A record that is not believed because its signature is missing or wrong is one too.
-
-    Attributes:
-        size_bytes, body: As in HalfRead; the body of an op is never released.
-        is_not_believed: It could be read, and is not believed.
+    It is unreadable if its metadata is missing or broken, or its schema unknown; it is not believed
+    if its signature is missing or wrong. The body of an op is never released.
     """
 
     offset: int

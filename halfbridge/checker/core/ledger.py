@@ -1,17 +1,14 @@
 """The ledger of one partition pair: records in, plans out.
 
-`half`, `op` and their like add the records that were read. `plan` applies the ops that may be
-applied, in op order, and returns what one kafka_txn must write. `progress` returns the offsets that
-belong to that plan. `plan` only prepares: its changes of the ledger become valid with `committed`.
-Until then the ledger refuses another plan. When a kafka_txn fails, the ledger is dropped, and a new
-ledger is rebuilt from the committed offsets. Rule numbers are those of DESIGN.md.
+`half`, `op` and their like add records. `plan` applies the ops that may be applied, in op order,
+and returns what one kafka_txn must write; `progress` returns the offsets that belong to it. The
+changes of the ledger become valid with `committed`; until then the ledger refuses another plan.
+When a kafka_txn fails, the ledger is dropped, and a new one is rebuilt from the committed offsets.
+Rule numbers are those of DESIGN.md.
 
     half, junk_half ──▶ book ◀── ops ◀── op, junk_op      (before that: rebuild)
                          │  ▲
            plan ◀── draft   checks ◀── op_end, checks
-
-Two small parts of the ledger are in this module as well: `Checks` selects the transactions to check
-or to discard for their age, and `HalfEnd` says when the end of the half partition must be proven.
 """
 
 from __future__ import annotations
@@ -49,9 +46,7 @@ if TYPE_CHECKING:
 class Ledger:
     """The state of one partition pair. Not thread-safe: one worker loop owns the ledger.
 
-    Args:
-        settings: Limits and the policy.
-        committed: Progress to rebuild from. The caller reads half records from H and ops from T.
+    To rebuild it from `committed`, the caller reads half records from H and ops from T.
     """
 
     def __init__(self, settings: LedgerSettings, committed: Progress) -> None:
@@ -171,11 +166,7 @@ class Ledger:
         return self._checks.wants_op_end
 
     def wants_half_end(self, now_ms: int) -> int | None:
-        """Return a token for `half_end` when the end of half p must be proven, else None.
-
-        Args:
-            now_ms: Monotonic time.
-        """
+        """Return a token for `half_end` if half p's end must be proven; `now_ms` is monotonic."""
         if self._rebuild is not None or not self.waits_for_half:
             self._half_end.clear(now_ms)
             return None
@@ -191,9 +182,9 @@ class Ledger:
         return None if lowest is None or lowest.first_append_ms < 0 else lowest.first_append_ms
 
     def oldest_needed_ms(self) -> tuple[int | None, int | None]:
-        """Return the append times of the oldest undecided half record and the oldest unapplied op.
+        """Return append times of the oldest undecided half record and unapplied op; None: unknown.
 
-        None: no such record, or no append time. Retention must not delete these records.
+        Retention must not delete these records.
         """
         half_ms = self._book.held.oldest_append_ms()
         op_ms = self._waiting[0].append_ms if self._waiting else -1
@@ -223,10 +214,7 @@ class Ledger:
         return (read for read in self._waiting if not isinstance(read, JunkRead))
 
     def checks(self, now_ms: int, limit: int, room: Room | None = None) -> list[Check]:
-        """Return at most `limit` checks to send now; discards that are due join the next plan.
-
-        `room` limits the checks of a producer group; None: no limit.
-        """
+        """Return at most `limit` checks to send now; discards that are due join the next plan."""
         if self._rebuild is not None or limit < 1:
             return []
         return self._checks.due(now_ms, limit, room)
@@ -242,24 +230,17 @@ class Ledger:
     ) -> Plan:
         """Apply the ops that may be applied, and return what to write.
 
-        Waiting dead letters come first. While one of them is left, the plan is full, and no op is
-        applied. Deferred deliveries come next. Ops for which the plan has no room wait for the
-        next plan.
+        Waiting dead letters come first, then deferred deliveries, then ops; what has no room waits
+        for the next plan. The last transaction may exceed `records_max` and `size_bytes_max`.
 
         A delivery waits no longer than `awaits` says. It ends sooner where memory is scarce, where
         a rebuild would read more than `republish_window_records` ops for it, or where more
-        deliveries wait than the metadata of an offset can name.
-
-        Args:
-            now_ms: Partition time.
-            records_max: Most records of the plan. The last transaction may exceed it.
-            size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
-            awaits: Tells which deliveries must wait for a real topic; None: none.
-            retry: Whether `awaits` may answer otherwise than before about deferred deliveries.
+        deliveries wait than the metadata of an offset can name. `retry`: `awaits` may answer
+        otherwise than before about deferred deliveries.
 
         Raises:
-            RuntimeError: the plan before has records and is not committed. The caller's mistake:
-                the caller commits that plan, or drops the ledger.
+            RuntimeError: the plan before has records and is not committed. The caller must commit
+                it, or drop the ledger.
         """
         self._refuse_a_second_plan()
         book = self._book
@@ -303,12 +284,7 @@ class Ledger:
         return plan
 
     def progress(self, copies_end: int = 0) -> Progress:
-        """Return the offsets that belong to the plan that was returned last.
-
-        Args:
-            copies_end: Highest offset of a copy that was written for the plan, plus one; 0 without
-                copies.
-        """
+        """Return the offsets of the last plan, whose copies end at `copies_end`; 0: no copies."""
         if self._rebuild is not None:
             return self._committed
         position, op = self._covered
@@ -339,9 +315,6 @@ class Checks:
     A transaction is checked only after op p was read to an end that was asked for after the
     transaction fell due. Example: a transaction fell due during an outage, at 12:00, and the worker
     starts at 14:00. Its COMMIT, of 12:01, is among the ops that the worker has not read yet.
-
-    Args:
-        book: The transactions, changed in place.
     """
 
     def __init__(self, book: Book) -> None:
@@ -366,13 +339,7 @@ class Checks:
             self._claim = None
 
     def due(self, now_ms: int, limit: int, room: Room | None = None) -> list[Check]:
-        """Return at most `limit` checks to send now; add discards for age to the draft.
-
-        Args:
-            now_ms: Partition time.
-            limit: Most checks.
-            room: See `CheckSchedule.take`.
-        """
+        """Return at most `limit` checks to send now; add discards for age to the draft."""
         schedule, settings = self._book.schedule, self._book.settings
         self._book.schedule_unaged(now_ms)
         checks: list[Check] = []
@@ -419,17 +386,14 @@ class HalfEnd:
 
     Rule 1: an op waits until the half partition has been read to the op's half offset. The half
     message was acknowledged before the op was sent. So if the half partition ends at offset 80 at
-    any moment after the op was read, and the op names half offset 90, then no half message was
-    stored at 90.
+    any moment after the op was read, then no half message was stored at the op's half offset 90.
 
-    The worker proves the end with a barrier record (halfbridge.checker.loop.barriers, ADR 11). A
-    barrier record costs a round trip, so the question is open only after the op has waited for
-    OP_WAIT_MS, or sooner in a pair that has lately had an op beyond the end. Each waiting op begins
-    a new wait.
+    The worker proves the end with a barrier record (checker.loop.barriers, ADR 11), a round trip.
+    So the question is open only after the op has waited for OP_WAIT_MS, or sooner in a pair that
+    has lately had an op beyond the end. Each waiting op begins a new wait.
 
     Attributes:
-        read_to: Ops below this offset had been read when the question was opened. The answer holds
-            for all of these ops.
+        read_to: Ops below it had been read when the question was opened; the answer holds for them.
     """
 
     def __init__(self) -> None:
@@ -449,14 +413,8 @@ class HalfEnd:
     def question(self, op_offset: int, read_to: int, now_ms: int) -> int | None:
         """Return the token of the open question; None while the op has not waited long enough.
 
-        The token is the time at which the question was opened. No other question has the same
-        token, not even a question of this pair's ledger before a rebuild, whose answer may still
-        arrive.
-
-        Args:
-            op_offset: Offset of the waiting op.
-            read_to: Ops below this offset have been read.
-            now_ms: Monotonic time, because the wait gives the consumer time to read.
+        The token is the monotonic time at which the question was opened. None of this pair's
+        ledgers uses a token twice: an answer may arrive after a rebuild.
         """
         if op_offset != self._op_offset:
             self._begin(op_offset, now_ms)
@@ -472,10 +430,8 @@ class HalfEnd:
     def is_answer(self, token: int, *, is_beyond: bool) -> bool:
         """Record the answer to the question with `token`; return False if that is not open.
 
-        Args:
-            token: The token from `question`. The answer to an older question is ignored.
-            is_beyond: The waiting op names a half offset beyond the end. If False, the half message
-                exists, and a new wait gives the consumer time to read it.
+        `is_beyond`: the waiting op names a half offset beyond the end. If False, the half message
+        exists, and a new wait gives the consumer time to read it.
         """
         if token != self._token:
             return False

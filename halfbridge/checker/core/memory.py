@@ -1,8 +1,8 @@
 """Keeps a ledger's memory below two budgets: one for bodies, one for everything else. Pure.
 
-Bodies can be read again by offset, so bodies beyond their budget are released. Everything else is
-called entries: transactions, decisions that a rebuild needs, waiting ops, waiting dead letters. The
-ledger cannot release entries, so the worker must stop reading in time.
+Bodies beyond their budget are released, and read again by offset. Everything else is called
+entries: transactions, decisions that a rebuild needs, waiting ops, waiting dead letters. They
+cannot be released, so the worker must stop reading in time.
 """
 
 from __future__ import annotations
@@ -44,12 +44,6 @@ OPS_BYTES_MAX = 24_000_000
 
 class Memory:
     """Counts the memory of one ledger, and says when the worker must stop reading.
-
-    Args:
-        book: The ledger's transactions.
-        rebuild: The rebuild that fills the book.
-        bodies_max: The budget of bodies, in bytes.
-        entries_max: The budget of entries, in bytes.
 
     Attributes:
         rebuild: The rebuild; None once it has filled the book.
@@ -99,22 +93,17 @@ class Memory:
     def needs_copies(self) -> bool:
         """Whether decided transactions can be forgotten only after more half records are read.
 
-        True when a copy of the first decided transaction has not been read back: all transactions
-        decided later stay known as long as the first one.
+        True when a copy of the first decided transaction has not been read back.
         """
         first = self._book.decided.first()
         return first is not None and bool(first.unread_copies)
 
     def takes_halves(self, plan_bytes: int, *, are_needed: bool, is_paused: bool) -> bool:
-        """Tell whether more half records may be read.
+        """Tell whether more half records may be read; `are_needed`: an op waits for one.
 
-        A rebuild always reads more: it reads again what was in memory before, and ends only then.
-
-        Args:
-            plan_bytes: Bytes of a returned plan that is not committed yet, without bodies.
-            are_needed: An op waits for a half record.
-            is_paused: Half records are not read at present. Then reading resumes only
-                RESUME_PERCENT below the limit.
+        A rebuild always reads more: it reads again what was in memory before. Paused reading
+        resumes only RESUME_PERCENT below the limit. `plan_bytes` is a returned, uncommitted plan's,
+        without bodies.
         """
         if self.rebuild is not None:
             return True
@@ -125,11 +114,7 @@ class Memory:
     def takes_ops(self, plan_bytes: int, *, wait: bool, is_paused: bool) -> bool:
         """Tell whether more ops may be read.
 
-        Args:
-            plan_bytes: As in `takes_halves`.
-            wait: The ops that were read wait for a half record. More ops would take the memory
-                that the half record needs.
-            is_paused: Ops are not read at present.
+        If ops `wait` for a half record, more ops would take the memory that it needs.
         """
         if self.junk_op_bytes > self._bodies_max // JUNK_OPS_SHARE:
             return False
@@ -145,11 +130,7 @@ class Memory:
         return len(self._book.decided) <= RECENT_MAX + self._book.held.halves // FULL_SHARE
 
     def fill_percent(self, plan_bytes: int) -> int:
-        """Return the used percentage of the budget of entries.
-
-        Args:
-            plan_bytes: Bytes of a returned plan that is not committed yet, without bodies.
-        """
+        """Return the used percentage of the entries' budget; `plan_bytes` as in `takes_halves`."""
         return 100 * (self.entries_bytes + plan_bytes) // self._entries_max
 
     @property
@@ -162,24 +143,15 @@ class Memory:
         return RECENT_MAX + (halves if percent < HALVES_PERCENT else halves // FULL_SHARE)
 
     def keep_bodies(self, plan_bytes: int) -> None:
-        """Release the oldest bodies of undecided half messages that exceed the budget.
-
-        Args:
-            plan_bytes: Bytes of the bodies of a returned plan that is still in memory.
-        """
+        """Release the oldest undecided bodies over the budget; a plan still holds `plan_bytes`."""
         if self.rebuild is None:
             left = self._bodies_max - self._other_bodies_bytes - plan_bytes
             self._book.held.keep_budget(max(0, left))
 
     def is_too_large(self, plan_bytes: int) -> bool:
-        """Tell whether a returned plan's bodies and the bodies that must stay exceed the budget.
-
-        Args:
-            plan_bytes: Bytes of the plan's bodies.
-        """
+        """Tell whether a returned plan's bodies and the bodies that must stay exceed the budget."""
         return plan_bytes + self._other_bodies_bytes > self._bodies_max
 
     @property
     def _other_bodies_bytes(self) -> int:
-        """Bytes of the bodies of waiting dead letters and of unreadable ops."""
         return self._book.draft.letters.held_bytes + self.junk_op_bytes

@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
 
 class Ops:
-    """Applies ops in op order (rule 1).
-
-    Args:
-        book: The transactions and the draft; both are changed in place.
-    """
+    """Applies ops in op order (rule 1) to `book`, in place."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -76,17 +72,9 @@ class Ops:
     ) -> None:
         """Apply waiting ops in op order, and take them from `waiting`, until the plan is full.
 
-        The first op whose half record has not been read keeps all later ops waiting (rule 1).
-        A COMMIT whose delivery must wait for a real topic is deferred, and keeps none waiting.
-
-        Args:
-            waiting: Ops that were read and not applied yet, in op order.
-            position: To which the half partition has been read.
-            now_ms: Partition time.
-            records_max: Most records of the plan. The last transaction may exceed it.
-            size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
-            memory: Its counts of waiting ops are reduced.
-            awaits: Tells which deliveries must wait; None: none.
+        The first op whose half record is not below `position` keeps all later ops waiting (rule 1).
+        A COMMIT whose delivery must wait for a real topic is deferred, and keeps none waiting. The
+        last transaction may exceed the plan's limits. `memory`'s counts of waiting ops are reduced.
         """
         self._awaits = awaits
         draft, apply = self._book.draft, self.apply
@@ -108,14 +96,7 @@ class Ops:
     ) -> bool:
         """Deliver the deferred transactions that need not wait any more, in op order.
 
-        Args:
-            awaits: Tells which deliveries must still wait; None: none.
-            now_ms: Partition time.
-            records_max: Most records of the plan. The last transaction may exceed it.
-            size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
-
-        Returns:
-            Whether the plan had room for all of them.
+        The last one may exceed the plan's limits. Return whether the plan had room for all of them.
         """
         book, plan = self._book, self._book.draft.plan
         before, book.deferred = book.deferred, Deferred()
@@ -141,10 +122,8 @@ class Ops:
     ) -> Iterator[OpRead | JunkRead]:
         """Yield waiting ops, those that name a half offset beyond the end with one below it.
 
-        Args:
-            waiting: Ops that were read and not applied yet, in op order.
-            end: Where half p ended, proven after the ops below `read_to` had been read.
-            read_to: Nothing is known about the ops from this offset on.
+        Half p ended at `end`, as proven after the ops below `read_to` had been read. Later ops are
+        yielded unchanged.
         """
         for read in waiting:
             is_later = read.offset >= read_to
@@ -273,7 +252,7 @@ class Ops:
 
 
 def named(read: OpRead) -> str:
-    """Return a description of an op for the log."""
+    """Describe an op for the log."""
     op = read.op
     return (
         f"{op.kind.value} of transaction {op.transaction_id} by {op.source.value} "
@@ -301,21 +280,16 @@ class CommitEffect(NamedTuple):
 def judge_commit(
     messages: Sequence[HalfRead], op: Op, allows: Callable[[str, str], bool]
 ) -> CommitEffect:
-    """Return what a COMMIT does to `messages`.
+    """Return what a COMMIT does to `messages`, which ascend in their unique indices.
 
-    Messages 0 to n-1 are delivered, or none. n is the op's message_count; where message_count is
-    not known, n is the number of messages that count. A message counts if its original is at or
-    below the op's half_offset: whether later records were read already must not change the result.
-    With a gap in the indices, or above a limit of a transaction, no message is delivered. A gap is
-    none in what an operator redelivers (`serde.protocol.covers_what_is_there`).
+    Messages 0 to n-1 are delivered, or none. n is the op's message_count; where that is not known,
+    n is the number of messages that count. A message counts if its original is at or below the op's
+    half_offset: whether later records were read already must not change the result. With a gap in
+    the indices, or above a limit of a transaction, no message is delivered. What an operator
+    redelivers may have gaps (`serde.protocol.covers_what_is_there`).
 
     Example: a COMMIT with message_count 3 finds the indices 0, 1 and 3. Index 3 is EXTRA; 0 and 1
     are INCOMPLETE, because index 2 is missing.
-
-    Args:
-        messages: The transaction's messages in ascending order of their unique indices.
-        op: The COMMIT.
-        allows: Tells whether a producer group may write to a real topic.
     """
     half_offset, count = op.half_offset, op.message_count
     if len(messages) == 1 and count in _ONE_OR_UNKNOWN:

@@ -1,8 +1,4 @@
-"""The ledger's output: what one kafka_txn must write, and the checks to send outside it.
-
-`Plan` is what the worker gets. `Draft` collects the next plan. `Letters` keeps the dead letters of
-half records until a plan has room for them.
-"""
+"""The ledger's output: what one kafka_txn must write, and the checks to send outside it."""
 
 from __future__ import annotations
 
@@ -62,12 +58,7 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadHalf:
-    """A half message for the dead-letter topic.
-
-    Attributes:
-        decision: The decision of the transaction; NONE where the decision is not known.
-        by_reference: The dead letter refers to the half record, and contains no part of the body.
-    """
+    """A half message for the dead-letter topic; `by_reference`: without any part of the body."""
 
     half: HalfRead
     reason: DeadReason
@@ -101,10 +92,9 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Ask the producer group about this transaction.
+    """Ask the producer group about the transaction of `half`, its first message.
 
     Attributes:
-        half: The transaction's first message.
         check_number: Counted answers so far, plus one.
         attempt: How many requests carried this check number, this request included.
         last_offset: Highest offset of a message of the transaction. The answer must cover it.
@@ -121,14 +111,12 @@ class Plan:
     """What one kafka_txn must write for one partition pair, in order.
 
     Attributes:
-        deliveries, dead, junk, put_backs, discards: The records of the kafka_txn.
-        records, size_bytes: How many records these are, and their size.
-        counts: Events for the metrics.
+        records, size_bytes: How many records the kafka_txn has, and their size.
         notes: Conflicts and refused ops, for the log.
         rolled_back: Real topic -> messages rolled back.
         metadata_bytes: Most bytes that the plan takes in memory, without bodies: an estimate.
-        body_bytes: Bytes of the bodies in memory, without those of put-backs: the ledger still
-            counts the bodies of put-backs.
+        body_bytes: Bytes of the bodies in memory, without those of put-backs: the ledger counts
+            them.
     """
 
     deliveries: list[Delivery] = field(default_factory=list)
@@ -154,14 +142,7 @@ _DECISIONS = {
 
 
 class Draft:
-    """Collects what the next kafka_txn must write.
-
-    Args:
-        body_bytes_max: Most bytes of bodies that waiting dead letters may hold.
-
-    Attributes:
-        letters: Dead letters that wait until a plan has room for them.
-    """
+    """Collects what the next kafka_txn must write; waiting dead letters hold `body_bytes_max`."""
 
     def __init__(self, body_bytes_max: int) -> None:
         self.plan = Plan()
@@ -301,14 +282,9 @@ class Draft:
     def discard(
         self, entry: Entry, reason: str, actor: str, now_ms: int, *, age_ms: int = 0
     ) -> None:
-        """Write a DISCARD of the daemon. Its check_number is the number of counted answers.
+        """Write a DISCARD of the daemon with reason CHECK_TIMES, AGE or TOO_LARGE.
 
-        Args:
-            entry: The undecided transaction.
-            reason: CHECK_TIMES, AGE or TOO_LARGE.
-            actor: Name of the worker.
-            now_ms: Partition time.
-            age_ms: For AGE, the age that the DISCARD's append time must prove; else 0.
+        For AGE, its append time must prove `age_ms`.
         """
         half = max(entry.messages.values(), key=lambda half: half.offset)
         metadata = half.metadata
@@ -350,13 +326,10 @@ LETTER_BYTES = 160
 class Letters:
     """Waiting dead letters, in the order of their half offsets.
 
-    A half record becomes a waiting dead letter as soon as it is read, so one fetch may bring more
-    dead letters than a plan has room for. Waiting dead letters are written before any further op is
-    applied, and P stays at the first one. Example: half records are read to 900, and the dead
-    letter of 870 does not fit into the plan. P is 870, so a rebuild still dead-letters 870.
-
-    Args:
-        body_bytes_max: Most bytes of bodies to hold. Bodies beyond it are read again by offset.
+    One fetch may bring more dead letters than a plan has room for. They are written before any
+    further op is applied, and P stays at the first one. Example: half records are read to 900, and
+    the dead letter of 870 does not fit into the plan. P is 870, so a rebuild still dead-letters
+    870. Bodies over `body_bytes_max` are released and read again by offset.
 
     Attributes:
         held_bytes: Bytes of the bodies in memory.
@@ -384,7 +357,7 @@ class Letters:
         self._waiting.append(letter)
 
     def pop(self) -> Letter:
-        """Remove the first dead letter, and return it."""
+        """Remove and return the first dead letter."""
         letter = self._waiting.popleft()
         self.metadata_bytes -= letter_bytes(letter)
         record = record_of(letter)
@@ -393,7 +366,7 @@ class Letters:
         return letter
 
     def first(self) -> int | None:
-        """Return the half offset of the first dead letter; None when there is none."""
+        """Return the half offset of the first dead letter, if any."""
         return record_of(self._waiting[0]).offset if self._waiting else None
 
 

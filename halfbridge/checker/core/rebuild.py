@@ -1,10 +1,9 @@
 """Rebuilds the state of a ledger from the log, after a start, a rebalance or a failure.
 
 `check_against_log` first makes sure that the logs still hold what the rebuild needs. Then half
-records [H, R) and ops [T, O) are read. The effects of those ops were committed before, so the ops
-only show which transactions are decided. Half records at or above P had no effect yet: the
-unreadable and the late records among them must still be dead-lettered. No op is applied before R
-and O are reached.
+records [H, R) and ops [T, O) are read. The effects of those ops were committed before: they only
+show which transactions are decided. Unreadable and late half records at or above P must still be
+dead-lettered. No op is applied before R and O are reached.
 """
 
 from __future__ import annotations
@@ -25,25 +24,19 @@ if TYPE_CHECKING:
 class BeyondEndError(ProgressError):
     """An offset is beyond the end of the log.
 
-    The end may be wrong: a broker that no longer leads the partition answers with an old end. So
-    the caller asks again for a while before it stops the pair.
+    A broker that no longer leads the partition answers with an old end, so the caller asks again
+    for a while before it stops the pair.
     """
 
 
 def check_against_log(
     progress: Progress, half_range: tuple[int, int], op_range: tuple[int, int]
 ) -> Progress:
-    """Check that the log holds the records that `progress` refers to; return where to begin.
+    """Check that the log holds what `progress` refers to; return where to begin.
 
-    Args:
-        progress: The committed progress.
-        half_range: Log start and log end (read_uncommitted) of half p.
-        op_range: Log start and log end (read_uncommitted) of op p.
-
-    Returns:
-        `progress`. Where H = R, a T below the log start is raised to the log start: no half record
-        needs the ops from T on. Those ops would only identify late duplicates, and they expire
-        while the pair is idle.
+    `half_range` and `op_range` are log start and log end (read_uncommitted). Where H = R, a T below
+    the log start is raised to it: the ops from T on would only identify late duplicates, and they
+    expire while the pair is idle.
 
     Raises:
         BeyondEndError: The topic was truncated or recreated, or a deposed leader has answered.
@@ -75,9 +68,7 @@ def check_against_log(
 class Rebuild:
     """Collects the records that are read until the committed progress is reached again.
 
-    Args:
-        progress: The committed progress.
-        body_bytes_max: Most bytes of bodies to hold. Bodies beyond it are read again by offset.
+    Bodies beyond `body_bytes_max` are released, and read again by offset.
     """
 
     def __init__(self, progress: Progress, body_bytes_max: int) -> None:
@@ -206,11 +197,8 @@ class Rebuild:
 def _first_of(append_ms: int, claimed_ms: int) -> int:
     """Return the first append time of a transaction, NO_APPEND_MS where it is not known.
 
-    Args:
-        append_ms: The first append time of the records that were read so far.
-        claimed_ms: The first append time that a copy carries. The copy is right about the first
-            message, which may be below H: if the copy says that the time is not known, then it is
-            not known, whatever later messages say.
+    `append_ms` is that of the records read so far, `claimed_ms` that of a copy. The copy is right
+    about the first message, which may be below H: what is unknown to it is unknown.
     """
     if claimed_ms < 0:
         return NO_APPEND_MS

@@ -51,9 +51,9 @@ def backoff_ms(attempt: int, interval_ms: int, backoff_ms_max: int) -> int:
 class CheckSchedule:
     """Undecided transactions by due time.
 
-    First checks with the default timeout fall due in the order of their append times, so they are
-    in a queue. All other first checks are in a heap, and repeats are in another heap. Transactions
-    that were decided in the meantime are skipped when they fall due.
+    First checks with the default timeout fall due in the order of their append times: a queue has
+    them. All other first checks are in a heap, repeats in another. Transactions decided in the
+    meantime are skipped when they fall due.
     """
 
     def __init__(self) -> None:
@@ -82,11 +82,7 @@ class CheckSchedule:
         due.push(entry, due_ms)
 
     def trim(self, undecided: int) -> None:
-        """Remove entries that were decided or rescheduled.
-
-        Args:
-            undecided: An upper bound of the entries that remain.
-        """
+        """Remove decided or rescheduled entries; at most `undecided` entries remain."""
         self._skip_moved()
         if len(self._in_turn) > 2 * undecided + STALE_MAX:
             pairs = zip(self._in_turn, self._in_turn_due, strict=True)
@@ -114,16 +110,10 @@ class CheckSchedule:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
         First checks come before repeats, but one in REPEAT_SHARE is a repeat while any is due.
-        Producer groups take turns. The caller adds each returned entry again.
-
-        `confirmed_ms` may go back from one call to the next, by the difference of two brokers'
-        clocks. An entry that was due before keeps its turn.
-
-        Args:
-            confirmed_ms: Partition time.
-            limit: Most entries.
-            room: Producer group -> most entries of the group; None: no limit. The entries of a
-                group without room keep their turns, and delay no other group.
+        Producer groups take turns; a group without `room` (most entries of a group) keeps its
+        turns, and delays no other. The caller adds each returned entry again. `confirmed_ms` may go
+        back between calls, by the difference of two brokers' clocks: an entry that was due before
+        keeps its turn.
         """
         self._sort_out(confirmed_ms)
         self._sorted_out_ms = max(self._sorted_out_ms, confirmed_ms)
@@ -206,7 +196,7 @@ class _Due:
             self.count = sum(map(len, self._by_group.values()))
 
     def next_due_ms(self) -> list[int]:
-        """Return a list of the lowest due time in the heap; an empty list when there is none."""
+        """Return the lowest due time in the heap, as a list of at most one."""
         heap = self._heap
         while heap and not _is_current(heap[0][2], heap[0][0]):
             heapq.heappop(heap)
@@ -228,11 +218,9 @@ class _Due:
         self.count += 1
 
     def next(self, until_ms: int, shares: _Shares) -> Entry | None:
-        """Return the entry whose turn it is, of the groups with room; None if there is none.
+        """Return the entry whose turn it is, of the groups with room, and count it in `shares`.
 
-        Args:
-            until_ms: A later due time means that a queued entry was rescheduled meanwhile.
-            shares: Counts the returned entry.
+        A due time after `until_ms` means that a queued entry was rescheduled meanwhile.
         """
         for _ in range(len(self._by_group)):
             group = next(iter(self._by_group))
@@ -254,7 +242,6 @@ class _Due:
 
 
 def _is_waiting(entry: Entry, until_ms: int) -> bool:
-    """Tell whether a queued entry still waits for its turn."""
     return entry.state is _UNDECIDED and entry.due_ms <= until_ms
 
 
