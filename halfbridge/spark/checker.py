@@ -61,15 +61,10 @@ class NotOfTheSinkError(NoAnswerError):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The last known state of a batch.
+    """The last known state of a batch."""
 
-    Attributes:
-        state: Its state; a winner is without its transactions, which are all decided.
-        searched_at: When the log was searched, monotonic seconds.
-    """
-
-    state: BatchState
-    searched_at: float
+    state: BatchState  # a winner is without its transactions, which are all decided
+    searched_at: float  # when the log was searched, monotonic seconds
 
 
 class SinkChecker:

@@ -33,18 +33,14 @@ SKEW_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The snapshot, and what cannot be judged because of its bounds.
-
-    Attributes:
-        snapshot: The offsets that were read.
-        grace_ms: Where O is known, a decision of this age that is not applied is shown as overdue.
-            Where O is not known, a decision of this age counts as applied.
-        may_repeat: The installation delivers at least once: a message that was delivered before is
-            a notice, and no violation.
-    """
+    """The snapshot, and what cannot be judged because of its bounds."""
 
     snapshot: Snapshot
+    # Where O is known, a decision of this age that is not applied is shown as overdue. Where O is
+    # not known, a decision of this age counts as applied.
     grace_ms: int = GRACE_MS
+    # The installation delivers at least once: a message that was delivered before is a notice, and
+    # no violation.
     may_repeat: bool = False
 
     def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
@@ -164,14 +160,10 @@ def _lookup(values: Mapping[int, int] | Mapping[str, int], key: Column, kind: st
 
 @dataclass(frozen=True, slots=True)
 class OtherInstallations:
-    """The transactions in the half topics of other installations.
+    """The transactions in the half topics of other installations."""
 
-    Attributes:
-        ranges: Half topic -> partition -> the offsets that are read.
-        ids: Column txn: the transaction ids in these topics; None without such topics.
-        topic_ids: Half topic -> Kafka's id.
-    """
-
+    # Half topic -> partition -> the offsets that are read.
     ranges: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
+    # Column txn: the transaction ids in these topics; None without such topics.
     ids: DataFrame | None = None
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # half topic -> Kafka's id

@@ -59,19 +59,15 @@ RULED_MESSAGES = (*LIFE, "index", "origin", "at", "hash", *DETAILS)
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """The decisions of the op topic, joined with the half messages.
+    """The decisions of the op topic, joined with the half messages."""
 
-    Attributes:
-        messages: RULED_MESSAGES, one row for each message.
-        conflicts: Ops that contradict the first decision: txn, ident, resume, pair, op_at, kind,
-            first_kind (the kind of the first decision).
-        orphans: Deciding ops of transactions without a half message: txn, ident, resume, pair,
-            op_at, op_ms, kind, source, half_to; is_foreign: a half message of another group, pair
-            or resume count has that id.
-    """
-
-    messages: DataFrame
+    messages: DataFrame  # RULED_MESSAGES, one row for each message
+    # Ops that contradict the first decision: txn, ident, resume, pair, op_at, kind, first_kind (the
+    # kind of the first decision).
     conflicts: DataFrame
+    # Deciding ops of transactions without a half message: txn, ident, resume, pair, op_at, op_ms,
+    # kind, source, half_to; is_foreign: a half message of another group, pair or resume count has
+    # that id.
     orphans: DataFrame
 
 

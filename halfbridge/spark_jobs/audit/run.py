@@ -67,25 +67,15 @@ _FOR_FEW = {
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The result of an audit.
+    """The result of an audit."""
 
-    Attributes:
-        records: Kind of record -> number of records read.
-        states: State of a transaction -> number of transactions.
-        examined: Number of transaction ids that are not plain.
-        of_others: Number of transactions in the real topics that belong to other installations.
-        bounds: The bounds of the snapshot, other installations included.
-        kinds: Kind of finding -> number of findings.
-        findings: FINDINGS, violations first; computed when it is read.
-    """
-
-    records: dict[str, int]
-    states: dict[str, int]
-    examined: int
-    of_others: int
+    records: dict[str, int]  # kind of record -> number of records read
+    states: dict[str, int]  # state of a transaction -> number of transactions
+    examined: int  # number of transaction ids that are not plain
+    of_others: int  # number of transactions in the real topics that belong to other installations
     bounds: Bounds
-    kinds: dict[str, int]
-    findings: DataFrame
+    kinds: dict[str, int]  # kind of finding -> number of findings
+    findings: DataFrame  # FINDINGS, violations first; computed when it is read
 
     @property
     def violations(self) -> int:

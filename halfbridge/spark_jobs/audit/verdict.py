@@ -57,15 +57,10 @@ JUDGED_MESSAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The verdict on each message, and the real records that belong to no message.
+    """The verdict on each message, and the real records that belong to no message."""
 
-    Attributes:
-        messages: JUDGED_MESSAGES: the matched messages with what became of them.
-        surplus: The matched surplus without the records that ALTERED messages name.
-    """
-
-    messages: DataFrame
-    surplus: DataFrame
+    messages: DataFrame  # JUDGED_MESSAGES: the matched messages with what became of them
+    surplus: DataFrame  # the matched surplus without the records that ALTERED messages name
 
 
 def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:

@@ -117,23 +117,14 @@ _Mark = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Deduped:
-    """The result of a run.
-
-    Attributes:
-        rows_read: Rows of the input.
-        same_record: Rows left out because another row is the same record.
-        same_message: Rows left out because another row is the same message.
-        rows_kept: Rows of the output.
-        days_written: Days of the output that were rewritten or emptied.
-        days: Days of the input.
-    """
+    """The result of a run."""
 
     rows_read: int
-    same_record: int
-    same_message: int
-    rows_kept: int
-    days_written: int
-    days: int
+    same_record: int  # rows left out because another row is the same record
+    same_message: int  # rows left out because another row is the same message
+    rows_kept: int  # rows of the output
+    days_written: int  # days of the output that were rewritten or emptied
+    days: int  # days of the input
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers under the names that reports use."""

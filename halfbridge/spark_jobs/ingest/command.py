@@ -183,34 +183,20 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
-    """What an ingestion reads, and where it writes to.
-
-    Attributes:
-        topics: Real topics.
-        bootstrap_servers: `host:port`, separated by commas.
-        output: Absolute path or URI of the table.
-        checkpoint: Absolute path or URI of the progress.
-        kafka: Consumer properties, with the names of the Java client.
-        format: One of sinks.FORMATS.
-        app_id: Name of this job in a Delta table; empty: derived from the topics.
-        schemas: Schemas of the values; empty: values are not decoded.
-        start: Position where a new checkpoint begins.
-        max_offsets: Most offsets in a batch; None: no limit.
-        trigger: When to read new rows.
-        accept_deleted: Topics whose offsets are forgotten if they were deleted since the last run.
-    """
+    """What an ingestion reads, and where it writes to."""
 
     topics: Topics
     bootstrap_servers: str
-    output: str
+    output: str  # absolute path or URI of the table
     checkpoint: str
-    kafka: Mapping[str, str]
-    format: str = "parquet"
-    app_id: str = ""
+    kafka: Mapping[str, str]  # consumer properties, with the names of the Java client
+    format: str = "parquet"  # one of sinks.FORMATS
+    app_id: str = ""  # name of this job in a Delta table; empty: derived from the topics
     schemas: tuple[WriterSchema, ...] = ()
     start: Position = EARLIEST
     max_offsets: int | None = None
     trigger: Trigger = AVAILABLE_NOW
+    # Topics whose offsets are forgotten if they were deleted since the last run.
     accept_deleted: tuple[str, ...] = ()
 
     @property

@@ -44,13 +44,9 @@ _NO_DICTIONARY = tuple(
 
 
 class Sink(Protocol):
-    """An output of the job.
+    """An output of the job."""
 
-    Attributes:
-        not_added: Numbers of the batches of this run that were not added, because the output had
-            them already.
-    """
-
+    # Numbers of the batches of this run that were not added, because the output had them already.
     not_added: set[int]
 
     def newest(self) -> int | None:

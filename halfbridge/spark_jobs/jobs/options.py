@@ -103,12 +103,9 @@ def _is_sparks(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a streaming job reads new rows.
+    """When a streaming job reads new rows."""
 
-    Attributes:
-        interval: In Spark's form (`10 seconds`); None: read the rows that are there now, and end.
-    """
-
+    # In Spark's form (`10 seconds`); None: read the rows that are there now, and end.
     interval: str | None = None
 
     @property

@@ -46,27 +46,17 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of all batches of one run.
+    """The totals of all batches of one run."""
 
-    Attributes:
-        batches: Batches done.
-        rows: Rows written by them.
-        quarantined: How many of these are quarantined.
-        seconds: From the query's start to its end.
-        offsets_behind: Offsets that were not read at the last batch, all partitions together.
-        interrupted: Whether a signal ended it.
-        unreported: Batches done of which Spark gave no numbers; they are in none of the above.
-        not_added: Numbers of the batches whose rows another run has added; they are in none of
-            the rows.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    quarantined: int = 0
-    seconds: float = 0.0
-    offsets_behind: int = 0
-    interrupted: bool = False
+    batches: int = 0  # batches done
+    rows: int = 0  # rows written by them
+    quarantined: int = 0  # how many of these are quarantined
+    seconds: float = 0.0  # from the query's start to its end
+    offsets_behind: int = 0  # offsets that were not read at the last batch, all partitions together
+    interrupted: bool = False  # whether a signal ended it
+    # Batches done of which Spark gave no numbers; they are in none of the above.
     unreported: int = 0
+    # Numbers of the batches whose rows another run has added; they are in none of the rows.
     not_added: AbstractSet[int] = frozenset()
     _newest: int = field(default=-1, repr=False)
 

@@ -32,15 +32,12 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """How far the daemon says it has come; empty where it says nothing.
+    """How far the daemon says it has come; empty where it says nothing."""
 
-    Attributes:
-        ops: Op partition -> O, or the first op whose delivery is deferred: what follows it may have
-            had its effect or not.
-        positions: Half partition -> P; without partitions whose metadata cannot be trusted.
-    """
-
+    # Op partition -> O, or the first op whose delivery is deferred: what follows it may have had
+    # its effect or not.
     ops: dict[int, int]
+    # Half partition -> P; without partitions whose metadata cannot be trusted.
     positions: dict[int, int]
 
 

@@ -74,15 +74,10 @@ def covers_what_is_there(resume: Column, source: Column, count: Column) -> Colum
 
 @dataclass(frozen=True, slots=True)
 class SignatureJudge:
-    """Judges signatures as the daemon does.
+    """Judges signatures as the daemon does."""
 
-    Attributes:
-        ring: The keys of the key file; executors get it.
-        names: The installation's topics.
-    """
-
-    ring: KeyRing
-    names: TopicNames
+    ring: KeyRing  # the keys of the key file; executors get it
+    names: TopicNames  # the installation's topics
 
     def half_doubt(self, append_ms: Column) -> Column:
         """Return why a row of the half topic is not believed; null where it is, or is unreadable.

@@ -29,16 +29,12 @@ _EARLIEST = -2  # what Spark's JSON says for it
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One end of a range: exactly one of the two is given.
+    """One end of a range: exactly one of the two is given."""
 
-    Attributes:
-        offsets: `earliest`, `latest`, or JSON with an offset for every partition of every topic,
-            in Spark's form: `{"orders": {"0": 17, "1": -2}}` (-2 earliest, -1 latest).
-        timestamp_ms: A publish time; the range has the rows published at or after it (start), or
-            before it (end).
-    """
-
+    # `earliest`, `latest`, or JSON with an offset for every partition of every topic, in Spark's
+    # form: `{"orders": {"0": 17, "1": -2}}` (-2 earliest, -1 latest).
     offsets: str = ""
+    # A publish time; the range has the rows published at or after it (start), or before it (end).
     timestamp_ms: int | None = None
 
     def starting(self) -> dict[str, str]:
@@ -152,17 +148,12 @@ NOTHING_LEFT_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The offsets that were read of one partition.
+    """The offsets that were read of one partition."""
 
-    Attributes:
-        start: The log's start: below it, records were deleted.
-        end: Behind the last offset read.
-        first_ms: Where the log does not begin at 0, the time of the first record left: append
-            time, of a real or dead-letter topic the time of the daemon's records. Else -1.
-    """
-
-    start: int
-    end: int
+    start: int  # the log's start: below it, records were deleted
+    end: int  # behind the last offset read
+    # Where the log does not begin at 0, the time of the first record left: append time, of a real
+    # or dead-letter topic the time of the daemon's records. Else -1.
     first_ms: int = -1
 
     @property
@@ -173,32 +164,23 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Offsets of an installation's topics at one time, and the daemon's positions.
-
-    Attributes:
-        prefix: Prefix of the installation's internal topics.
-        taken_ms: When the snapshot was made, by the clock of that machine, ms since 1970.
-        topics: Topic -> partition -> its range.
-        real_topics: Which of them are real topics.
-        applied: Op partition -> O: the ops below it had their effect before the real topics'
-            ends were asked. Without a partition: not known.
-        positions: Half partition -> P: unreadable half records below it were dead-lettered
-            before that.
-        hidden: Topics in which an open kafka_txn hides rows that were there when their ends were
-            asked: for an audit real topics and dead letters, otherwise half and op topic.
-        gone: Real topics that half messages name and the cluster does not have.
-        others: Half topics of other installations -> partition -> its range, read after
-            the real topics; empty where no real record needed it.
-    """
+    """Offsets of an installation's topics at one time, and the daemon's positions."""
 
     prefix: str
-    taken_ms: int
-    topics: Mapping[str, Mapping[int, Range]]
-    real_topics: tuple[str, ...]
+    taken_ms: int  # when the snapshot was made, by the clock of that machine, ms since 1970
+    topics: Mapping[str, Mapping[int, Range]]  # topic -> partition -> its range
+    real_topics: tuple[str, ...]  # which of them are real topics
+    # Op partition -> O: the ops below it had their effect before the real topics' ends were asked.
+    # Without a partition: not known.
     applied: Mapping[int, int] = field(default_factory=dict)
+    # Half partition -> P: unreadable half records below it were dead-lettered before that.
     positions: Mapping[int, int] = field(default_factory=dict)
+    # Topics in which an open kafka_txn hides rows that were there when their ends were asked: for
+    # an audit real topics and dead letters, otherwise half and op topic.
     hidden: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()  # real topics that half messages name and the cluster does not have
+    # Half topics of other installations -> partition -> its range, read after the real topics;
+    # empty where no real record needed it.
     others: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 

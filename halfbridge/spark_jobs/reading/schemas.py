@@ -44,15 +44,10 @@ DECODED = (
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """One schema with which values may have been written.
+    """One schema with which values may have been written."""
 
-    Attributes:
-        name: How rows name it: `avro:<fingerprint in hex>` or `confluent:<id>`.
-        text: The schema as JSON.
-    """
-
-    name: str
-    text: str
+    name: str  # how rows name it: `avro:<fingerprint in hex>` or `confluent:<id>`
+    text: str  # the schema as JSON
 
 
 def load_schema(given: str) -> WriterSchema:

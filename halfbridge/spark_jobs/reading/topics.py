@@ -44,15 +44,10 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics to read: by name, or all that match a pattern.
+    """The topics to read: by name, or all that match a pattern."""
 
-    Attributes:
-        names: Names, sorted, each once.
-        pattern: A Java regular expression for the whole name, instead of names.
-    """
-
-    names: tuple[str, ...] = ()
-    pattern: str = ""
+    names: tuple[str, ...] = ()  # names, sorted, each once
+    pattern: str = ""  # a Java regular expression for the whole name, instead of names
 
     @classmethod
     def of(cls, *names: str, pattern: str = "") -> Topics:

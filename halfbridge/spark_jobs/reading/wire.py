@@ -36,16 +36,11 @@ BROKEN = "broken body"
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Bytes in single-object encoding, and the schemas that they may have.
-
-    Attributes:
-        data: Column of the bytes.
-        schemas: File stems of the schemas that are known, oldest first.
-        bytes_max: Longest encoding that is read (halfbridge.serde.limits); None: any length.
-    """
+    """Bytes in single-object encoding, and the schemas that they may have."""
 
     data: Column
-    schemas: tuple[str, ...]
+    schemas: tuple[str, ...]  # file stems of the schemas that are known, oldest first
+    # Longest encoding that is read (halfbridge.serde.limits); None: any length.
     bytes_max: int | None = None
 
     def decoded(self) -> Column:

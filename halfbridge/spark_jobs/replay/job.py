@@ -41,43 +41,26 @@ _DONE = "done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The source, the target and the options of a replay.
+    """The source, the target and the options of a replay."""
 
-    Attributes:
-        replay_id: Name of the replay; a name can be used once.
-        bootstrap_servers: `host:port`, separated by commas.
-        to_topic: Real topic that the rows are sent to.
-        table: Absolute path or URI of a table to read; empty: `from_topic` is read.
-        from_topic: Topic to read.
-        start: Position in `from_topic` where reading begins.
-        end: Position in `from_topic` where reading ends.
-        where: SQL condition on the source's columns; empty: all rows.
-        checkpoint: Absolute path or URI of the progress.
-        prefix: Prefix of the installation's topics.
-        keep_partition: Whether each row keeps the number of its source partition.
-        rows_per_s: Most rows a second; None: no limit.
-        slice_rows: Approximate number of rows in a slice.
-        kafka: Properties of Spark's consumer, with the names of the Java client.
-        sink_kafka: Properties of the sink's producer, with the names of librdkafka.
-        key_file: The sink's option key.file; empty: the rows are not signed.
-    """
-
-    replay_id: str
+    replay_id: str  # name of the replay; a name can be used once
     bootstrap_servers: str
-    to_topic: str
-    table: str = ""
+    to_topic: str  # real topic that the rows are sent to
+    table: str = ""  # absolute path or URI of a table to read; empty: `from_topic` is read
     from_topic: str = ""
     start: Position = EARLIEST
     end: Position = LATEST
-    where: str = ""
-    checkpoint: str = ""
+    where: str = ""  # SQL condition on the source's columns; empty: all rows
+    checkpoint: str = ""  # absolute path or URI of the progress
     prefix: str = ""
-    keep_partition: bool = False
-    rows_per_s: int | None = None
-    slice_rows: int = 100_000
+    keep_partition: bool = False  # whether each row keeps the number of its source partition
+    rows_per_s: int | None = None  # most rows a second; None: no limit
+    slice_rows: int = 100_000  # approximate number of rows in a slice
+    # Properties of Spark's consumer, with the names of the Java client.
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Properties of the sink's producer, with the names of librdkafka.
     sink_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    key_file: str = ""
+    key_file: str = ""  # the sink's option key.file; empty: the rows are not signed
 
     @property
     def app_id(self) -> str:
@@ -117,21 +100,13 @@ class Replay:
 
 @dataclass(slots=True)
 class Sent:
-    """What one run of a replay has sent.
-
-    Attributes:
-        plan: The plan of the whole replay.
-        done_before: Slices that earlier runs have sent.
-        slices: Slices that this run has sent.
-        rows: Rows that this run has sent.
-        seconds: Duration of this run.
-    """
+    """What one run of a replay has sent."""
 
     plan: ReplayPlan
-    done_before: int = 0
-    slices: int = 0
-    rows: int = 0
-    seconds: float = 0.0
+    done_before: int = 0  # slices that earlier runs have sent
+    slices: int = 0  # slices that this run has sent
+    rows: int = 0  # rows that this run has sent
+    seconds: float = 0.0  # duration of this run
 
     def to_json(self) -> dict[str, Any]:
         """Return the values under the names that reports use."""
@@ -324,37 +299,24 @@ Bounds = dict[tuple[str, int], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The rows of one source partition.
-
-    Attributes:
-        topic: Source topic.
-        partition: Source partition.
-        low: Lowest offset of the rows.
-        high: Highest offset of the rows, plus one.
-        rows: Number of rows.
-    """
+    """The rows of one source partition."""
 
     topic: str
     partition: int
-    low: int
-    high: int
+    low: int  # lowest offset of the rows
+    high: int  # highest offset of the rows, plus one
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The plan of a whole replay.
+    """The plan of a whole replay."""
 
-    Attributes:
-        identity: The settings that must not change when the replay is resumed; JSON values.
-        places: The source partitions.
-        slices: Number of slices; each is one batch of the sink.
-        topic_id: Kafka's id of the source topic; empty for a table, and in plans of halfbridge 0.1.
-    """
-
+    # The settings that must not change when the replay is resumed; JSON values.
     identity: Mapping[str, Any]
     places: tuple[Place, ...]
-    slices: int
+    slices: int  # number of slices; each is one batch of the sink
+    # Kafka's id of the source topic; empty for a table, and in plans of halfbridge 0.1.
     topic_id: str = ""
 
     @property

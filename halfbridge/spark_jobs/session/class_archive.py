@@ -43,21 +43,16 @@ _IN_BACKGROUND = '"$@" </dev/null >/dev/null 2>&1 &'
 class ClassArchive:
     """What a JVM is started with: an archive to map, a list to record for one, or nothing.
 
-    Attributes:
-        java: The runtime that the archive is for.
-        directory: Where archives are.
-        stem: What names of its files begin with; says which Java and which class path.
-        flags: For the JVM. Empty where there is no archive and none can be made, or where
-            another process is making it.
-        claim: The locked file that lets this process alone record; None: it does not.
-
     A context manager that releases the claim.
     """
 
-    java: Path
-    directory: Path
-    stem: str
+    java: Path  # the runtime that the archive is for
+    directory: Path  # where archives are
+    stem: str  # what names of its files begin with; says which Java and which class path
+    # For the JVM. Empty where there is no archive and none can be made, or where another process is
+    # making it.
     flags: tuple[str, ...] = ()
+    # The locked file that lets this process alone record; None: it does not.
     claim: IO[bytes] | None = None
 
     @property

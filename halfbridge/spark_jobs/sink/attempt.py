@@ -45,23 +45,14 @@ _ROLLBACK_S = 10.0
 
 @dataclass(frozen=True)
 class AttemptReport(WriterCommitMessage):
-    """The half messages that a task attempt has stored, for the driver. Picklable.
-
-    Attributes:
-        batch_id: The attempt's batch.
-        attempt: The attempt's id and transactions, in the order of their decisions.
-        row_count: Number of rows.
-        content_sum: ContentHash.sum of the rows.
-        first_append_timestamp: Append time of the oldest half record; -1 without any.
-        query_id: Spark's id of the streaming query; empty for a batch write.
-    """
+    """The half messages that a task attempt has stored, for the driver. Picklable."""
 
     batch_id: int
-    attempt: ManifestAttempt
+    attempt: ManifestAttempt  # the attempt's id and transactions, in the order of their decisions
     row_count: int
-    content_sum: int
-    first_append_timestamp: int
-    query_id: str
+    content_sum: int  # ContentHash.sum of the rows
+    first_append_timestamp: int  # append time of the oldest half record; -1 without any
+    query_id: str  # Spark's id of the streaming query; empty for a batch write
 
 
 def write_attempt(

@@ -37,22 +37,16 @@ class DriverAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The plan of a batch, as far as it is known; empty for a batch write.
+    """The plan of a batch, as far as it is known; empty for a batch write."""
 
-    Attributes:
-        query_id: Spark's id of the query, which its checkpoint keeps.
-        plan_hash: SHA-256 of the sources' offsets in the file `offsets/N` (the lines from the third
-            on), in hexadecimal; empty: not readable.
-        hash_before: The same of `offsets/N-1`; also empty if there is no such file.
-        is_before_done: `commits/N-1` exists: Spark has seen the commit of batch N-1 return.
-        departure: How the plan that this driver runs differs from the files; empty: not at all, or
-            not known.
-    """
-
-    query_id: str = ""
+    query_id: str = ""  # Spark's id of the query, which its checkpoint keeps
+    # SHA-256 of the sources' offsets in the file `offsets/N` (the lines from the third on), in
+    # hexadecimal; empty: not readable.
     plan_hash: str = ""
-    hash_before: str = ""
+    hash_before: str = ""  # the same of `offsets/N-1`; also empty if there is no such file
+    # `commits/N-1` exists: Spark has seen the commit of batch N-1 return.
     is_before_done: bool = False
+    # How the plan that this driver runs differs from the files; empty: not at all, or not known.
     departure: str = ""
 
 

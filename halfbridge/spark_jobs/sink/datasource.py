@@ -35,12 +35,9 @@ _QUERY_PROPERTY = "sql.streaming.queryId"
 
 
 class TxnHalf(DataSource):
-    """Kafka, exactly once: rows become visible when their batch is committed, all or none.
+    """Kafka, exactly once: rows become visible when their batch is committed, all or none."""
 
-    Attributes:
-        driver: Address of the driver's JVM, for questions about checkpoints; set by `register`.
-    """
-
+    # Address of the driver's JVM, for questions about checkpoints; set by `register`.
     driver: ClassVar[DriverAddress | None] = None
 
     @classmethod

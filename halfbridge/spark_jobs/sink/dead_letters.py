@@ -48,20 +48,13 @@ _NO_RIGHT = (Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 
 
 class Poll(NamedTuple):
-    """The result of one poll of the dead-letter topic.
+    """The result of one poll of the dead-letter topic."""
 
-    Attributes:
-        letters: Dead letters that may belong to the app.
-        offsets: The position in each partition, in order.
-        unread: Number of offsets that are left for the next poll.
-        topic_id: Kafka's id of the topic that was read; empty: not known.
-        is_recreated: The topic was created again since the last poll, and was read from offset 0.
-    """
-
-    letters: Sequence[Letter]
-    offsets: tuple[int, ...]
-    unread: int
-    topic_id: str = ""
+    letters: Sequence[Letter]  # dead letters that may belong to the app
+    offsets: tuple[int, ...]  # the position in each partition, in order
+    unread: int  # number of offsets that are left for the next poll
+    topic_id: str = ""  # Kafka's id of the topic that was read; empty: not known
+    # The topic was created again since the last poll, and was read from offset 0.
     is_recreated: bool = False
 
 
@@ -287,48 +280,32 @@ NO_BATCH = -1
 
 
 class Letter(NamedTuple):
-    """The dead letter of message 0 of a transaction of the producer group.
+    """The dead letter of message 0 of a transaction of the producer group."""
 
-    Attributes:
-        transaction_id: The half message's transaction.
-        batch_id: The claimed batch; NO_BATCH: none, because it is a stub or of another sender.
-        why: Reason and detail.
-    """
-
-    transaction_id: str
-    batch_id: int
-    why: str
+    transaction_id: str  # the half message's transaction
+    batch_id: int  # the claimed batch; NO_BATCH: none, because it is a stub or of another sender
+    why: str  # reason and detail
 
 
 class Tally(NamedTuple):
-    """The count of an app's refused messages.
+    """The count of an app's refused messages."""
 
-    Attributes:
-        refused_count: The app's messages that were found among the dead letters so far.
-        offsets: The position in each partition of the dead-letter topic, in order; empty: the topic
-            cannot be read.
-        topic_id: Kafka's id of the topic that the offsets are of; empty: not known.
-    """
-
-    refused_count: int = 0
+    refused_count: int = 0  # the app's messages that were found among the dead letters so far
+    # The position in each partition of the dead-letter topic, in order; empty: the topic cannot be
+    # read.
     offsets: tuple[int, ...] = ()
-    topic_id: str = ""
+    topic_id: str = ""  # Kafka's id of the topic that the offsets are of; empty: not known
 
 
 NO_TALLY = Tally()
 
 
 class Refused(NamedTuple):
-    """The refused messages that one poll has found.
+    """The refused messages that one poll has found."""
 
-    Attributes:
-        by_batch: Batch -> number of messages.
-        why: Reason and detail of one of them.
-        unverified: Number of transactions that may be of published batches, but were not verified.
-    """
-
-    by_batch: Mapping[int, int]
-    why: str
+    by_batch: Mapping[int, int]  # batch -> number of messages
+    why: str  # reason and detail of one of them
+    # Number of transactions that may be of published batches, but were not verified.
     unverified: int
 
     @property

@@ -48,17 +48,11 @@ class Rerun(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A manifest record as read.
+    """A manifest record as read."""
 
-    Attributes:
-        offset: Offset in the app's manifest partition.
-        timestamp: Append time, by the broker's clock, epoch milliseconds.
-        manifest: The content; without attempts if these do not matter.
-    """
-
-    offset: int
-    timestamp: int
-    manifest: BatchManifest
+    offset: int  # offset in the app's manifest partition
+    timestamp: int  # append time, by the broker's clock, epoch milliseconds
+    manifest: BatchManifest  # the content; without attempts if these do not matter
 
     @property
     def is_expired(self) -> bool:
@@ -74,14 +68,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """The state of a batch.
+    """The state of a batch."""
 
-    Attributes:
-        winner: The record that publishes the batch, or None.
-        rejected: Attempts that can never be published; complete only while there is no winner.
-    """
-
-    winner: Entry | None
+    winner: Entry | None  # the record that publishes the batch, or None
+    # Attempts that can never be published; complete only while there is no winner.
     rejected: frozenset[str]
 
     def fate(self, attempt_id: str) -> Fate:
@@ -169,25 +159,17 @@ def rounds(attempts: Iterable[ManifestAttempt]) -> list[list[ManifestTransaction
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search for one batch of an app.
-
-    Attributes:
-        batch_id: The batch.
-        entries: All records of the batch, in offset order.
-        searched_from: The `searched_from` of a record that is appended now.
-        later_batch: The app's latest batch with a COMMIT, if later than the one searched; else -1.
-        earlier_batch: The app's latest earlier batch with a COMMIT; -1 for none.
-        earlier_commits: COMMITs of `earlier_batch`, unordered and without their attempts.
-        is_cut: Records that might have mattered were deleted from the log.
-    """
+    """The result of a search for one batch of an app."""
 
     batch_id: int
-    entries: tuple[Entry, ...]
-    searched_from: int
+    entries: tuple[Entry, ...]  # all records of the batch, in offset order
+    searched_from: int  # the `searched_from` of a record that is appended now
+    # The app's latest batch with a COMMIT, if later than the one searched; else -1.
     later_batch: int
-    earlier_batch: int
+    earlier_batch: int  # the app's latest earlier batch with a COMMIT; -1 for none
+    # COMMITs of `earlier_batch`, unordered and without their attempts.
     earlier_commits: tuple[BatchManifest, ...]
-    is_cut: bool
+    is_cut: bool  # records that might have mattered were deleted from the log
 
     @property
     def state(self) -> BatchState:

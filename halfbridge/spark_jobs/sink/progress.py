@@ -46,23 +46,16 @@ RECORDS_MAX = 5_000
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """The numbers in the newest manifest of an app.
-
-    Attributes:
-        app_id: The app.
-        batch_id: The app's newest published batch; -1: none yet.
-        row_count: Rows of that batch.
-        published_ms: When the driver wrote the manifest, epoch milliseconds; -1 without one.
-        refused_count: Refused messages of the batches that the daemon had delivered when the newest
-            one was committed.
-        is_counted: Whether dead letters can be read; if not, refused_count has no meaning.
-    """
+    """The numbers in the newest manifest of an app."""
 
     app_id: str
-    batch_id: int = -1
-    row_count: int = 0
-    published_ms: int = -1
+    batch_id: int = -1  # the app's newest published batch; -1: none yet
+    row_count: int = 0  # rows of that batch
+    published_ms: int = -1  # when the driver wrote the manifest, epoch milliseconds; -1 without one
+    # Refused messages of the batches that the daemon had delivered when the newest one was
+    # committed.
     refused_count: int = 0
+    # Whether dead letters can be read; if not, refused_count has no meaning.
     is_counted: bool = False
 
 

@@ -197,15 +197,10 @@ FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX + _ADDED_B
 
 @dataclass(frozen=True, slots=True)
 class RealTopic:
-    """The limits of a real topic.
+    """The limits of a real topic."""
 
-    Attributes:
-        record_bytes_max: The topic's max.message.bytes; ANY_BYTES if that cannot be read.
-        is_compacted: The topic is compacted, and refuses null keys.
-    """
-
-    record_bytes_max: int
-    is_compacted: bool
+    record_bytes_max: int  # the topic's max.message.bytes; ANY_BYTES if that cannot be read
+    is_compacted: bool  # the topic is compacted, and refuses null keys
 
     def refusal(self, row: Row) -> str:
         """Return why the topic would refuse a row; empty if it would not."""
