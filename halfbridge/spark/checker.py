@@ -77,10 +77,6 @@ class SinkChecker:
 
     Before the first COMMIT of a batch it writes all decisions of its manifest, in order: answers
     to single checks alone would let a later chunk of rows overtake an earlier one.
-
-    Args:
-        options: Of the sink.
-        process: Has the clients; None: `sink_process()`.
     """
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
@@ -94,8 +90,8 @@ class SinkChecker:
         """Answer a check.
 
         Raises:
-            StillOpenError, NotOfTheSinkError: there is no answer; neither counts.
-            SinkError: the manifest topic cannot be read; does not count either.
+            StillOpenError, NotOfTheSinkError, SinkError: there is no answer, which does not count
+                as one.
         """
         if view.context is None:
             raise NotOfTheSinkError(f"{view.transaction_id} has no RMQ_CONTEXT")
@@ -118,7 +114,6 @@ class SinkChecker:
         return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
 
     def _search(self, context: SinkContext, *, is_old: bool) -> Fate:
-        """Search the log, give up what is old and undecided, and decide what was published."""
         options = replace(self._options, app_id=context.app_id)
         committer = BatchCommitter(options, self._process)
         state = committer.find(context.batch_id).state
@@ -138,15 +133,8 @@ class SinkChecker:
 class SinkResponder:
     """Answers the checks of one app's sink, in threads of this process, while it is entered.
 
-    Args:
-        bootstrap_servers: `host:port`, separated by commas.
-        app_id: The sink's option app.id.
-        producer_group: The sink's option producer.group; by default the same as there.
-        prefix: The sink's option halfbridge.prefix.
-        age_ms_max: The sink's option batch.age.max.ms.
-        kafka: librdkafka properties, such as security.protocol.
-        key_file: The sink's option key.file, on this host; by default HALFBRIDGE_KEY_FILE, as of
-            any client.
+    The arguments are the sink's options app.id, producer.group, halfbridge.prefix, batch.age.max.ms
+    and key.file (None: HALFBRIDGE_KEY_FILE of this host); `kafka` are librdkafka properties.
 
     Raises:
         SinkOptionError: a setting is wrong, or the key file cannot be used; correct it.

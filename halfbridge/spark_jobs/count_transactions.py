@@ -40,16 +40,9 @@ def count_transactions(
     bootstrap_servers: str,
     kafka: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the committed rows of each transaction in `topics`.
+    """Return the committed rows of each transaction in real topics, as `wire.rows_per_transaction`.
 
-    Args:
-        spark: A session with the Kafka connector.
-        topics: Names of real topics.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: Consumer properties by their Java names (security, say).
-
-    Returns:
-        As `transforms.rows_per_transaction`; nothing is read before an action.
+    `kafka` are consumer properties by their Java names. Nothing is read before an action.
 
     Raises:
         ValueError: as `topics.Topics.of` and `topics.source_options`.

@@ -20,13 +20,10 @@ class JobError(RuntimeError):
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the innermost cause, its whole text in one line.
+    """Return the innermost cause of an error, PySpark's or any other; its whole text in one line.
 
     Spark wraps Kafka's errors in several of its own. The text is not cut: Spark names the
     partitions, the offsets and the remedy in its later lines.
-
-    Args:
-        error: What PySpark raised (PySparkException or Py4JError), or anything else.
     """
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:
@@ -42,7 +39,6 @@ def cause_of(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text in one line; of a Python traceback, what follows the last frame."""
     if _TRACEBACK in text:
         text = _FRAMES.sub("", text)
     return " ".join(text.split())

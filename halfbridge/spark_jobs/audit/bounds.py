@@ -137,11 +137,9 @@ class Bounds:
 
 
 def _is_near(ms: Column, cut_until: Column) -> Column:
-    """Tell whether a record of time `ms` may have been deleted.
+    """Tell whether a record may have been deleted, as those up to `cut_until` (null: none) are.
 
-    Args:
-        ms: Time of the record. A record without an append time (NO_APPEND_MS) may be of any age.
-        cut_until: Time up to which records were deleted; null: none were.
+    A record without an append time (NO_APPEND_MS) may be of any age.
     """
     return F.coalesce(ms <= cut_until + SKEW_MS, F.lit(col=False))
 

@@ -185,14 +185,7 @@ def facts_of(
     source: Mapping[str, str],
     judge: SignatureJudge | None = None,
 ) -> DataFrame:
-    """Return the facts of all records of a snapshot.
-
-    Args:
-        spark: A session with the Kafka connector.
-        snapshot: The offsets to read.
-        source: `reading.topics.cluster_options`.
-        judge: Judges signatures; None: every record is believed.
-    """
+    """Return the facts of all records of a snapshot; no `judge`: all signatures are believed."""
     names = snapshot.names
     return all_facts(
         facts_of_halves(read_ranges(spark, snapshot.ranges(names.half), source), judge),
@@ -218,11 +211,7 @@ def _others(
 def _refuse_changed_topics(
     spark: SparkSession, snapshot: Snapshot, *, bootstrap_servers: str, kafka: Mapping[str, str]
 ) -> None:
-    """Refuse a snapshot whose offsets are not of the topics that the cluster has now.
-
-    Raises:
-        JobError: a topic was deleted or created again; the user must take a new snapshot.
-    """
+    """Refuse a snapshot whose offsets are not of the topics that the cluster has now."""
     kept = snapshot.kept_ids()
     if not kept:
         return
@@ -242,11 +231,6 @@ def _refuse_changed_topics(
 
 
 def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> None:
-    """Refuse options that would have no effect.
-
-    Raises:
-        click.UsageError: An option has no effect; the user must change the command.
-    """
     if own := [topic for topic in topics if names.is_internal(topic)]:
         raise click.UsageError(f"{own[0]} is an internal topic, which is read anyway")
     context = click.get_current_context()
@@ -291,5 +275,4 @@ def _take(
 
 
 def _say(line: str) -> None:
-    """Print a line of progress to standard error."""
     click.echo(f"audit: {line}", err=True)

@@ -416,14 +416,10 @@ def first_append_ms(meta: Column) -> Column:
 
 
 def born_ms(original_ms: Column, copied_ms: Column) -> Column:
-    """Return the time from which a transaction's age counts (checker.core.rebuild).
+    """Return the time from which a transaction's age counts (checker.core.rebuild), in ms.
 
-    Args:
-        original_ms: Append time of the first original; null without an original.
-        copied_ms: The lowest first append time that a copy carries; null without a copy.
-
-    Returns:
-        The time in ms; NO_APPEND_MS where the age is not known.
+    It is NO_APPEND_MS where the age is not known. `original_ms` is the append time of the first
+    original, `copied_ms` the lowest first append time that a copy carries; null: there is none.
     """
     first_ms = F.coalesce(original_ms, F.lit(NO_APPEND_MS))
     is_by_copy = (copied_ms < 0) | (first_ms < 0)

@@ -54,9 +54,7 @@ def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bo
 def out_of_order(lanes: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about messages with the same key, delivered in another order than decided.
 
-    Args:
-        lanes: The delivered messages: sift's LANES.
-        bounds: The bounds of the snapshot.
+    `lanes` are the delivered messages: sift's LANES.
     """
     lane = Window.partitionBy("lane", "pair").orderBy("real_at")
     found = (

@@ -91,14 +91,10 @@ def audited(
     progress: Callable[[str], None] = lambda _: None,
     find_others: Callable[[], OtherInstallations] = OtherInstallations,
 ) -> Iterator[Audit]:
-    """Yield the audit of `facts`. The findings can be read only within the block.
+    """Yield the audit of all topics' FACTS. Its findings can be read only within the block.
 
-    Args:
-        facts: FACTS of half topic, op topic, dead-letter topic and all real topics together.
-        bounds: The bounds of the snapshot.
-        progress: Called with each line of progress.
-        find_others: Returns the transactions of other installations. Called only if there are real
-            records whose transaction is not in this installation's half topic.
+    `progress` is called with each line of progress. `find_others` is called only if there are real
+    records whose transaction is not in this installation's half topic.
     """
     kept: list[DataFrame] = []
 
@@ -161,8 +157,7 @@ def _examined(
 ) -> tuple[DataFrame, DataFrame]:
     """Judge the FACTS of transactions that are not plain, and add their states to `states`.
 
-    Returns:
-        The FINDINGS, computed, and the LANES of the messages that were delivered as required.
+    Returns the FINDINGS, computed, and the LANES of the messages that were delivered as required.
     """
     ruling = rule(suspicious, bounds, _computed)
     matched = match(suspicious, ruling.messages, _computed)
@@ -215,13 +210,7 @@ _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
 def make_report(
     audit: Audit, findings: Sequence[Mapping[str, Any]], *, seconds: float
 ) -> dict[str, Any]:
-    """Return the report.
-
-    Args:
-        audit: The audit's result.
-        findings: The findings to show; `audit.kinds` counts all findings.
-        seconds: How long the audit took.
-    """
+    """Return the report with the `findings` to show; `audit.kinds` counts all findings."""
     bounds = audit.bounds
     states = dict(audit.states)
     rest = {name: states.pop(name, 0) for name in (ROLLED_BACK, DISCARDED, UNDECIDED)}

@@ -214,16 +214,13 @@ _ONE_MESSAGE = (1, COUNT_UNKNOWN)
 
 
 def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return one row for each transaction id.
+    """Return one row for each transaction id of FACTS; facts without one are left out.
 
-    Args:
-        facts: FACTS; facts without a transaction id are left out.
-        bounds: The bounds of the snapshot. If ops were deleted, a transaction without a decision is
-            not plain.
+    If ops were deleted, a transaction without a decision is not plain.
 
     Returns:
-        txn string; state string (null: not plain); for a delivered transaction also lane long,
-        pair int, topic_number long, real_part int, real_at long, op_at long.
+        txn string; state string (null: not plain); for a delivered transaction also lane long, pair
+        int, topic_number long, real_part int, real_at long, op_at long.
     """
     what, kind = F.col("what"), F.col("kind")
     half, op, real = what == IS_HALF, what == IS_OP, what == IS_REAL
@@ -275,13 +272,9 @@ def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
 def suspects(
     facts: DataFrame, sifted: DataFrame, count: int, others: DataFrame | None = None
 ) -> DataFrame:
-    """Return the FACTS of the transactions that are not plain.
+    """Return the FACTS of the transactions that `sift` did not find plain, which are `count`.
 
-    Args:
-        facts: The same facts that `sift` was given.
-        sifted: The result of `sift`.
-        count: How many transactions are not plain.
-        others: Column txn: transactions of other installations, which are left out; None without.
+    Those of `others` (column txn), which belong to other installations, are left out.
     """
     ids = sifted.where(F.col("state").isNull() | (F.col("state") == STRANGE)).select("txn")
     if others is not None:
@@ -294,7 +287,6 @@ def suspects(
 def _one(
     what: Column, column: str, *, name: str | None = None, where: Column | None = None
 ) -> Column:
-    """Return the value of `column` in the single row that `what` selects."""
     return F.max(F.when(what if where is None else where, F.col(column))).alias(name or column)
 
 

@@ -132,22 +132,15 @@ class Deduped:
 
 
 def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
-    """Make `output` equal to `source` without duplicates.
+    """Make `output` equal to `source` without duplicates; both are absolute paths or URIs.
 
     The whole input is compared, because a message may be delivered again days later. Only the days
     of the output that differ are written, so a second run writes nothing. Days that are no longer
-    in the input stay in the output.
-
-    Args:
-        spark: A session.
-        source: Absolute path or URI of an ingested table, in either format.
-        output: Absolute path or URI of the table to make.
-        kind: Format of `output`, `parquet` or `delta`. A Delta table changes in one transaction.
-            Readers of a Parquet directory may miss a day for the moment in which it is replaced.
+    in the input stay in the output. A Delta table changes in one transaction. Readers of a Parquet
+    directory may miss a day for the moment in which it is replaced.
 
     Raises:
         JobError: `source` or `output` is not such a table; the user must act.
-        PySparkException: Spark failed.
     """
     spark.conf.set(*_PARQUET_TIMES)
     _check_output(spark, source, output, kind)
@@ -227,7 +220,6 @@ def _write(
     *,
     emptied: list[date],
 ) -> None:
-    """Replace the rows of `days` in the table by `rows`, and remove the days `emptied`."""
     if kind == "delta":
         table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
         table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in (*days, *emptied)])
@@ -256,11 +248,7 @@ _COPY = "_copy"
 
 
 def with_duplicates_marked(rows: DataFrame) -> DataFrame:
-    """Return all rows, each with its message index or marked as a duplicate.
-
-    Args:
-        rows: An ingested table: topic, partition, offset, timestamp, timestamp_type, key, value,
-            headers, transaction_id, quarantined and any other columns.
+    """Return all rows of an ingested table, each with its message index or marked as a duplicate.
 
     Returns:
         The columns of `rows`, then duplicate string and message_index long. duplicate is

@@ -226,18 +226,11 @@ class Ingest:
 def ingest(
     spark: SparkSession, job: Ingest, cluster: Brokers, show: Callable[[str], None]
 ) -> Totals:
-    """Run `job` until its trigger ends or a signal stops it.
-
-    Args:
-        spark: A session with the Kafka connector.
-        job: What to ingest.
-        cluster: The cluster of `job`.
-        show: Is called with a line about each batch.
+    """Run `job` until its trigger ends or a signal stops it; `show` is called with a line a batch.
 
     Raises:
-        JobError: Checkpoint and output do not belong to this job, or not to each other; or a
-            topic of the checkpoint was deleted. The user must act.
-        PySparkException: Spark failed.
+        JobError: Checkpoint and output do not belong to this job, or not to each other; or a topic
+            of the checkpoint was deleted. The user must act.
         ValueError: `kafka` sets a property that the job itself must set; the caller's mistake.
     """
     sink = make_sink(spark, job.format, job.output, job.name, show)

@@ -66,14 +66,10 @@ class Sink(Protocol):
 def make_sink(
     spark: SparkSession, kind: str, output: str, app_id: str, show: Callable[[str], None]
 ) -> Sink:
-    """Return the sink for a format, and set the session's options for its files.
+    """Return the sink for one of FORMATS, and set the session's options for its files.
 
-    Args:
-        spark: The session that writes.
-        kind: One of FORMATS.
-        output: Absolute path or URI of the table.
-        app_id: Name of the job in a Delta table.
-        show: Is called with a line about a batch that is not added.
+    `app_id` is the name of the job in a Delta table; `show` is called with a line about a batch
+    that is not added.
 
     Raises:
         JobError: The package of the format is not installed; the user must act.
@@ -92,7 +88,6 @@ class _Parquet:
         self._storage = Storage(spark)
 
     def newest(self) -> int | None:
-        """Return the newest number in the log of Spark's sink."""
         batches = [
             int(number)
             for name in self._storage.names(join(self._output, _FILE_LOG))
@@ -120,7 +115,6 @@ class _Parquet:
             )
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Return a writer to the directory."""
         return (
             rows.writeStream.format("parquet")
             .partitionBy(*PARTITION_COLUMNS)
@@ -142,11 +136,9 @@ class _Delta:
         self._table = DeltaWriter(spark, output, PARTITION_COLUMNS)
 
     def newest(self) -> int | None:
-        """Return the version of this job in the table."""
         return self._table.version_of(self._app_id)
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Compare the table's last batch with the checkpoint's last batch."""
         if checkpoint.is_new and not is_delta(self._spark, self._output):
             _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
         newest = self.newest()
@@ -180,11 +172,7 @@ class _Delta:
 
 
 def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
-    """Refuse a directory with other files: readers would see either those or the new rows.
-
-    Raises:
-        JobError: There are other files; the user must act.
-    """
+    """Refuse a directory with other files: readers would see either those or the new rows."""
     hidden = ("_", ".")  # Spark's readers ignore names that begin so
     for name in storage.names(output):
         if not name.startswith(hidden) or name == other_log:
@@ -202,19 +190,15 @@ _BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 
 def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> DataFrame:
-    """Return the rows of the ingested table: one row for each record.
-
-    Args:
-        records: Has the columns of Spark's Kafka source, headers included.
-        schemas: Schemas of the values; empty: values are not decoded.
+    """Return the rows of the ingested table: one for each row of Spark's Kafka source.
 
     Returns:
-        topic string, partition int, offset long, timestamp timestamp (publish time),
-        timestamp_type int (0: the daemon's, 1: the broker's append time), key binary, value
-        binary, headers array<struct<key string, value binary>>, transaction_id string (null: the
-        record is of another producer), born_timestamp timestamp (null: none), with `schemas` also
-        schema_name string and payload struct, then quarantine_reason string (null: not
-        quarantined), publish_date date (in UTC), quarantined boolean.
+        topic string, partition int, offset long, timestamp timestamp (publish time), timestamp_type
+        int (0: the daemon's, 1: the broker's append time), key binary, value binary, headers
+        array<struct<key string, value binary>>, transaction_id string (null: the record is of
+        another producer), born_timestamp timestamp (null: none), with `schemas` also schema_name
+        string and payload struct, then quarantine_reason string (null: not quarantined),
+        publish_date date (in UTC), quarantined boolean.
     """
     checked = with_payload(records, schemas) if schemas else records
     reason = (

@@ -284,11 +284,7 @@ def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[st
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:
-    """Write `report` to `path` as JSON, all of it or nothing; no path, no file.
-
-    Raises:
-        OSError: it cannot be written; the user must act.
-    """
+    """Write `report` to `path` as JSON, all of it or nothing; no path, no file."""
     if path is None:
         return
     fresh = path.with_name(f"{path.name}.part")

@@ -103,19 +103,14 @@ def run_to_end(
 ) -> Totals:
     """Start a query, wait for its end, show a line for each batch, and return the totals.
 
-    SIGINT and SIGTERM stop the query: for one that runs at an interval they are the way to end
-    it. A batch that was not finished is repeated at the next start.
+    SIGINT and SIGTERM stop the query: for one that runs at an interval they are the way to end it.
+    A batch that was not finished is repeated at the next start. After batches and at the end, also
+    of a query that failed, `check` checks that the topics are still those of the checkpoint.
+    `not_added` has the batches whose rows another run has added; it grows while the query runs.
 
     A query that begins with a batch which a killed one left unfinished does that batch and then
-    fails, for Spark 4.1's Kafka source cannot report on it (SPARK-55271). It is started once
-    more, and goes on behind that batch.
-
-    Args:
-        start: Starts the query, from its checkpoint.
-        show: Called with each line of progress.
-        check: Checks that the topics are still the ones of the checkpoint. It is called after
-            batches and at the end, also of a query that failed.
-        not_added: Batches whose rows another run has added; it grows while the query runs.
+    fails, for Spark 4.1's Kafka source cannot report on it (SPARK-55271). It is started once more,
+    and goes on behind that batch.
 
     Raises:
         TopicsChangedError: `check` raised it; the query has ended.
@@ -199,7 +194,6 @@ def _take_in(query: StreamingQuery, totals: Totals, show: Callable[[str], None])
 
 
 def _behind(progress: Any) -> int:
-    """Return how many offsets lie between the batch's end and the topics' ends."""
     total = 0
     for source in progress["sources"]:
         ends, latest = (_by_partition(source.get(name)) for name in ("endOffset", "latestOffset"))
@@ -237,11 +231,7 @@ _EXTREMES = ("min", "avg", "max")
 
 
 class ProgressMetrics(StreamingQueryListener):
-    """Keeps gauges up to date with what each query reports after a batch.
-
-    Args:
-        registry: Where the metrics are registered.
-    """
+    """Keeps gauges up to date with what each query reports after a batch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -319,11 +309,7 @@ class ProgressMetrics(StreamingQueryListener):
 
 
 class StallMetrics(Collector):
-    """Asks at each scrape how many offsets open kafka_txns hide, partition by partition.
-
-    Args:
-        stalls: Asks the cluster: (topic, partition) -> offsets, where there are any.
-    """
+    """Asks at each scrape how many offsets open kafka_txns hide: (topic, partition) -> offsets."""
 
     def __init__(self, stalls: Callable[[], dict[tuple[str, int], int]]) -> None:
         self._stalls = stalls
@@ -363,17 +349,11 @@ def metrics_served(
     stalls: Callable[[], dict[tuple[str, int], int]] | None = None,
     sinks: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[int | None]:
-    """Serve the metrics of the session's streaming queries for the time of the block.
+    """Serve the metrics of the session's streaming queries within the block; yield the port.
 
-    Args:
-        spark: The session; queries that start inside the block are seen.
-        port: Where; 0: a free one; None: nowhere, nothing is done.
-        say: Called with a line that has the address.
-        stalls: As `cluster.Cluster.stalls`, asked at each scrape.
-        sinks: Options of `txn_half` sinks, whose newest manifests are read at each scrape.
-
-    Yields:
-        The port.
+    Port 0 is a free one; None: nothing is done. Queries that start inside the block are seen. At
+    each scrape `stalls` is asked, as `cluster.Brokers.stalls`, and the newest manifests of `sinks`
+    are read, which are options of `txn_half` sinks.
 
     Raises:
         OSError: the port is in use; the user must act.

@@ -165,7 +165,6 @@ class Brokers:
         return self._kafka.common.IsolationLevel
 
     def _names(self, topics: Topics, present: Any) -> tuple[str, ...]:
-        """Return the names of `topics`: as given, or those in `present` that match."""
         if not topics.pattern:
             return topics.names
         matches = self._jvm.java.util.regex.Pattern.compile(topics.pattern).asMatchPredicate()
@@ -193,13 +192,7 @@ class Brokers:
 def read_applied(
     committed: Mapping[Place, tuple[int, str | None]], *, half: str, op: str
 ) -> Applied:
-    """Return the positions in the offsets and metadata that the daemon's group has committed.
-
-    Args:
-        committed: Place -> offset and metadata, of any topics.
-        half: Name of the half topic.
-        op: Name of the op topic.
-    """
+    """Return the positions in the offsets and metadata that the daemon's group has committed."""
     ops = {number: said for (topic, number), said in committed.items() if topic == op}
     applied = {number: offset for number, (offset, _) in ops.items()}
     positions: dict[int, int] = {}
@@ -216,16 +209,11 @@ def read_applied(
 def connect(
     spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str]
 ) -> Iterator[Brokers]:
-    """Yield a connection for the time of the block.
-
-    Args:
-        spark: A session with the Kafka connector.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: Client properties by their Java names (security, say).
+    """Yield a connection for the time of the block; `kafka` are properties by their Java names.
 
     Raises:
-        JobError: there is no JVM in this process, no Kafka connector in it, or a property is
-            wrong; the user must act.
+        JobError: there is no JVM in this process, no Kafka connector in it, or a property is wrong;
+            the user must act.
     """
     jvm = jvm_of(spark)
     properties = jvm.java.util.Properties()

@@ -80,11 +80,7 @@ class SignatureJudge:
     names: TopicNames  # the installation's topics
 
     def half_doubt(self, append_ms: Column) -> Column:
-        """Return why a row of the half topic is not believed; null where it is, or is unreadable.
-
-        Args:
-            append_ms: The row's append time, or NO_APPEND_MS.
-        """
+        """Return why a row of the half topic is not believed; null: it is, or it is unreadable."""
         return _judged(partial(_half_doubt, self), append_ms)
 
     def op_doubt(self, append_ms: Column) -> Column:

@@ -260,11 +260,7 @@ def from_json(data: Any) -> Snapshot:
 
 
 def read_snapshot(text: str) -> Snapshot:
-    """Return the snapshot in a file's text.
-
-    Raises:
-        JobError: as `from_json`.
-    """
+    """Return the snapshot in a file's text; raises JobError as `from_json`."""
     try:
         return from_json(json.loads(text))
     except json.JSONDecodeError as error:

@@ -85,14 +85,12 @@ def load_schema(given: str) -> WriterSchema:
 def with_payload(records: DataFrame, schemas: Sequence[WriterSchema]) -> DataFrame:
     """Return the records, each with its value decoded, or with the reason why it is not.
 
-    Args:
-        records: Has value, and none of DECODED.
-        schemas: The schemas that are known, at least one. Values come out as the last one says
-            (Avro's schema resolution), so give the newest one last.
+    Values come out as the last of the schemas says (Avro's schema resolution), so give the newest
+    one last.
 
     Returns:
-        All columns of `records`, then DECODED. A null value is a record like any other: a
-        tombstone has no schema.
+        All columns of `records`, then DECODED. A null value is a record like any other: a tombstone
+        has no schema.
     """
     named = records.withColumn("schema_name", schema_name(F.col("value")))
     decoded = named.withColumn(_PAYLOAD, _decoded(schemas))

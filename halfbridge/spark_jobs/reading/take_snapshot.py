@@ -66,13 +66,8 @@ def audit_snapshot(
 ) -> Snapshot:
     """Return a snapshot for an audit.
 
-    Args:
-        spark: A session with the Kafka connector.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: Client properties by their Java names.
-        prefix: Prefix of the installation's internal topics.
-        real_topics: Those that exist are read; the others are named in `gone`.
-        settle_s: How long open kafka_txns on real topics are waited for.
+    Of `real_topics` those that exist are read; the others are named in `gone`. Open kafka_txns on
+    real topics are waited for, `settle_s` at most.
 
     Raises:
         JobError: the installation's topics are not there, or no broker answers.
@@ -119,15 +114,9 @@ def other_halves(
 ) -> tuple[Ranges, dict[str, str]]:
     """Return the present ranges of the half topics of other installations, and the topics' ids.
 
-    Asked after the ends of the real topics: what another installation has delivered by then has
-    its half message in it, or had it before its retention deleted that.
-
-    Args:
-        spark: A session with the Kafka connector.
-        names: The installation whose others are wanted.
-        prefixes: Theirs; none: all that the cluster has.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: Client properties by their Java names.
+    Asked after the ends of the real topics: what another installation has delivered by then has its
+    half message in it, or had it before its retention deleted that. Without `prefixes`, all other
+    installations that the cluster has are read.
 
     Raises:
         JobError: one that is named is not there, or no broker answers.
@@ -149,11 +138,7 @@ def other_halves(
 def undecided_snapshot(
     spark: SparkSession, *, bootstrap_servers: str, kafka: Mapping[str, str], prefix: str
 ) -> Snapshot:
-    """Return a snapshot of half and op topic, to find undecided transactions.
-
-    Raises:
-        JobError: as `audit_snapshot`.
-    """
+    """Return a snapshot of half and op topic, to find undecided transactions."""
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
         present_topics(cluster, names, (names.half, names.op))
@@ -172,15 +157,11 @@ def undecided_snapshot(
 
 
 def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
-    """Return when the log of each partition begins, as far as its records tell that.
+    """Return when the log of each partition begins, as far as `rows`, its first records, tell that.
 
     In `real` topics and the dead-letter topic only the daemon's records count, which bear partition
-    time; other writers may set any timestamps. In all other topics the brokers' append times
-    do: a writer's clock that is a year behind would say that nothing of that year was deleted.
-
-    Args:
-        rows: The first records of each partition, in Kafka's columns.
-        real: Which of the topics are real topics.
+    time; other writers may set any timestamps. In all other topics the brokers' append times do: a
+    writer's clock that is a year behind would say that nothing of that year was deleted.
     """
     topic, names = F.col("topic"), F.col("headers")["key"]
     tells = (

@@ -77,10 +77,7 @@ def source_options(
 ) -> dict[str, str]:
     """Return the options of Spark's source that a batch read and a stream have in common.
 
-    Args:
-        topics: The topics to read.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: Consumer properties by their Kafka names (security, say), without `kafka.`.
+    `kafka` are consumer properties by their Kafka names (security, say), without `kafka.`.
 
     Raises:
         ValueError: `kafka` sets what makes the read right, or servers are empty; the caller's
@@ -141,10 +138,7 @@ def read_ranges(
 ) -> DataFrame:
     """Return the committed rows of these ranges and no others, as `read_topics` does.
 
-    Args:
-        spark: A session with the Kafka connector.
-        topics: Topic -> partition -> the range to read, which may be empty.
-        options: `cluster_options`, which say nothing of topics.
+    `options` are `cluster_options`, which say nothing of topics. Ranges may be empty.
     """
     wanted = {
         topic: {number: each for number, each in ranges.items() if each.start < each.end}
@@ -175,16 +169,9 @@ def stream_topics(
     """Return the committed rows of `topics` as a stream, with the columns of `read_topics`.
 
     A checkpoint that has a batch goes on from there: `start` counts for a new one only, and
-    partitions that are new to it are read from their first offset.
-
-    Args:
-        spark: A session with the Kafka connector.
-        topics: The topics to read; a pattern also matches topics that are created later.
-        bootstrap_servers: `host:port`, separated by commas.
-        kafka: Consumer properties by their Kafka names, without `kafka.`.
-        start: Where a new checkpoint begins.
-        max_offsets: Most offsets of a batch, all partitions together. Offsets of markers and
-            aborted records count too, so a batch may have no rows at all.
+    partitions that are new to it are read from their first offset. A pattern also matches topics
+    that are created later. `max_offsets` is the most of a batch, all partitions together; offsets
+    of markers and aborted records count too, so a batch may have no rows at all.
 
     Raises:
         ValueError: as `source_options`.

@@ -56,9 +56,8 @@ class Encoded:
     def unread(self, decoded: Column, required: str) -> Column:
         """Return why the record cannot be read; null when it can.
 
-        Args:
-            decoded: The column that `decoded` became, by name: it must not be computed twice.
-            required: A field that every record has.
+        `decoded` is the column that `decoded()` became, by name: it must not be computed twice.
+        Every record has the field `required`.
         """
         newest = self.schemas[-1]
         # Java's decoder ignores bytes behind the body, and cuts an int of more than
@@ -128,9 +127,6 @@ def content_hash(
 def with_transaction_id(records: DataFrame) -> DataFrame:
     """Return the records of a real topic, each with the id of its transaction.
 
-    Args:
-        records: Has key, value, topic, partition, offset, timestamp, headers (`topics`).
-
     Returns:
         Those seven columns and transaction_id string; null for a record that another producer
         wrote, or whose id is no text.
@@ -149,9 +145,6 @@ def with_transaction_id(records: DataFrame) -> DataFrame:
 
 def rows_per_transaction(records: DataFrame) -> DataFrame:
     """Return how many rows each transaction has.
-
-    Args:
-        records: Has transaction_id.
 
     Returns:
         transaction_id string, row_count long; unique by transaction_id, in no order. Rows without

@@ -90,11 +90,7 @@ class Replay:
         }
 
     def parsed(self) -> SinkOptions:
-        """Return the sink's options, parsed.
-
-        Raises:
-            SinkOptionError: An option is wrong.
-        """
+        """Return the sink's options, parsed; raises SinkOptionError if one is wrong."""
         return parse_options(self.sink_options())
 
 
@@ -126,7 +122,6 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
 
     Raises:
         JobError: The source cannot be replayed; the user must act.
-        PySparkException: Spark cannot read the source.
     """
     # Asked first: of a topic that is created again now, the id does not fit the offsets, which is
     # an error when the replay is resumed.
@@ -145,11 +140,7 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
 
 
 def preview(spark: SparkSession, job: Replay) -> Sent:
-    """Return the plan that `replay` would send, and how much of it is done; writes nothing.
-
-    Raises:
-        JobError, PySparkException: as `replay`.
-    """
+    """Return the plan that `replay` would send, and how much of it is done; writes nothing."""
     storage = Storage(spark)
     plan = _kept_plan(storage, job) if job.checkpoint else None
     if plan is None:
@@ -164,7 +155,6 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
         JobError: The replay.id was used before, the checkpoint belongs to another replay, or the
             topic to read was deleted or created again; the user must act.
         SinkError: The installation is not set up correctly; the text says what to do.
-        PySparkException: Spark or the sink failed.
     """
     register(spark)
     storage = Storage(spark)
@@ -250,11 +240,6 @@ def _topic_ids(spark: SparkSession, job: Replay) -> dict[str, str]:
 
 
 def _refuse_changed_topic(spark: SparkSession, job: Replay, plan: ReplayPlan) -> None:
-    """Refuse a plan whose offsets are not of the topic that the cluster has now.
-
-    Raises:
-        JobError: The topic is gone or was created again; the user must act.
-    """
     if job.table or not plan.slices:
         return
     refuse_changed(
@@ -278,11 +263,7 @@ def _kept_plan(storage: Storage, job: Replay) -> ReplayPlan | None:
 
 
 def _refuse_replayed(job: Replay) -> None:
-    """Refuse a replay.id whose first slice was published, with whatever checkpoint.
-
-    Raises:
-        JobError: The first slice was published; the user must act.
-    """
+    """Refuse a replay.id whose first slice was published, with whatever checkpoint."""
     options, process = job.parsed(), sink_process()
     ensure_topics(options, process.ports)
     found = process.log(options).find(job.app_id, 0)
@@ -392,14 +373,9 @@ _HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def selected(rows: DataFrame, *, where: str, replay_id: str) -> DataFrame:
-    """Return the COLUMNS of the rows to send.
+    """Return the COLUMNS of the rows to send; `where` is a SQL condition, empty for all rows.
 
     Rows that this replay sent before are left out: a replay may read the topic that it writes to.
-
-    Args:
-        rows: Has COLUMNS and the columns that `where` names.
-        where: A SQL condition; empty: all rows.
-        replay_id: Name of this replay.
     """
     wanted = rows.where(where) if where else rows
     sent = F.exists(
@@ -423,19 +399,12 @@ def within(rows: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def replayed(rows: DataFrame, *, replay_id: str, to_topic: str, keep_partition: bool) -> DataFrame:
-    """Return the rows for the sink, in the order of each source partition.
-
-    Args:
-        rows: Has COLUMNS.
-        replay_id: Value of the header `replay.id` of every row.
-        to_topic: Topic that the rows are sent to.
-        keep_partition: Whether a row keeps the number of its source partition; otherwise the
-            partition is chosen by key.
+    """Return rows that have COLUMNS for the sink, in the order of each source partition.
 
     Returns:
-        topic string, partition int (null: by key), key binary, value binary, headers. Reserved
-        headers of the source are left out, because they name the transaction of the first delivery.
-        A replay.id of an earlier replay is left out too.
+        topic string, partition int (null: by key), key binary, value binary, headers with
+        `replay.id`. Reserved headers of the source are left out, because they name the transaction
+        of the first delivery. A replay.id of an earlier replay is left out too.
     """
     mine = F.struct(F.lit(REPLAY_ID).alias("key"), F.lit(replay_id).cast("binary").alias("value"))
     dropped = sorted({*RESERVED, REPLAY_ID})

@@ -64,10 +64,8 @@ class ClassArchive:
         """Have the archive made of what was recorded, if anything was; returns at once.
 
         The process that makes it outlives this one, for some seconds of processor time.
-
-        Args:
-            class_path: The recording JVM's, as its property java.class.path has it.
-            jvm_flags: What that JVM's modules were changed by.
+        `class_path` is the recording JVM's property java.class.path; `jvm_flags` changed its
+        modules.
         """
         if self.claim is None or self.claim.closed:
             return
@@ -100,14 +98,8 @@ def class_archive(
 ) -> ClassArchive:
     """Return what the next JVM of this kind is to be started with.
 
-    At most one process at a time records for an archive, until it releases its claim.
-
-    Args:
-        name: Of the kind of JVM, for whoever looks into the cache directory.
-        java: The runtime.
-        class_path: The jars. One that changes has an archive of its own.
-        settings: Whatever else changes the class path or the modules.
-        cache_dir: `ivy.default_cache_dir()` when not given.
+    At most one process at a time records for an archive, until it releases its claim. A class path
+    that changes has an archive of its own; `settings` are whatever else changes it or the modules.
 
     Raises:
         SettingError: HALFBRIDGE_CLASS_ARCHIVES is neither on nor off; the user corrects it.

@@ -31,15 +31,10 @@ CONNECTOR_SPARK = "4.1"  # feature version of Spark that the locked jars were bu
 def connector_jars(
     spark_version: str, *, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None
 ) -> tuple[Path, ...]:
-    """Return the jars with which Spark reads Kafka and Avro.
+    """Return the jars with which Spark of that version reads Kafka and Avro.
 
-    All jars of the directory HALFBRIDGE_SPARK_JARS, by name; without it the pinned ones, fetched
-    on first use (10 MB), then from the cache.
-
-    Args:
-        spark_version: Version of the Spark that will load them.
-        environ: Read instead of the process's environment.
-        cache_dir: Where fetched jars are kept; `default_cache_dir()` when not given.
+    All jars of the directory HALFBRIDGE_SPARK_JARS, by name; without it the pinned ones, fetched on
+    first use (10 MB), then from the cache.
 
     Raises:
         JarsError: no jars there, none to be had, or Spark is of another feature version than the

@@ -42,10 +42,6 @@ def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA
 
     A JAVA_HOME that is too old is passed over, so that another project's setting does no harm.
 
-    Args:
-        environ: Read instead of the process's environment.
-        major_min: Lowest major version accepted.
-
     Raises:
         JavaNotFoundError: none is suitable; its one line names those that were rejected, and the
             remedy.

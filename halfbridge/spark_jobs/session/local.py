@@ -63,10 +63,8 @@ def local_options(
 ) -> dict[str, str]:
     """Return all options of a local session; `options` win over ours.
 
-    Args:
-        jars: The connector's. Where `options` name jars, these are left out.
-        options: Of the caller.
-        jvm_flags: For the driver's JVM, beside those that options name.
+    Where `options` name jars, the connector's `jars` are left out. `jvm_flags` are for the driver's
+    JVM, beside those that options name.
     """
     ours = dict(LOCAL_OPTIONS)
     ours[_JARS] = ",".join(jar.as_uri() for jar in jars)
@@ -122,11 +120,8 @@ def spark_session(
 
     A session that is there already (a notebook's) is yielded as it is and not stopped. Under
     spark-submit and Spark Connect nothing is added: master, jars and Python are the platform's.
-    Otherwise a local one is made, with the connector's jars and this very Python for its workers.
-
-    Args:
-        app_name: Shown by Spark; ignored for a session that is there.
-        options: Spark options over LOCAL_OPTIONS; only for a local session.
+    Otherwise a local one is made, with the connector's jars, this very Python for its workers, and
+    `options` over LOCAL_OPTIONS.
 
     Raises:
         JarsError, JavaNotFoundError: a local session cannot be made; the user must act.

@@ -118,10 +118,6 @@ def locked_jars(lock: Path, cache_dir: Path | None = None) -> tuple[Path, ...]:
 
     Safe to call from several processes at once: one fetches, the others wait.
 
-    Args:
-        lock: A lock file.
-        cache_dir: Where jars are kept; `default_cache_dir()` when not given.
-
     Raises:
         JarsError: one line with the cause and what to do; the user must act.
     """
@@ -171,11 +167,7 @@ def repository_url() -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the system releases it when the process ends.
-
-    Raises:
-        JarsError: another process held the lock for _LOCK_S_MAX; the user ends that process.
-    """
+    """Hold an exclusive lock; the system releases it when the process ends."""
     deadline = time.monotonic() + _LOCK_S_MAX
     with path.open("a", encoding="utf-8") as file:
         while True:
@@ -241,12 +233,7 @@ def _fetch_one(jar: LockedJar, directory: Path, sources: list[str], deadline: fl
 
 
 def _body(jar: LockedJar, source: str) -> bytes:
-    """Return the jar's bytes.
-
-    Raises:
-        ValueError: other bytes than the lock file names.
-        OSError: no answer, or another one than the file.
-    """
+    """Return the jar's bytes; ValueError for other bytes than the lock file names."""
     body = bytearray()
     with urllib.request.urlopen(_request(source, jar.path), timeout=_SOCKET_S_MAX) as answer:  # noqa: S310  (the user's address)
         while len(body) <= jar.size_bytes and (chunk := answer.read(_CHUNK_BYTES)):

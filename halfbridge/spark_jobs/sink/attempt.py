@@ -68,13 +68,6 @@ def write_attempt(
     After a failure, the sent half messages are rolled back as far as brokers answer; the check
     settles the others.
 
-    Args:
-        options: The sink's options.
-        batch_id: The task's batch.
-        batches: The task's rows.
-        query_id: Spark's id of the streaming query; empty for a batch write.
-        process: Holds the clients; None: `sink_process()`.
-
     Raises:
         RowError: a row cannot be sent; the query must not make such rows.
         SendError: brokers did not store a half message; Spark runs the task again.
@@ -121,10 +114,7 @@ class _Attempt:
         self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
 
     def send_all(self, rows: Iterable[Row]) -> None:
-        """Send rows. One loop with local names only, because it runs once for each row.
-
-        Raises: as write_attempt.
-        """
+        """Send rows. One loop with local names only, because it runs once for each row."""
         self._refuse_if_lost()  # all further rows would have to be rolled back
         sender, place, encoder = self._sender, self._chunks.place, self._encoder
         send, add, half = sender.send, self._content.add, self._options.names.half
@@ -168,11 +158,7 @@ class _Attempt:
             self._row_count += 1
 
     def finish(self, query_id: str) -> AttemptReport:
-        """Wait until all half messages are stored, and return the report.
-
-        Raises:
-            SendError: a half message was not stored.
-        """
+        """Wait until all half messages are stored, and return the report."""
         if self._chunks.all:
             self._sender.flush(self._options.send_timeout_ms / MS_PER_S + _GRACE_S)
         self._refuse_if_lost()
@@ -309,13 +295,7 @@ class Chunk:
 
 
 class Chunks:
-    """All chunks of one task attempt.
-
-    Args:
-        messages_max: Most messages of a chunk.
-        bytes_max: Most bytes of key, value and headers of a chunk; a single message may exceed it.
-        new_id: Makes transaction ids.
-    """
+    """All chunks of one task attempt; a single message may exceed the bytes of a chunk."""
 
     def __init__(self, *, messages_max: int, bytes_max: int, new_id: Callable[[], str]) -> None:
         self._messages_max = messages_max

@@ -49,12 +49,7 @@ if TYPE_CHECKING:
 
 
 class BatchCommitter:
-    """Commits and aborts the batches of one app. Holds no state: Spark makes one per call.
-
-    Args:
-        options: The sink's options.
-        process: Holds the clients; None: `sink_process()`.
-    """
+    """Commits and aborts the batches of one app. Holds no state: Spark makes one per call."""
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self._options = options
@@ -65,11 +60,6 @@ class BatchCommitter:
         self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
     ) -> None:
         """Publish a batch unless it is published already; may be repeated, with other attempts too.
-
-        Args:
-            batch_id: Number of the batch.
-            reports: Reports of the batch's tasks.
-            plan: The batch's plan in the checkpoint.
 
         Raises:
             ReplayMismatchError, PlanMismatchError, BatchOrderError, UnknownPastError: the text
@@ -123,10 +113,7 @@ class BatchCommitter:
 
         Each writer writes all decisions. If several processes write at the same time, the first
         decision of a transaction comes from a process that has written all earlier ones. So the
-        order of rows is kept.
-
-        Returns:
-            Half partition -> offset of its last decision.
+        order of rows is kept. Returns half partition -> offset of its last decision.
 
         Raises:
             CommitInDoubtError: not all decisions were acknowledged; repeat the call.
@@ -163,18 +150,13 @@ class BatchCommitter:
         self._roll_back_lost([report.attempt for report in reports], found)
 
     def find(self, batch_id: int) -> Found:
-        """Return the log's records of a batch.
-
-        Raises:
-            SinkError: the log cannot be read; repeat the call.
-        """
+        """Return the log's records of a batch; after a SinkError repeat the call."""
         return self._process.log(self._options).find(self._options.app_id, batch_id)
 
     def reject(self, batch_id: int, attempt_id: str, reason: str) -> Found:
         """Reject an attempt unless a manifest lists it; return the log's records of the batch.
 
-        Raises:
-            SinkError: that failed; repeat the call.
+        After a SinkError repeat the call.
         """
         found = self.find(batch_id)
         if found.state.fate(attempt_id) is not Fate.OPEN:
@@ -189,11 +171,7 @@ class BatchCommitter:
     def _accept(
         self, rerun: Rerun, winner: BatchManifest, mine: BatchManifest, plan: BatchPlan
     ) -> None:
-        """Accept that another driver has published this batch, if the rows or the plan agree.
-
-        Raises:
-            ReplayMismatchError, PlanMismatchError: they do not agree.
-        """
+        """Accept that another driver has published this batch, if the rows or the plan agree."""
         refusal = replay_refusal_of(rerun, winner, mine, plan, options=self._options)
         if refusal is not None:
             raise refusal
@@ -216,9 +194,6 @@ class BatchCommitter:
         notes batch N-1 as done when its commit has returned; then it is decided, and a new process
         (Spark ends idle ones after a minute) writes nothing again. The note says nothing of an
         older batch, which is the latest one if the query wrote to another sink meanwhile.
-
-        Raises:
-            SinkError: that failed; repeat the call.
         """
         if found.earlier_batch <= self._decided_to:
             return
@@ -234,11 +209,7 @@ class BatchCommitter:
             self.decide_all(winner)
 
     def _counted(self, mine: BatchManifest, found: Found) -> BatchManifest:
-        """Return the manifest to append, completed with `searched_from` and the tally.
-
-        Raises:
-            RefusedError: new rows were refused, and fail.on.refused is set.
-        """
+        """Return the manifest to append, completed with `searched_from` and the tally."""
         try:
             tally = self._watch.before(found.earlier_commits)
         except RefusedError:
@@ -276,7 +247,7 @@ class BatchCommitter:
         )
 
     def _roll_back_lost(self, attempts: Iterable[ManifestAttempt], found: Found) -> None:
-        """Roll back the attempts whose fate in the log is LOST, and no others."""
+        """Roll back the attempts whose fate in the log is ROLLBACK, and no others."""
         state = found.state
         self._roll_back(each for each in attempts if state.fate(each.attempt_id) is Fate.ROLLBACK)
 
@@ -370,17 +341,7 @@ def refusal_of(
     options: SinkOptions,
     winner_of: Callable[[int], BatchManifest | None],
 ) -> SinkError | None:
-    """Return why a batch without a winner must not be published; None if it may.
-
-    Args:
-        mine: The batch's manifest, not appended yet.
-        found: The log's records of the batch.
-        plan: The batch's plan in the checkpoint.
-        options: The sink's options.
-        winner_of: Batch -> its winning manifest.
-
-    Raises: as `winner_of`.
-    """
+    """Return why a batch without a winner must not be published; None if it may."""
     if found.later_batch > mine.batch_id:
         return _out_of_order(mine, found, options)
     if options.follows_another(mine.batch_id) and not found.follows_the_one_before:
@@ -400,15 +361,7 @@ def replay_refusal_of(
     *,
     options: SinkOptions,
 ) -> SinkError | None:
-    """Return why a batch with a winner is not accepted as published; None if it is.
-
-    Args:
-        rerun: The result of `compare`.
-        winner: The published manifest.
-        mine: The manifest of this driver.
-        plan: The batch's plan in the checkpoint.
-        options: The sink's options.
-    """
+    """Return why a batch with a winner is not accepted as published; None if it is."""
     if rerun is Rerun.OTHER_QUERY:
         return _other_query(winner, mine)
     if rerun is Rerun.OTHER_PLAN or plan.departure:
@@ -451,7 +404,6 @@ def _refusal_by_the_one_before(
 
 
 def _other_rows(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
-    """Return the error for a batch that was published with other rows."""
     if winner.plan_hash and winner.plan_hash == mine.plan_hash:
         why = (
             "The plan in the checkpoint is the same, so the query is not deterministic (rand, uuid,"
@@ -471,7 +423,6 @@ def _other_rows(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchErr
 
 
 def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
-    """Return the error for a batch that was published, or follows one, from another checkpoint."""
     return ReplayMismatchError(
         f"{_published(winner, mine)}: from the checkpoint of query {winner.query_id}, and this one"
         f" is that of query {mine.query_id}. {_FIRST_KEPT}. Either the checkpoint was deleted or"
@@ -481,7 +432,6 @@ def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchEr
 
 
 def _other_plan(winner: BatchManifest, mine: BatchManifest, departure: str) -> PlanMismatchError:
-    """Return the error for a batch that was published by another plan."""
     now = departure or f"now those of offsets/{mine.batch_id} have {mine.plan_hash}"
     return PlanMismatchError(
         f"{_published(winner, mine)}: by another plan (the offsets in offsets/{winner.batch_id} of"
@@ -490,7 +440,6 @@ def _other_plan(winner: BatchManifest, mine: BatchManifest, departure: str) -> P
 
 
 def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
-    """Return the error for a batch whose plan in the checkpoint is not the plan that was run."""
     return PlanMismatchError(
         f"batch {mine.batch_id} of {mine.app_id}: {departure}. {_NOTHING}. Two drivers run on one"
         " checkpoint, and its store let one write over the plan of the other"
@@ -502,7 +451,6 @@ def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
 def _plan_before_changed(
     before: BatchManifest, mine: BatchManifest, hash_now: str
 ) -> PlanMismatchError:
-    """Return the error for a batch after one whose plan has changed since it was published."""
     return PlanMismatchError(
         f"batch {mine.batch_id} of {mine.app_id} begins where offsets/{before.batch_id} of the"
         f" checkpoint ends, and that plan is another one (SHA-256 {hash_now}) than the one by which"
@@ -512,7 +460,6 @@ def _plan_before_changed(
 
 
 def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> UnknownPastError:
-    """Return the error for a stream's batch if the one before it is not known."""
     known = f"none later than {found.earlier_batch}" if found.earlier_batch >= 0 else "none"
     return UnknownPastError(
         f"batch {mine.batch_id} of {mine.app_id}: of the batches before it"
@@ -526,7 +473,6 @@ def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> Un
 
 
 def _out_of_order(mine: BatchManifest, found: Found, options: SinkOptions) -> BatchOrderError:
-    """Return the error for a batch if a later one was published."""
     if options.batch_id is None:
         what_to_do = (
             "The checkpoint was deleted or reset: set a new app.id, or bring the checkpoint back."

@@ -79,11 +79,7 @@ def plan_of(
 ) -> BatchPlan:
     """Return the plan of a batch that this driver runs, without the parts that cannot be read.
 
-    Args:
-        query_id: Spark's id of the query.
-        batch_id: Number of the batch.
-        address: Address of the driver's JVM.
-        location: The option checkpointLocation; empty if the session sets it.
+    `location` is the option checkpointLocation; empty if the session sets it.
     """
     try:
         if address is not None:
@@ -112,12 +108,8 @@ def read_plan(
 ) -> BatchPlan:
     """Return the plan of a batch in the checkpoint, compared with the plan that the driver runs.
 
-    Args:
-        files: The checkpoint's files.
-        query_id: Spark's id of the query.
-        batch_id: Number of the batch.
-        starts_at: Offsets of each source at which the driver began the batch; None: not known.
-        ends_at: Offsets of each source at which the batch ended; None: not known.
+    `starts_at` and `ends_at` are the offsets of each source at which the driver began and ended the
+    batch; None: not known.
     """
     plan = files.read(f"offsets/{batch_id}")
     before = files.read(f"offsets/{batch_id - 1}") if batch_id else None

@@ -55,12 +55,7 @@ def new_writer(
 ) -> Writer:
     """Return an idempotent writer that leaves no gap: after a failed record it stores none.
 
-    Args:
-        options: The sink's options.
-        ports: Makes the client.
-        message_bytes_max: Most bytes of one record.
-        defaults: Further properties, which the query may override.
-        changes: Properties that the query may not set.
+    The query may override `defaults`, and may not set `changes`.
 
     Raises:
         SinkOptionError: the client refuses a property; the author of the query corrects it.
@@ -85,11 +80,7 @@ def new_writer(
 
 
 def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any] = NONE) -> Reader:
-    """Return a reader without a group, which commits nothing.
-
-    Raises:
-        SinkOptionError: as new_writer.
-    """
+    """Return a reader without a group, which commits nothing."""
     properties = {
         "fetch.wait.max.ms": 50,
         **_common(options, ports),
@@ -108,11 +99,7 @@ def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any]
 
 
 def new_admin(options: SinkOptions, ports: Ports) -> Admin:
-    """Return a client that lists and creates topics.
-
-    Raises:
-        SinkOptionError: as new_writer.
-    """
+    """Return a client that lists and creates topics."""
     with failing_as(SinkSetupError, _NOT_MADE):
         return ports.kafka.admin(_common(options, ports))
 

@@ -91,10 +91,7 @@ class TxnHalf(DataSource):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches. Pickled to executors, without the driver's address and process.
 
-    Args:
-        options: The sink's options.
-        driver: Address of the driver's JVM, for questions about checkpoints.
-        process: Holds the clients; None: `sink_process()`, in the process that unpickles this.
+    A writer without a process uses `sink_process()` of the process that unpickles it.
     """
 
     def __init__(
@@ -139,19 +136,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one batch. Pickled to executors, without the process.
-
-    Args:
-        options: The sink's options.
-        process: As in StreamWriter.
-    """
+    """Writes one batch. Pickled to executors, without the process."""
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self.options = options
         self.process = process
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for executors, which use their own processes."""
         return {**self.__dict__, "process": None}
 
     @property
@@ -179,9 +170,8 @@ class BatchWriter(DataSourceArrowWriter):
 def _all_reports(messages: list[WriterCommitMessage | None], batch_id: int) -> list[AttemptReport]:
     """Return the reports of all tasks of the batch.
 
-    Raises:
-        SinkError: a task has no report, or one of another batch, so that its rows would be left
-            out; a bug in Spark.
+    A task without a report, or with one of another batch, is a bug in Spark: its rows would be left
+    out.
     """
     reports = _reports(messages)
     others = {report.batch_id for report in reports} - {batch_id}

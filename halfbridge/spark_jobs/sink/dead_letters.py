@@ -129,10 +129,8 @@ class DeadLetters:
     def await_visible(self, deadline: float) -> bool:
         """Wait until read_committed readers see all records stored now; tell whether they do.
 
-        Does not wait for a topic that cannot be read.
-
-        Args:
-            deadline: Latest moment, by the monotonic clock.
+        Waits until `deadline` of the monotonic clock at most, and not for a topic that cannot be
+        read.
         """
         stored = self._asked(len(self.ends()), Edge.END)
         while ends := self.ends():
@@ -230,16 +228,10 @@ def await_delivery(
 ) -> bool:
     """Wait until the daemon has applied some decisions; tell whether it has.
 
-    The daemon commits its offset in the op topic in the same kafka_txn as the deliveries and dead
-    letters of the ops below that offset. The end of a kafka_txn reaches each partition separately.
-    So the offset may be visible before the dead letters are, and this function waits for both.
-
-    Args:
-        options: The sink's options.
-        ports: Kafka and the clock are used.
-        dead: The dead-letter topic.
-        decisions: Half partition -> offset of its last decision.
-        timeout_ms: Longest wait.
+    `decisions` is half partition -> offset of its last decision. The daemon commits its offset in
+    the op topic in the same kafka_txn as the deliveries and dead letters of the ops below that
+    offset. The end of a kafka_txn reaches each partition separately. So the offset may be visible
+    before the dead letters are, and this function waits for both.
     """
     now = ports.clock.monotonic
     deadline = now() + timeout_ms / MS_PER_S
@@ -357,16 +349,12 @@ def refused_by(
     *,
     newest_batch: int,
 ) -> Refused:
-    """Return how many messages of published batches are among the dead letters.
+    """Return how many messages of published batches are among dead letters of the group.
 
-    A claim of a batch after the newest one is neither counted nor unverified: that batch is not
-    published, for example because its driver died and it is being run again.
-
-    Args:
-        letters: Dead letters of the producer group.
-        winner_of: Batch -> its winning manifest. Called for at most CLAIMED_BATCHES_MAX batches,
-            none older than CLAIMED_AGE_BATCHES_MAX.
-        newest_batch: The latest published batch; dead letters without a batch may belong to it.
+    A claim of a batch after `newest_batch`, the latest published one, is neither counted nor
+    unverified: that batch is not published, for example because its driver died and it is being run
+    again. Dead letters without a batch may belong to the newest. `winner_of` is called for at most
+    CLAIMED_BATCHES_MAX batches, none older than CLAIMED_AGE_BATCHES_MAX.
     """
     why = {each.transaction_id: each.why for each in letters}
     claims = {each.transaction_id: each.batch_id for each in letters}

@@ -102,12 +102,8 @@ class UnknownPastError(SinkError):
 def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
     """Convert failures of Kafka and errors of bridge to errors of the sink, in a `with` block.
 
-    A TopicSetupError becomes a SinkSetupError, an InvalidMessageError a RowError, and a ConfigError
-    a SinkOptionError.
-
-    Args:
-        kind: The class for all other failures.
-        what: What failed; precedes the text of the failure.
+    A TopicSetupError becomes a SinkSetupError, an InvalidMessageError a RowError, a ConfigError a
+    SinkOptionError, and any other failure a `kind` whose text begins with `what`.
     """
     try:
         yield

@@ -67,12 +67,7 @@ class ManifestLog:
         self._lock = ports.run.waker()
 
     def find(self, app_id: str, batch_id: int, *, records_max: int | None = None) -> Found:
-        """Return all records of a batch that are in the log now.
-
-        Args:
-            app_id: The app.
-            batch_id: The batch.
-            records_max: Most records to read, of all apps; None: no limit.
+        """Return all records of a batch in the log, after reading at most `records_max`.
 
         Raises:
             CommitInDoubtError: brokers do not answer in time; repeat the call.
@@ -101,11 +96,7 @@ class ManifestLog:
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
 
     def _make_room(self, manifest: BatchManifest, size_bytes: int) -> None:
-        """Check that the topic accepts so large a record, by its present setting.
-
-        Raises:
-            SinkSetupError: the record is too large; the text says what to do.
-        """
+        """Check that the topic accepts so large a record, by its present setting."""
         if size_bytes <= self._bytes_max:
             return
         bytes_max = manifest_bytes_max(self._topics, self._options)
@@ -174,10 +165,7 @@ class ManifestLog:
         """Ask brokers for a partition's start and high watermark, and return them.
 
         A new leader may report a high watermark that is too low. So the question is repeated until
-        the log reaches beyond the offset.
-
-        Raises:
-            CommitInDoubtError: no such answer within the time-out of a commit.
+        the log reaches beyond the offset, within the time-out of a commit.
         """
         deadline = self._now() + self._timeout_s
         while (left_s := deadline - self._now()) > 0:
@@ -237,7 +225,6 @@ class ManifestLog:
         return [] if first is None else [first, *self._reader.take(_READ_MAX - 1)]
 
     def _poll(self, seconds: float) -> None:
-        """Wait without reading."""
         with failing_as(CommitInDoubtError, "manifests cannot be read"):
             self._reader.poll(seconds)
 

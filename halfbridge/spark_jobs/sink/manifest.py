@@ -197,11 +197,6 @@ class Search:
     stopped driver. A REJECT ends no search: a driver that commits has decided the batch before, a
     driver that aborts has not, and that batch may be further back. The whole partition is read only
     for an app without a COMMIT.
-
-    Args:
-        batch_id: The batch to find.
-        start: The log start.
-        end: Where the log ended when the search began.
     """
 
     def __init__(self, batch_id: int, *, start: int, end: int) -> None:
@@ -224,11 +219,7 @@ class Search:
         return max(low, self._read_from - self._records), self._read_from
 
     def feed(self, entries: Sequence[Entry]) -> None:
-        """Add the app's records in the present window, and step back.
-
-        Raises:
-            ValueError: the search is over; a bug in the caller.
-        """
+        """Add the app's records in the present window, and step back."""
         window = self.window()
         if window is None:
             raise ValueError("the search is over")  # a bug in the caller

@@ -61,8 +61,6 @@ class SinkProcess:
         """Return the sender for the options; a new one if the last has failed or is outdated.
 
         Spark's Python workers outlive a query, and an operator may have raised limits since.
-
-        Raises: as Sender.
         """
         key = options.client_key()
         sender = self._senders.get(key)
@@ -87,10 +85,7 @@ class SinkProcess:
                     return decider.decide(*decision, **more)
 
     def log(self, options: SinkOptions) -> ManifestLog:
-        """Return the ManifestLog for the options.
-
-        Raises: as ManifestLog.
-        """
+        """Return the ManifestLog for the options."""
         key = (options.commit_timeout_ms, *options.client_key())
         return self._logs.get(key) or self._logs.put(key, ManifestLog(options, self.ports))
 

@@ -60,10 +60,7 @@ class SinkProgress:
 
 
 def sink_progress(options: Mapping[str, str]) -> SinkProgress:
-    """Return the progress of an app.
-
-    Args:
-        options: The sink's: app.id, kafka.bootstrap.servers, halfbridge.prefix, kafka.*.
+    """Return the progress of an app; of the sink's options those of the clients and app.id count.
 
     Raises:
         SinkOptionError: an option is wrong; correct it.
@@ -100,11 +97,7 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
 
 
 class SinkMetrics(Collector):
-    """Reads the newest manifest of each app at each scrape.
-
-    Args:
-        sinks: Options of sinks, as for `sink_progress`.
-    """
+    """Reads the newest manifest of each app at each scrape; `sinks` as for `sink_progress`."""
 
     def __init__(self, sinks: Sequence[Mapping[str, str]]) -> None:
         self._sinks = sinks
@@ -158,13 +151,7 @@ class SinkMetrics(Collector):
 
 
 class RefusedWatch:
-    """Counts the refused messages of an app. The app's manifests carry the count.
-
-    Args:
-        options: The sink's options.
-        process: Holds the clients.
-        winner_of: Batch -> its winning manifest.
-    """
+    """Counts the refused messages of an app. The app's manifests carry the count."""
 
     def __init__(
         self,
@@ -179,9 +166,8 @@ class RefusedWatch:
     def before(self, earlier: Sequence[BatchManifest]) -> Tally:
         """Return the tally for the next manifest, which counts the batches before it.
 
-        Args:
-            earlier: COMMITs of the batch before; empty for the first batch, whose count begins at
-                the end of the dead-letter topic.
+        `earlier` are COMMITs of the batch before; empty for the first batch, whose count begins at
+        the end of the dead-letter topic.
 
         Raises:
             RefusedError: there are new refused messages, and fail.on.refused is set.
@@ -196,10 +182,6 @@ class RefusedWatch:
 
     def after(self, winner: BatchManifest, decisions: Mapping[int, int]) -> None:
         """Poll once more after the daemon has delivered a batch, if it does so in time.
-
-        Args:
-            winner: Manifest of the batch.
-            decisions: Half partition -> offset of its last COMMIT.
 
         Raises:
             RefusedError: as `before`, also for the batch itself.

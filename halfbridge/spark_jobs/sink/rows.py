@@ -50,10 +50,6 @@ Row = tuple[str, int, "bytes | None", "bytes | None", Headers]
 def check_schema(schema: StructType, *, topic: str | None) -> None:
     """Check that rows of `schema` can be sent; the error texts are those of Spark's own sink.
 
-    Args:
-        schema: The query's schema.
-        topic: The option `topic`.
-
     Raises:
         RowError: a column is missing, unknown or of another type; the query must be changed.
     """
@@ -79,11 +75,7 @@ def check_schema(schema: StructType, *, topic: str | None) -> None:
 
 
 def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
-    """Yield the rows of an Arrow batch.
-
-    Args:
-        batch: An Arrow batch with the columns that `check_schema` allows.
-        topic: The option `topic`, which overrides the column.
+    """Yield the rows of an Arrow batch; the option `topic` overrides the column.
 
     Raises:
         RowError: a row has no topic, a partition below 0 or a reserved header.
@@ -217,10 +209,7 @@ class RealTopic:
 
 
 def delivered_bytes(row: Row) -> int:
-    """Return an upper bound of a row's size as an uncompressed batch of one record.
-
-    Source: Kafka's record format v2.
-    """
+    """Return an upper bound of a row's size as an uncompressed batch of one (record format v2)."""
     _, _, key, value, headers = row
     count = len(headers) + len(_ADDED)
     size = _FIXED_BYTES + _field_bytes(key) + _field_bytes(value) + _varint_bytes(count)

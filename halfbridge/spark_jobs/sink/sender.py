@@ -69,15 +69,7 @@ class Record(NamedTuple):
 class Sender:
     """One writer, until it fails. Not thread-safe.
 
-    Args:
-        options: The sink's options.
-        ports: Makes the client.
-        message_bytes_max: Most bytes of one record.
-        defaults: Properties of the writer that the query may override.
-        changes: Properties of the writer that the query may not set.
-
-    Raises:
-        SinkOptionError: the Kafka client refuses a property.
+    The query may override the properties `defaults`, and may not set `changes`.
     """
 
     def __init__(
@@ -196,10 +188,6 @@ class HalfSender(Sender):
         shape: The half topic's shape when this sender was made.
         is_outdated: A row was refused by the topics' limits as this sender read them: the next
             attempt must read the limits again.
-
-    Raises:
-        SinkSetupError: half or op topic is missing or has the wrong shape, or no broker answers.
-        SinkOptionError: the Kafka client refuses a property.
     """
 
     def __init__(self, options: SinkOptions, ports: Ports) -> None:
@@ -250,16 +238,7 @@ class HalfSender(Sender):
 
 
 class Decider(Sender):
-    """Writes decisions in rounds: each round waits for the one before.
-
-    Args:
-        options: The sink's options.
-        ports: Makes the clients.
-        actor: This process's name in decisions, for people.
-
-    Attributes:
-        lock: For several threads that decide.
-    """
+    """Writes decisions in rounds: each waits for the one before. Threads share it by its `lock`."""
 
     def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
         shape = _half_shape(new_topics(options, ports))
@@ -286,16 +265,8 @@ class Decider(Sender):
     ) -> dict[int, int]:
         """Write decisions in rounds; a round is proven to be stored before the next one begins.
 
-        Returns:
-            Half partition -> offset of its last decision in the op topic.
-
-        Args:
-            kind: The decision, the same for all transactions.
-            rounds: Rounds of transactions.
-            producer_group: Producer group of the half messages.
-            source: Who decides.
-            reason: Why, for people who read the log.
-            timeout_s: Longest wait for a round.
+        Returns half partition -> offset of its last decision in the op topic. A round may take
+        `timeout_s`.
 
         Raises:
             CommitInDoubtError: not all decisions of a round were acknowledged; later rounds were
@@ -333,11 +304,6 @@ class Decider(Sender):
 
 def read_signer(options: SinkOptions, group: str, now_ms: int) -> ClientSigner | None:
     """Return the signer of a producer group; None without the option key.file.
-
-    Args:
-        options: The sink's options.
-        group: The producer group of the half messages.
-        now_ms: The time, ms since 1970.
 
     Raises:
         SinkOptionError: the file cannot be used on this host, or has no key by which a client may

@@ -163,13 +163,9 @@ def main(
 
 
 def report_of(waiting: DataFrame, *, now_ms: int, older_than_ms: int, top: int) -> dict[str, Any]:
-    """Return the report on undecided transactions.
+    """Return the report on undecided transactions: those of age `older_than_ms` or more are stuck.
 
-    Args:
-        waiting: As `state.undecided`.
-        now_ms: To count ages from.
-        older_than_ms: From this age on one is stuck.
-        top: How many of the oldest are named.
+    `top` is the number of the oldest that are named.
     """
     kept = aged(waiting, now_ms).persist()
     try:
@@ -243,7 +239,6 @@ def _now_ms() -> int:
 
 
 def _say(line: str) -> None:
-    """Print a line of progress to stderr; the result goes to stdout."""
     click.echo(f"stuck: {line}", err=True)
 
 
@@ -264,12 +259,7 @@ BIN_NAMES = (*(name for name, _ in BINS), _REST)
 
 
 def aged(undecided: DataFrame, now_ms: int) -> DataFrame:
-    """Return undecided transactions with age_ms and bin.
-
-    Args:
-        undecided: As `state.undecided`.
-        now_ms: To count from; append times beyond it are of age 0.
-    """
+    """Return undecided transactions with age_ms and bin; those of after `now_ms` are of age 0."""
     age = F.greatest(F.lit(now_ms) - F.col("first_ms"), F.lit(0))
     return undecided.withColumn("age_ms", age).withColumn("bin", _bin(F.col("age_ms")))
 

@@ -49,15 +49,7 @@ _SUCCESS = "_SUCCESS"  # Spark writes it when all of a directory's files are com
 
 
 class Table:
-    """The generations of the table.
-
-    Args:
-        spark: A session whose file systems know `path`.
-        path: Directory or URI.
-
-    Raises:
-        JobError: the session is of a Spark Connect client; the user must act.
-    """
+    """The generations of the table, in a directory or below a URI."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
@@ -111,12 +103,7 @@ class Table:
 
 
 def keep_up(table: Table, *, keep_ms: int) -> Callable[[DataFrame, int], None]:
-    """Return what `foreachBatch` has to do with rows of STATE.
-
-    Args:
-        table: Is kept up to date.
-        keep_ms: As in `state.kept`.
-    """
+    """Return what `foreachBatch` has to do with rows of STATE; `keep_ms` is that of `kept`."""
 
     def merge(batch: DataFrame, batch_id: int) -> None:
         # Persisted, because it is used twice, and the batch must be read from Kafka once.

@@ -52,11 +52,8 @@ class Checkpoint:
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write job.json while the checkpoint is new; later, compare.
 
-        A first run that failed (a topic misspelt, say) has planned nothing: its job.json
-        does not bind later runs.
-
-        Args:
-            identity: What must stay as it is, in words of the job's options; JSON values.
+        A first run that failed (a topic misspelt, say) has planned nothing: its job.json does not
+        bind later runs.
 
         Raises:
             JobError: the checkpoint is another job's; the user must act.
@@ -84,11 +81,8 @@ class Checkpoint:
     def check_topics(self, ask: Callable[[], Mapping[str, str]], *, remedy: str) -> None:
         """Compare the ids of the topics with those that are kept, and keep those of new topics.
 
-        A checkpoint of halfbridge 0.1 has no ids: those of now are kept.
-
-        Args:
-            ask: Returns topic -> id of the job's topics that the cluster has.
-            remedy: The user's remedy for a deleted topic, for the error.
+        A checkpoint of halfbridge 0.1 has no ids: those of now are kept. `ask` returns topic -> id
+        of the job's topics that the cluster has; `remedy` is the user's remedy for a deleted topic.
 
         Raises:
             TopicsChangedError: a topic with kept offsets was deleted, or was created again; the
@@ -121,18 +115,10 @@ class Checkpoint:
     ) -> None:
         """Forget the offsets of topics that were deleted since they were planned.
 
-        A topic that was created again is read from its first offset. Rows of the deleted topic that
-        were not read are lost. For a query without watermark and state, whose sources are Kafka's.
-
-        Args:
-            topics: Names; one that was not deleted is shown, and keeps its offsets.
-            ask: As `check_topics`.
-            starts: Returns partition -> first offset of a topic that was created again.
-            newest_written: Number of the newest batch that the output has; None: none.
-            show: Is called with a line about each topic.
-
-        Raises:
-            JobError: a file of the checkpoint is damaged; the user must act.
+        A topic that was created again is read from its first offset, which `starts` returns by
+        partition. Rows of the deleted topic that were not read are lost. A topic that was not
+        deleted is shown, and keeps its offsets. For a query without watermark and state, whose
+        sources are Kafka's. `newest_written` is the newest batch that the output has; None: none.
         """
         present, kept, planned = ask(), self._topic_ids(), self._planned_topics()
         accepted: dict[str, Mapping[str, int] | None] = {}
@@ -222,16 +208,10 @@ class Checkpoint:
 def check_same(
     path: str, was: Mapping[str, Any], identity: Mapping[str, Any], *, remedy: str
 ) -> None:
-    """Check that a checkpoint is the one of the job that is started.
-
-    Args:
-        path: Of the checkpoint.
-        was: The identity in the checkpoint.
-        identity: Of the job.
-        remedy: The user's remedy if the job shall be another one.
+    """Check that a checkpoint, which has the identity `was`, is the one of the job that is started.
 
     Raises:
-        JobError: it is another job's; the user must act.
+        JobError: it is another job's; the text has the user's `remedy`.
     """
     names = sorted(was.keys() | identity.keys())
     changes = "; ".join(
@@ -265,14 +245,12 @@ def refuse_changed(
 ) -> None:
     """Refuse offsets of topics that were deleted or created again.
 
-    Args:
-        what: Where the offsets are kept, for the error.
-        kept: Topic -> id of each topic with offsets; an empty id is not compared.
-        present: Topic -> id of the topics that the cluster has; an empty id is not compared.
-        remedy: The user's remedy, for the error.
+    `kept` and `present` are topic -> id, of the topics with offsets and of those that the cluster
+    has; an empty id is not compared.
 
     Raises:
-        TopicsChangedError: a topic was deleted or created again; the text names all of them.
+        TopicsChangedError: a topic was deleted or created again; the text names all of them, where
+            the offsets are kept (`what`), and the user's `remedy`.
     """
     gone = sorted(kept.keys() - present.keys())
     recreated = sorted(

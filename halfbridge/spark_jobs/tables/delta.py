@@ -32,12 +32,7 @@ _DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaWriter:
-    """Writes frames into one Delta table, each in one transaction.
-
-    Args:
-        spark: The session that writes the files.
-        path: The table's directory or URI.
-        partition_by: Its partition columns; the same for every write.
+    """Writes frames into one Delta table, each in one transaction, with equal partition columns.
 
     Raises:
         JobError: the package deltalake is not installed; the user must act.
@@ -64,14 +59,11 @@ class DeltaWriter:
         return DeltaTable(self.path).transaction_version(app_id) if self.exists() else None
 
     def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
-        """Add `rows` to the table unless `app_id` has done so under this version already.
+        """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
 
         Rows and version are one transaction: a run that is killed in between repeats all of it, or
         finds it done. Of two runs that append one version at the same time one adds its rows; the
         other one's files are not part of the table.
-
-        Returns:
-            Whether this call added them. False: the table has this version, and nothing was added.
 
         Raises:
             JobError: the table cannot accept them (another schema, a writer that changed it at the
@@ -96,10 +88,8 @@ class DeltaWriter:
     def replace(self, rows: DataFrame, column: str, values: Sequence[str]) -> None:
         """Put `rows` in the place of some partitions, in one transaction.
 
-        Args:
-            rows: All of them have one of these values in this column.
-            column: A partition column.
-            values: In the form of the table's log.
+        All rows have one of `values`, in the form of the table's log, in the partition column
+        `column`.
 
         Raises:
             JobError: as `append`.
@@ -122,12 +112,7 @@ class DeltaWriter:
         return schema, self._actions(files)
 
     def _opened(self, schema: Any) -> Any:
-        """Return the table as it is now, made if need be.
-
-        Raises:
-            JobError: it has other columns, or its columns have other names in its files; the user
-            must act.
-        """
+        """Return the table as it is now, made if need be."""
         from deltalake import DeltaTable  # noqa: PLC0415  # an extra
 
         if not self.exists():
@@ -329,9 +314,6 @@ def not_as_parquet(table: DeltaTable) -> str:
     """Return why reading a Delta table's files as Parquet would be wrong; empty: it is not.
 
     Another engine may have written it. What this version does not know counts as something.
-
-    Raises:
-        DeltaError: delta-rs cannot read it either; the user must act.
     """
     protocol = table.protocol()
     features = set(protocol.reader_features or ())
