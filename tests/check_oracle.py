@@ -8,20 +8,14 @@ later may have crossed with the request, and is not found here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.protocol import REASON_AGE
-from halfbridge.serde.records import NO_TIMESTAMP, OpKind
-from tests.integration.tail import Tail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from halfbridge.serde.records import CheckRequest
-    from halfbridge.serde.topics import TopicNames
-    from tests.integration.tail import Record
+from halfbridge.serde.records import NO_TIMESTAMP, CheckRequest, OpKind
+from halfbridge.serde.topics import TopicNames
+from tests.integration.tail import Record, Tail
 
 
 @dataclass

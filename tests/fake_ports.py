@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Event
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from halfbridge.kafka.ports import Ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.kafka.ports import Waker
+from halfbridge.kafka.ports import Ports, Waker
 
 
 class Clock:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead, message_bytes
 from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.core.settings import OP_WAIT_MS, LedgerSettings
+from halfbridge.serde.progress import Progress
 from halfbridge.serde.records import HalfMetadata, Op, OpKind
 from tests.kit.records import A_HALF, AN_OP
-
-if TYPE_CHECKING:
-    from halfbridge.checker.core.plan import Plan
-    from halfbridge.serde.progress import Progress
 
 BEGIN_MS = 1_000_000
 SECOND_MS = 1_000

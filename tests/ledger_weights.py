@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from halfbridge.checker.core.entries import Entry
 from halfbridge.checker.core.events import INDEX_BYTES, JunkRead, entry_bytes, op_bytes
+from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.plan import letter_bytes, record_of
 from halfbridge.serde.protocol import State
-
-if TYPE_CHECKING:
-    from halfbridge.checker.core.entries import Entry
-    from halfbridge.checker.core.ledger import Ledger
 
 
 def counted(ledger: Ledger) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import ndiff
-from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import JunkRead
+from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.plan import Check, Count, Plan
 from halfbridge.serde.progress import START
 from halfbridge.serde.protocol import NO_APPEND_MS, REASON_AGE
@@ -44,9 +44,6 @@ from tests.ledger_log import (  # noqa: F401  (a script imports all its words fr
     outcomes,
     put_back,
 )
-
-if TYPE_CHECKING:
-    from halfbridge.checker.core.ledger import Ledger
 
 # --- steps (right of >>) -------------------------------------------------------------------
 

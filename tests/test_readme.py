@@ -8,8 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -17,9 +17,6 @@ from sqlalchemy import create_engine, text
 from halfbridge.testkit.jars import kafka_version
 from halfbridge.testkit.ports import free_ports
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 README = ROOT.joinpath("README.md").read_text("utf-8")

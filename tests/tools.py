@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from halfbridge.testkit.pytest_plugin import leave_out
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # What could not be had, by name; .ci/tools prints it. Everything else must be there in CI.
 WITHOUT_VARIABLE = "HALFBRIDGE_TEST_WITHOUT"

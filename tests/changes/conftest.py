@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,12 +18,8 @@ from tests.sql.conftest import (  # noqa: F401  (fixtures, which pytest finds by
     postgresql_server,
     postgresql_template,
 )
+from tests.sql.databases import Database
 from tests.sql.servers import MySqlServer, Template
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.sql.databases import Database
 
 
 @pytest.fixture(scope="session")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
 from halfbridge.changes.values import decoded, json_of
 from halfbridge.cli import cli
 from halfbridge.kafka.errors import KafkaFailure
+from halfbridge.testkit.connect import ConnectWorker
 from halfbridge.testkit.reader import read_all
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from halfbridge.testkit.connect import ConnectWorker
-    from tests.sql.databases import Database
+from tests.sql.databases import Database
 
 SEEN_S_MAX = 120.0
 

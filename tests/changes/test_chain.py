@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -15,16 +16,12 @@ from sqlalchemy.pool import NullPool
 from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.connect import ConnectWorker
+from halfbridge.testkit.history import ReadRecord
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.changes.streams import Stream, execute
 from tests.kit.changes_relay import Relay, row_of
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.testkit.history import ReadRecord
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database, OwnDatabase
+from tests.sql.databases import Database, OwnDatabase
 
 pytestmark = pytest.mark.broker
 MAPPING = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,9 +15,7 @@ from halfbridge.connect.rest import ConnectError, ConnectRest
 from halfbridge.testkit.connect import ConnectWorker
 from halfbridge.testkit.ports import free_ports
 from tests.changes.streams import Stream, connector, execute
-
-if TYPE_CHECKING:
-    from tests.sql.databases import Database
+from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True)

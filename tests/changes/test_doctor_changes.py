@@ -6,26 +6,22 @@ import json
 import secrets
 import shlex
 import urllib.request
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
+from halfbridge.checker.admin.doctor.facts import Finding
 from halfbridge.checker.admin.doctor.gather import Questions
 from halfbridge.checker.admin.doctor.judge import judge_changes
 from halfbridge.cli import cli
 from halfbridge.cli.doctor import ask_changes, changes_of
 from halfbridge.kafka.adapter import system_ports
+from halfbridge.testkit.connect import ConnectWorker
 from tests.kit.waiting import until
-from tests.sql.servers import PostgresServer
-
-if TYPE_CHECKING:
-    from halfbridge.checker.admin.doctor.facts import Finding
-    from halfbridge.testkit.connect import ConnectWorker
-    from tests.sql.databases import Database
-    from tests.sql.servers import Template
+from tests.sql.databases import Database
+from tests.sql.servers import PostgresServer, Template
 
 NOWHERE = ("--bootstrap-servers", "127.0.0.1:1")  # slots are asked even so
 SEEN_S_MAX = 120.0

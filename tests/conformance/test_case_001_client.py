@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from halfbridge.bridge import (
     IllegalTransitionError,
     InvalidMessageError,
     Message,
+    MessageView,
     Resolution,
     TransactionProducer,
 )
@@ -19,16 +21,9 @@ from halfbridge.bridge.check_pool import CheckPool
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.headers import CHECK
-from halfbridge.serde.records import CheckRequest, OpKind, OpSource
-from tests.integration.installation import GROUP
+from halfbridge.serde.records import CheckRequest, Op, OpKind, OpSource
+from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.bridge import MessageView
-    from halfbridge.serde.records import Op
-    from tests.integration.installation import Installation
 
 LATER_S = 20.0
 

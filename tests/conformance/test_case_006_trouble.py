@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,16 +15,13 @@ from halfbridge.bridge import (
     HalfNotStoredError,
     IllegalTransitionError,
     Message,
+    MessageView,
     OutcomeUnknownError,
     Resolution,
 )
 from halfbridge.serde.records import OpKind, OpSource
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from halfbridge.bridge import MessageView
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from halfbridge.bridge import InvalidMessageError, Message, Resolution
+from halfbridge.bridge import InvalidMessageError, Message, MessageView, Resolution
 from halfbridge.checker.loop import worker
 from halfbridge.checker.loop.intake import Input
+from halfbridge.kafka.ports import Record
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from halfbridge.bridge import MessageView
-    from halfbridge.kafka.ports import Record
-    from tests.integration.installation import Installation
 
 pytestmark = [pytest.mark.feature, pytest.mark.broker]
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from halfbridge.bridge import Message, Resolution, TransactionsRejectedError
+from halfbridge.bridge import (
+    Message,
+    MessageView,
+    Resolution,
+    TransactionProducer,
+    TransactionsRejectedError,
+)
 from halfbridge.cli import cli
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from halfbridge.bridge import MessageView, TransactionProducer
-    from tests.integration.installation import Installation
 
 pytestmark = [pytest.mark.feature, pytest.mark.broker]
 

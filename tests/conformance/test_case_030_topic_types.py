@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from halfbridge.bridge import Message, Resolution, TopicSetupError
+from halfbridge.bridge import Message, MessageView, Resolution, TopicSetupError
 from halfbridge.cli import cli
 from halfbridge.serde.records import DeadReason
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.bridge import MessageView
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -6,24 +6,20 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from halfbridge.bridge import Message, Resolution
+from halfbridge.bridge import Message, MessageView, Resolution
 from halfbridge.serde.avro import CHECK_REQUEST, HALF_METADATA, OP
 from halfbridge.serde.headers import CHECK, HALF
 from halfbridge.serde.records import OpKind, OpSource
 from tests.check_oracle import unexpected_checks
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
 from tests.integration.tail import Record
 from tests.kit.records import A_REQUEST
 from tests.kit.waiting import until
 from tests.ledger_log import metadata, op_record
-
-if TYPE_CHECKING:
-    from halfbridge.bridge import MessageView
-    from tests.integration.installation import Installation
 
 THREADS = 32
 TRANSACTIONS = 8 * THREADS

@@ -17,16 +17,13 @@ import threading
 import time
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from halfbridge import Message, Resolution
+from halfbridge import Message, MessageView, Resolution, TransactionProducer
 from halfbridge.testkit.ports import HOST
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.deploy.promql import JOB, panels
 from tests.deploy.test_monitoring import ask, prometheus
-
-if TYPE_CHECKING:
-    from halfbridge import MessageView, TransactionProducer
 
 SECONDS = 60.0
 THREADS = 3

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.deploy.promql import DASHBOARD, ROOT, RULES, RULES_TEST, expressions, panels, rules
 from tests.tools import tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.feature
 

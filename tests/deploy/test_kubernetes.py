@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -21,9 +22,6 @@ from halfbridge.cli import cli
 from halfbridge.serde.settings import load
 from tests.deploy.promql import ROOT
 from tests.tools import tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.feature
 

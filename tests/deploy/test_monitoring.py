@@ -13,9 +13,11 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,15 +26,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.deploy.promql import RULES, expressions, rules
 from tests.integration.installation import GROUP, Installation
+from tests.integration.tail import Stored
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.tools import tool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 

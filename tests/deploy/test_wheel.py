@@ -9,16 +9,13 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge import __version__
 from tests.deploy.promql import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FOLDERS = ("bridge", "checker", "serde", "spark_jobs")
 MINE = "raise ImportError('the project has a folder of this name')\n"

@@ -16,15 +16,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from halfbridge.testkit.containers import IMAGE
 from halfbridge.testkit.jars import broker_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PULL_S_MAX = 120.0  # an unreachable registry is given up after that
 TOOLS = ("bash", "env", "sed", "tr", "grep", "cat", "mkdir")

@@ -10,14 +10,14 @@ import os
 import secrets
 import subprocess
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge import Message, MessageView, Resolution, TransactionProducer
 from halfbridge.demo import BRINK, TOPICS, Kind, make_plan
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.jars import DOCKER_VARIABLE, IMAGE_VARIABLE
@@ -26,11 +26,6 @@ from halfbridge.testkit.reader import read_all
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.tools import compose
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge import MessageView
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 

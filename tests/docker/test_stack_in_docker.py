@@ -10,11 +10,10 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge import Message, Resolution
+from halfbridge import Message, MessageView, Resolution
 from halfbridge.testkit.containers import (
     IMAGE,
     REDPANDA_IMAGE,
@@ -25,9 +24,6 @@ from halfbridge.testkit.containers import (
 from halfbridge.testkit.jars import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.docker.image import succeeds
-
-if TYPE_CHECKING:
-    from halfbridge import MessageView
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE
 from tests.test_readme import users_test_on_kafka
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 

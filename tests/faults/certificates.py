@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from halfbridge.testkit.ports import HOST
 from halfbridge.testkit.pytest_plugin import leave_out
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _KEY = ("-newkey", "rsa:2048", "-nodes")
 _DAYS = 30

@@ -13,16 +13,21 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halfbridge.bridge import (
     BridgeError,
+    DecisionFuture,
     HalfNotStoredError,
     Message,
+    MessageView,
     Resolution,
+    SendFuture,
+    Transaction,
     TransactionProducer,
 )
 from halfbridge.serde.records import OpKind
@@ -30,11 +35,6 @@ from halfbridge.testkit.history import ClientLog
 from tests.faults.database import LocalDatabase
 from tests.faults.plan import Kind, Planned, planned
 from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, live, parser_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from halfbridge.bridge import DecisionFuture, MessageView, SendFuture, Transaction
 
 _THREADS = 4
 _TICK_S = 0.02

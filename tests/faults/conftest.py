@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,12 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
 from tests.faults import report
 from tests.faults.scene import PATIENT, Scene
 from tests.faults.stage import Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from contextlib import AbstractContextManager
-
-    from halfbridge.testkit.broker import EmbeddedBroker
-    from tests.kit.cluster import ProxiedCluster
+from tests.kit.cluster import ProxiedCluster
 
 _PASSED: pytest.StashKey[bool] = pytest.StashKey()
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from halfbridge.bridge import Resolution
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS done (transaction_id TEXT PRIMARY KEY, outcome TEXT NOT NULL)"
 _LOCK_WAIT_S = 30.0

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from halfbridge.testkit.pytest_plugin import leave_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.faults.stage import Stage
+from tests.faults.stage import Stage
 
 _DOCTOR_S = 120.0
 _DISK_MIB = 192

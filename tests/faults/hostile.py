@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -11,12 +12,8 @@ from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import OpKind
+from halfbridge.serde.topics import TopicNames
 from tests.kit.records import A_HALF, AN_OP
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from halfbridge.serde.topics import TopicNames
 
 # What one record may take, so that fifty a second are some megabytes a second.
 LARGE_BYTES = 900_000

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.faults.scene import PATIENT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _NAME = "OTHER"
 _NODE = 1

@@ -8,20 +8,18 @@ import sys
 import time
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import Producer
 
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.testkit.children import Child
 from halfbridge.testkit.ports import free_ports
+from tests.faults.stage import Stage
 from tests.kit.http import answer_of
 from tests.kit.records import A_HALF, AN_OP
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.children import Child
-    from tests.faults.stage import Stage
 
 PARTITIONS = 4
 _BODY_BYTES = 1024

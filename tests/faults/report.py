@@ -15,15 +15,13 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.faults.stage import Stage
+from tests.faults.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / ".faults" / "runs.jsonl"

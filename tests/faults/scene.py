@@ -5,27 +5,21 @@ from __future__ import annotations
 import random
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.serde.headers import TRANSACTION_ID
+from halfbridge.testkit.children import Child
 from halfbridge.testkit.history import Anomaly
 from halfbridge.testkit.torn import Torn, read, torn
 from tests.faults.plan import Kind
-from tests.faults.stage import seed_of_run
-from tests.kit.proxy import Api
+from tests.faults.stage import Daemon, Stage, seed_of_run
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Api, Rule
 from tests.kit.roles import Roles
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.testkit.children import Child
-    from tests.faults.stage import Daemon, Stage
-    from tests.kit.cluster import ProxiedCluster
-    from tests.kit.proxy import Rule
 
 # The bound: so long after a fault is healed, deliveries go on; and so long after the clients are
 # quiet, everything is decided and delivered. It has room for three kafka_txn timeouts of 5 s (a

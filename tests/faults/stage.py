@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -29,8 +30,14 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.children import STOP_S_MAX
-from halfbridge.testkit.history import Outcome, read_client_logs
+from halfbridge.testkit.children import STOP_S_MAX, Child, Children
+from halfbridge.testkit.history import (
+    ClientTransaction,
+    Outcome,
+    ReadRecord,
+    Verdict,
+    read_client_logs,
+)
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import READ_S_MAX, load_records, read_all, read_ops
 from halfbridge.testkit.stack import DaemonProgress
@@ -39,12 +46,6 @@ from tests.faults.plan import Kind
 from tests.kit.load import PRODUCER_GROUP, QUIET, READY, REAL_TOPICS
 from tests.kit.processes import children_of, running
 from tests.kit.waiting import SETTLED_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from halfbridge.testkit.children import Child, Children
-    from halfbridge.testkit.history import ClientTransaction, ReadRecord, Verdict
 
 _ROOT = Path(__file__).parents[2]
 _CALL_S = 20.0

@@ -6,15 +6,11 @@ import os
 import random
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.stage import seed_of_run
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.broker import EmbeddedBroker
-    from tests.faults.stage import Stage
+from halfbridge.testkit.broker import EmbeddedBroker
+from tests.faults.stage import Stage, seed_of_run
 
 pytestmark = pytest.mark.broker
 

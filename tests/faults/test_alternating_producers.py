@@ -8,19 +8,16 @@ coordinator; a broker that let the older marker win would make the daemon delive
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.kafka.admin import AdminClient
+from halfbridge.testkit.broker import EmbeddedBroker
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.testkit.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 

@@ -7,8 +7,8 @@ import os
 import random
 import signal
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,16 +16,11 @@ from halfbridge import Message, Resolution
 from halfbridge.checker.loop.at_least_once import FIRST_KAFKA_TXNS
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.headers import real_identity
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.reader import Witness
 from halfbridge.testkit.stack import HalfbridgeStack
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.testkit.history import ReadRecord
-    from tests.faults.stage import Stage
 
 pytestmark = pytest.mark.broker
 

@@ -9,19 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.reader import read_all
 from tests.faults.mass import PARTITIONS, Mass, Worker
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -12,11 +11,9 @@ from confluent_kafka.admin import NewTopic
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.kafka.admin import AdminClient
 from tests.faults.mass import Mass, Worker
+from tests.faults.stage import Stage
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

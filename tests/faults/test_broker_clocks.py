@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.broker import EmbeddedBroker
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.integration.clock import MovingClock
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

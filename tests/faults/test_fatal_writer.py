@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from halfbridge.kafka.errors import KafkaFailure
 from halfbridge.kafka.ports import NewTopic
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.broker
 

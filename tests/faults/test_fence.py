@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import seed_of_run
-from tests.sql.databases import OwnDatabase, durable_database
+from tests.faults.stage import Stage, seed_of_run
+from tests.sql.databases import Database, OwnDatabase, durable_database
 from tests.sql.fence_kills_scene import FenceScene
 from tests.sql.fence_plan import Step, kinds_on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.faults.stage import Stage
-    from tests.sql.databases import Database
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.stage import seed_of_run
-
-if TYPE_CHECKING:
-    from tests.faults.stage import Stage
+from tests.faults.stage import Stage, seed_of_run
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

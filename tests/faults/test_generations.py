@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -21,11 +21,8 @@ from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.ports import Committed
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.faults.stage import Stage
 
 pytestmark = pytest.mark.broker
 

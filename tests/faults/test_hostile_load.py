@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import quantiles
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer
@@ -27,9 +27,6 @@ from halfbridge.serde.headers import TRANSACTION_ID
 from tests.faults.hostile import Hostile
 from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MINUTES = float(os.environ.get("HALFBRIDGE_HOSTILE_MINUTES") or 10)
 SEED = int(os.environ.get("HALFBRIDGE_FAULTS_SEED") or 0) or Random().randrange(1_000_000)

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import Installation
-from tests.sql.databases import OwnDatabase, durable_database
+from tests.sql.databases import Database, OwnDatabase, durable_database
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.sql.databases import Database
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
 

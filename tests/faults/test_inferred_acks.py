@@ -7,7 +7,8 @@ was seen to be wrong: decisions were acknowledged so that stood in no log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -20,6 +21,7 @@ from halfbridge.bridge import (
     Resolution,
     TransactionProducer,
 )
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
@@ -29,11 +31,6 @@ from halfbridge.testkit.reader import read_all
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.inferred import INFERRED
 from tests.kit.proxy import Act, Api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from halfbridge.checker.config import CheckerConfig
 
 pytestmark = pytest.mark.broker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -21,11 +21,8 @@ from halfbridge.serde.records import (
 )
 from halfbridge.testkit.reader import read_all
 from tests.faults.plan import Kind
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.property.mutants import mutant
-
-if TYPE_CHECKING:
-    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 

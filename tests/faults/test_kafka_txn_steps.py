@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError
 
 from halfbridge.checker.process.slots import slot_ids
-from tests.faults.scene import HEALED_S, SLOT
+from tests.faults.scene import HEALED_S, SLOT, Scene
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

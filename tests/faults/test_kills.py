@@ -6,18 +6,14 @@ import os
 import random
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.testkit.children import Child
 from tests.faults.plan import Kind
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Daemon, Stage, seed_of_run
 from tests.kit.processes import running
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.children import Child
-    from tests.faults.stage import Daemon, Stage
 
 pytestmark = pytest.mark.broker
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.faults.scene import Scene
 from tests.kit.proxy import Act, Api, Rule
-
-if TYPE_CHECKING:
-    from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.broker
 

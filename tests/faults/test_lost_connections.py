@@ -7,15 +7,16 @@ member that goes on.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.checker.admin.cluster import Cluster as Admin
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.loop.clients import Questions
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
@@ -25,16 +26,11 @@ from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.admin import AdminClient
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.reader import Witness
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from halfbridge.checker.config import CheckerConfig
-    from halfbridge.testkit.history import ReadRecord
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,7 @@ from halfbridge.testkit.ports import HOST
 from tests.faults.listener import listener
 from tests.faults.preload import built
 from tests.faults.scene import HEALED_S
-from tests.faults.stage import seed_of_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.faults.stage import Stage
+from tests.faults.stage import Stage, seed_of_run
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -6,8 +6,9 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -17,14 +18,9 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.faults.scene import HEALED_S
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.faults.threads import main_thread_stopped
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

@@ -15,12 +15,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
+from typing_extensions import Self
 
 from halfbridge import BridgeError, Message, Resolution
 from halfbridge.bridge.transaction_records import half_partition
@@ -37,11 +38,6 @@ from tests.kit.http import answer_of
 from tests.kit.roles import Roles
 from tests.kit.waiting import until
 from tests.ledger_log import op_record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.raising_log import RAISED
+from tests.faults.scene import Scene
 from tests.faults.stage import Daemon, seed_of_run
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

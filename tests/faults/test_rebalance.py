@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.faults.stage import seed_of_run
-
-if TYPE_CHECKING:
-    from tests.faults.stage import Stage
+from tests.faults.stage import Stage, seed_of_run
 
 pytestmark = pytest.mark.broker
 

@@ -8,19 +8,14 @@ import statistics
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Stage, seed_of_run
 from tests.kit.processes import is_running
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.faults.stage import Stage
 
 pytestmark = pytest.mark.broker
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.reader import read_all
+from tests.faults.scene import Scene
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.roles import TRANSACTION_LOG
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.faults.scene import Scene
 
 MINUTES = float(os.environ.get("HALFBRIDGE_SOAK_MINUTES") or 60)
 

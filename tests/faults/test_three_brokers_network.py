@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
+from tests.faults.scene import Scene
 from tests.kit.proxy import Act, Api, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faults.scene import Scene
 from tests.kit.roles import TRANSACTION_LOG, RoleError
-
-if TYPE_CHECKING:
-    from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -12,9 +12,6 @@ from halfbridge.kafka.admin import AdminClient
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.roles import Roles
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

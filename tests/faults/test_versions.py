@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -10,17 +12,9 @@ from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.history import read_client_logs
 from halfbridge.testkit.jars import broker_jars
 from tests.faults.plan import Kind, planned
-from tests.faults.scene import PATIENT
-from tests.faults.stage import seed_of_run
+from tests.faults.scene import PATIENT, Scene
+from tests.faults.stage import Stage, seed_of_run
 from tests.kit.cluster import ProxiedCluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from tests.faults.scene import Scene
-    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 

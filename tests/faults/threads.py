@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # linux/ptrace.h
 _DETACH, _SEIZE, _INTERRUPT = 17, 0x4206, 0x4207

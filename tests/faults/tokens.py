@@ -7,12 +7,11 @@ import threading
 from base64 import urlsafe_b64encode
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Self
 
 from halfbridge.testkit.ports import HOST
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _OUT_OF_ORDER = 503
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.testkit.broker import EmbeddedBroker, EmbeddedCluster
 from halfbridge.testkit.pytest_plugin import leave_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Refuses what is not granted.
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

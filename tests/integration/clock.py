@@ -6,16 +6,13 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.pytest_plugin import leave_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SOURCE = Path(__file__).with_name("wrong_clock.c")
 _LONG = struct.Struct("l")

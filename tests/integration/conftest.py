@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,9 +11,6 @@ from halfbridge.serde import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import AUTHORIZER, started
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

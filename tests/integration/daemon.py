@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.http import HttpServer, serve
 from halfbridge.checker.process.service import run_worker
 from halfbridge.checker.status import Status
 from tests.kit.http import answer_of
 from tests.kit.waiting import SETTLED_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from halfbridge.checker.config import CheckerConfig
 
 
 class Daemon:

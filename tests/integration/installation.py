@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -35,9 +36,6 @@ from tests.integration.daemon import Daemon
 from tests.integration.tail import Record, Stored, Tail
 from tests.kit.records import A_HALF, AN_OP
 from tests.kit.waiting import CALL_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 GROUP = "orders-service"
 HALF_RETENTION_MS = 7 * 24 * 3_600_000

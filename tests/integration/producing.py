@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
@@ -14,9 +15,6 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import CHECK_REQUEST, OP, CheckRequest, Op, TopicNames
 from halfbridge.serde.headers import CHECK
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PARTITIONS = 2
 ASKED_PARTITION = 1

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from halfbridge.serde.records import DeadReason
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Record, Stored
+from tests.integration.installation import Installation
+from tests.integration.tail import Record, Stored
 
 
 def around(installation: Installation, orders: str, bad: list[Stored]) -> list[Stored]:

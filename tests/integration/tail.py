@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
 from tests.kit.waiting import CALL_S, SETTLED_S, until
-
-if TYPE_CHECKING:
-    from halfbridge.serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
 
 Headers = list[tuple[str, "bytes | None"]]
 

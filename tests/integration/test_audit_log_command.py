@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.cli import cli
 from halfbridge.serde.records import ActionOutcome
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from tests.integration.installation import Installation
+from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -18,9 +18,6 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker, EmbeddedCluster
 from tests.kit.caches import ARCHIVE_S_MAX, archives, maps, own_cache
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.broker
 

@@ -9,8 +9,9 @@ import secrets
 import signal
 import statistics
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -23,16 +24,11 @@ from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.broker import EmbeddedCluster
-from halfbridge.testkit.stack import HalfbridgeStack
+from halfbridge.testkit.history import ReadRecord
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.kit.changes_relay import WAIT_S_MAX, Relay, judged, letters_of, row_of
 from tests.kit.debezium import plain, with_schema
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.testkit.history import ReadRecord
-    from halfbridge.testkit.stack import OwnTopics
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 3

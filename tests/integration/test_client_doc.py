@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -14,10 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from halfbridge import Message, Resolution
 from halfbridge.serde import DEAD_LETTER, DeadLetter, DeadReason, OpKind
 from halfbridge.serde.headers import DEAD, DEAD_MARK
-from tests.integration.producing import TIMEOUT_S
-
-if TYPE_CHECKING:
-    from tests.integration.producing import Cluster
+from tests.integration.producing import TIMEOUT_S, Cluster
 
 pytestmark = pytest.mark.broker
 

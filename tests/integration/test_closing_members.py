@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.integration.producing import Cluster
+from tests.integration.producing import Cluster
 
 pytestmark = pytest.mark.broker
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
 from halfbridge.checker.loop.worker import UNDER_WAY_S
 from halfbridge.kafka.clients import KafkaReader
+from halfbridge.kafka.ports import Place
+from tests.integration.producing import Cluster
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Place
-    from tests.integration.producing import Cluster
 
 pytestmark = pytest.mark.broker
 

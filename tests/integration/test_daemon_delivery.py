@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.bridge import Message, Resolution
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
+from tests.integration.installation import Installation
 from tests.integration.tail import Stored
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

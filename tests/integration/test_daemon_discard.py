@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from halfbridge.serde.headers import DEAD
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
-from tests.integration.installation import GROUP
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Record
+from tests.integration.installation import GROUP, Installation
+from tests.integration.tail import Record
 
 pytestmark = pytest.mark.broker
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import threading
+from collections.abc import Iterator
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,12 +14,8 @@ from halfbridge.checker.policy import Policy
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.status import Status
 from halfbridge.kafka.adapter import system_ports
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

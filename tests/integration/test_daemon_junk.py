@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,11 +23,8 @@ from halfbridge.serde.headers import (
 )
 from halfbridge.serde.records import DeadReason
 from tests.integration.foreign import write_raw
-from tests.integration.installation import GROUP
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Record
+from tests.integration.installation import GROUP, Installation
+from tests.integration.tail import Record
 
 pytestmark = pytest.mark.broker
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,13 +10,10 @@ from halfbridge.bridge import Message, Resolution
 from halfbridge.checker.core.events import entry_bytes, message_bytes
 from halfbridge.checker.core.memory import HALVES_PERCENT
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
+from tests.integration.tail import Stored
 from tests.kit.waiting import until
 from tests.ledger_log import metadata
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 

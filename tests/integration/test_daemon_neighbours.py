@@ -6,16 +6,12 @@ are compared within one run, with the same load before any mistake.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.checker.loop import topic_watch
 from tests.integration.daemon import Daemon
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

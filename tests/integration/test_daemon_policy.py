@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -10,9 +10,6 @@ from confluent_kafka import Producer
 from halfbridge.serde.records import DeadReason
 from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import CALL_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.broker
 

@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
 from halfbridge.cli import cli
+from tests.integration.daemon import Daemon
+from tests.integration.installation import Installation
+from tests.integration.tail import Stored
 from tests.kit.waiting import SETTLED_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.daemon import Daemon
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 

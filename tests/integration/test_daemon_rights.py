@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import (
@@ -14,14 +14,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.integration.daemon import Daemon
 from tests.integration.installation import Installation
 from tests.integration.refusals import around, expect
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.daemon import Daemon
 
 pytestmark = pytest.mark.broker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from tests.integration.installation import GROUP, Installation
 from tests.integration.tail import Stored
 from tests.kit.signing import a_key, a_table, write_key_file
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.feature, pytest.mark.broker]
 

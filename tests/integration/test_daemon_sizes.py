@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -22,12 +22,9 @@ from halfbridge.serde.limits import (
     TRANSACTION_MESSAGES_MAX,
 )
 from halfbridge.serde.records import DeadReason, OpKind
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
+from tests.integration.tail import Record, Stored
 from tests.kit.waiting import CALL_S, until
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Record, Stored
 
 pytestmark = pytest.mark.broker
 

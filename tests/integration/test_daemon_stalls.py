@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,16 +12,12 @@ from halfbridge.checker.loop import assignment, pair, worker
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.stalls import Behind
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.waiting import CALL_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.kafka.stalls import Behind
 
 pytestmark = pytest.mark.broker
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 DAY_MS = 24 * 3_600_000

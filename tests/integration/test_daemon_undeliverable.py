@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from tests.integration.installation import Installation
 from tests.integration.refusals import around, expect
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

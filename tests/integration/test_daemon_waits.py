@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -14,10 +15,6 @@ from halfbridge.testkit.broker import EmbeddedBroker, EmbeddedCluster
 from tests.integration.brokers import started
 from tests.integration.installation import HALF_RETENTION_MS, Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 pytestmark = pytest.mark.broker
 

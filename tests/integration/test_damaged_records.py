@@ -9,16 +9,17 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.kafka.first_reads import LethalRecord, probe
-from halfbridge.serde import TopicNames
+from halfbridge.serde import CheckRequest, TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.ports import free_ports
 from tests.integration.brokers import started
@@ -26,11 +27,6 @@ from tests.integration.installation import Installation
 from tests.integration.producing import GROUP, PARTITIONS, Cluster, request_of
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.serde import CheckRequest
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,13 +13,9 @@ from click.testing import CliRunner
 from halfbridge import Resolution
 from halfbridge.cli import cli
 from halfbridge.serde.records import OpKind, OpSource
+from tests.integration.installation import Installation
+from tests.integration.tail import Stored
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.installation import Installation
-    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 WHY = ("--reason", "the topic is there now", "--actor", "ann", "--yes")

@@ -9,15 +9,12 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.ports import free_ports
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.broker
 _END_S_MAX = 60.0

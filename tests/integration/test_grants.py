@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -31,9 +32,6 @@ from tests.faults.listener import listener
 from tests.integration.brokers import AUTHORIZER, started
 from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import CALL_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

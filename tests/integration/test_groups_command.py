@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from halfbridge.bridge import MessageView, Resolution
 from halfbridge.cli import cli
 from halfbridge.serde.identity import TransactionIds
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

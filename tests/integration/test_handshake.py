@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -19,9 +19,6 @@ from halfbridge.checker.errors import AdminError
 from halfbridge.checker.loop.clients import Questions
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.kafka.adapter import system_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.broker
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -16,9 +17,6 @@ from halfbridge.serde.topics import TopicNames
 from tests.integration.brokers import started
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.broker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -11,9 +11,6 @@ from confluent_kafka.admin import NewTopic
 from halfbridge.kafka.admin import AdminClient
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.broker
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import pytest
@@ -20,13 +21,9 @@ from halfbridge.serde.settings_topic import (
     decode_daemon_settings,
     encode_daemon_settings,
 )
+from tests.integration.daemon import Daemon
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.daemon import Daemon
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,12 +11,7 @@ from halfbridge import Message, MessageView, Resolution
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.stack import DaemonError, DaemonProgress, HalfbridgeStack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.testkit.stack import OwnTopics
+from halfbridge.testkit.stack import DaemonError, DaemonProgress, HalfbridgeStack, OwnTopics
 
 pytestmark = pytest.mark.broker
 

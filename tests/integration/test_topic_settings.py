@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,10 +10,8 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.clients import Questions
 from halfbridge.checker.loop.topic_watch import TopicSettings
 from halfbridge.kafka.adapter import system_ports
+from tests.integration.installation import Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from halfbridge.cli import cli
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.identity import TransactionIds
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 IDS = TransactionIds()

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from halfbridge.bridge import Message
 from halfbridge.cli import cli
 from halfbridge.serde.identity import TransactionIds
-from tests.integration.installation import GROUP
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
-
-    from tests.integration.installation import Installation
+from tests.integration.installation import GROUP, Installation
 
 pytestmark = pytest.mark.broker
 IDS = TransactionIds()

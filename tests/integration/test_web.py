@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,11 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.testkit.ports import free_ports
 from halfbridge.testkit.stack import DaemonProcess
-from tests.integration.installation import GROUP
+from tests.integration.installation import GROUP, Installation
 from tests.kit.http import answer_of
 from tests.kit.processes import children_of
 from tests.kit.waiting import until
 from tests.kit.web import READ_TOKEN, WebStage, stage, token_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

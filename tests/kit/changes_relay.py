@@ -7,20 +7,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
 
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import DEAD, TRANSACTION_ID
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.http import answer_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from typing_extensions import Self
-
-    from halfbridge.testkit.history import ReadRecord
-    from halfbridge.testkit.stack import HalfbridgeStack
 
 WAIT_S_MAX = 120.0
 

@@ -11,13 +11,11 @@ import json
 import os
 import select
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 ANSWER_S_MAX = 20.0
 # Pixels: a small laptop, and a phone held upright.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedCluster
+from halfbridge.testkit.properties import NodeAddress
 from tests.kit.proxy import KafkaProxy, ProxyError, Route
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.properties import NodeAddress
 
 
 class ProxiedCluster(EmbeddedCluster):

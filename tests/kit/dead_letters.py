@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halfbridge import Message, Resolution
 from halfbridge.checker.admin.cluster import Cluster
@@ -17,9 +18,6 @@ from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.client import Kind, Network
 from halfbridge.testkit.memory.machine import MemoryKafka
 from halfbridge.testkit.memory.process import ProcessDeadError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 TOPIC = "orders"
 GROUP = "order-service"

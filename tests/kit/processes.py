@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Places in /proc/<pid>/stat behind the command's name, see proc(5): the fields 3 and 22 of all.
 _STATE, _START = 0, 19

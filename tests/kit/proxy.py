@@ -7,14 +7,11 @@ Kafka's frames and can aim at single kinds of requests. `proxy_tcp` is for anyth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from tests.kit.proxy_faults import Act, Mode, Rule
 from tests.kit.proxy_frames import Api
 from tests.kit.proxy_owner import ProxyError, ProxyOwner, Route
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Act", "Api", "KafkaProxy", "Mode", "ProxyError", "Route", "Rule"]
 

@@ -5,13 +5,10 @@ Known are the kinds of requests that a fault needs, in all versions that the cli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct, error
-from typing import TYPE_CHECKING
 
 from tests.kit.proxy_frames import Api, NotKafkaError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CODE = Struct(">h")
 _COUNT = Struct(">i")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.kit.proxy_faults import Faults, Mode
 from tests.kit.proxy_lane import Lane
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # How long a server is given to take what arrives from a client that is gone already.
 STRANDED_S_MAX = 5.0

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tests.kit.proxy_answers import with_error
-from tests.kit.proxy_connection import SILENT, STRANDED_S_MAX, Connection
+from tests.kit.proxy_connection import SILENT, STRANDED_S_MAX, Connection, Side
 from tests.kit.proxy_faults import Act, Faults, Mode
 from tests.kit.proxy_frames import Frames, NotKafkaError, answer_header, refusal, request_header
 from tests.kit.proxy_lane import LaneFullError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.proxy_connection import Side
 
 _ON_REQUESTS = (Act.HOLD, Act.STRAND, Act.REFUSE)
 

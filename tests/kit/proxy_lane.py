@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+from collections.abc import Callable
 
 LANE_BYTES_MAX = 64 * 1024 * 1024  # what waits on one lane; a slow network drops as well
 

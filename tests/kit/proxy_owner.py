@@ -8,16 +8,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Self
 
 from tests.kit.proxy_faults import Mode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from typing_extensions import Self
 
 _ROOT = Path(__file__).parents[2]
 _ANSWER_S_MAX = 15.0  # a start of the interpreter on a busy machine

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tests.kit.proxy_connection import SILENT, Connection
+from tests.kit.proxy_connection import SILENT, Connection, Side
 from tests.kit.proxy_faults import RAW, Act, Faults, Mode
-from tests.kit.proxy_lane import LaneFullError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.proxy_connection import Side
-    from tests.kit.proxy_lane import Lane
-
+from tests.kit.proxy_lane import Lane, LaneFullError
 
 _ACTS = (Act.HOLD, Act.STRAND, Act.REFUSE, Act.SWALLOW)
 _BEHIND_S = 0.05  # timers that are due at the same moment fire in any order

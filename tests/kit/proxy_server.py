@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halfbridge.testkit.ports import HOST
+from tests.kit.proxy_connection import Connection
 from tests.kit.proxy_faults import Faults, Mode, rule_from
 from tests.kit.proxy_kafka import KafkaConnection
 from tests.kit.proxy_raw import RawConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kit.proxy_connection import Connection
 
 _CLOSED = frozenset((Mode.CUT, Mode.REFUSE))  # to new connections
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from halfbridge.serde.signing_keys import key_ring
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.serde.signing_keys import KeyRing
+from halfbridge.serde.signing_keys import KeyRing, key_ring
 
 INSTALLATION = "shop"
 # Of each role: an id and a secret that nobody should use elsewhere.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 # How long anything may take on a machine that does other things too; far above what is usual. It
 # is also the bound of docs/evidence/faults.md: after a fault is healed, all is delivered by then.

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from httpx2 import ASGITransport, AsyncClient
+from httpx2 import ASGITransport, AsyncClient, Response
 from starlette.testclient import TestClient
 
+from halfbridge.testkit.memory import MemoryStack
 from halfbridge.web.app import make_app
 from halfbridge.web.config import WebConfig
 from halfbridge.web.pages import page
 from halfbridge.web.services import Services
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from httpx2 import Response
-
-    from halfbridge.testkit.memory import MemoryStack
 
 READ_TOKEN = "read-token-of-the-tests"
 OPERATE_TOKEN = "operate-token-of-the-tests"

@@ -8,7 +8,8 @@ plain producer's offsets are the order it wrote in, so that every op can name it
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -18,9 +19,6 @@ from halfbridge.serde.progress import Progress
 from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP, Installation
 from tests.kit.records import A_HALF, A_LETTER, AN_OP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAIRS = 4
 REAL_PARTITIONS = 4

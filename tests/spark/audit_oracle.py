@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
-
-if TYPE_CHECKING:
-    from tests.spark.tape import Tape
+from tests.spark.tape import Tape
 
 
 def expected(tape: Tape) -> set[tuple[str, str]]:

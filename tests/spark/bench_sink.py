@@ -17,9 +17,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink import register
@@ -27,9 +28,6 @@ from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.reader import Witness
 from tests.spark.sink_scene import SinkScene
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 WARM_ROWS = 20_000
 VISIBLE_S_MAX = 1_800.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.local import spark_session
@@ -13,16 +15,8 @@ from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out
-from tests.spark.sink_parts import sink_parts
+from tests.spark.sink_parts import Sink, sink_parts
 from tests.spark.sink_scene import SinkScene
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from tests.spark.sink_parts import Sink
 
 OPTIONS = {
     "spark.master": "local[2]",

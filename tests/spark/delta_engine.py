@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.dedupe.command import dedupe
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.session.locked_jars import locked_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 2_000  # of half as many messages
 DELETED = 224

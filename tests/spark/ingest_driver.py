@@ -10,14 +10,10 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from halfbridge.spark_jobs.ingest import main
 from halfbridge.spark_jobs.tables.delta import DeltaWriter
-from halfbridge.spark_jobs.tables.storage import Storage
-
-if TYPE_CHECKING:
-    from halfbridge.spark_jobs.tables.storage import StoredFile
+from halfbridge.spark_jobs.tables.storage import Storage, StoredFile
 
 HELD = "held"
 GO = "go"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.kafka.admin import AdminClient
-from halfbridge.serde.headers import real_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from halfbridge.serde.headers import Headers
+from halfbridge.serde.headers import Headers, real_headers
 
 TIMEOUT_S = 60.0
 BORN_MS = 1_700_000_000_000

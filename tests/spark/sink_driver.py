@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink import register
 from tests.spark import sink_faults
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
 
 READY = "ready"
 DONE = "done"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from halfbridge.serde.manifest import BatchManifest
+from halfbridge.spark_jobs.sink.attempt import AttemptReport
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
-from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
+from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN, BatchPlan
 from halfbridge.spark_jobs.sink.datasource import StreamWriter, TxnHalf
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from halfbridge.serde.manifest import BatchManifest
-    from halfbridge.spark_jobs.sink.attempt import AttemptReport
-    from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 
 FORMAT = "txn_half_with_faults"
 BEFORE_MANIFEST = "before-manifest"  # commit raises before it has done anything

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -12,20 +13,15 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.kafka.admin import AdminClient
+from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.clients import ensure_topics, new_topics
+from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.testkit.children import Children, Interrupts
 from tests.spark.sink_scene import SinkScene, key_of, until, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from halfbridge.serde.records import OpKind
-    from halfbridge.spark_jobs.sink.manifest import Fate
 
 ROWS = 40
 

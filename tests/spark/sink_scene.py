@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.checker.admin.cluster import Cluster
@@ -24,17 +27,10 @@ from halfbridge.serde.manifest import BATCH_MANIFEST, BatchManifest
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import TopicNames
+from halfbridge.testkit.children import Child, Children
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.reader import read_all, read_ops
 from tests.kit import waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from halfbridge.testkit.children import Child, Children
-    from halfbridge.testkit.history import ReadRecord
 
 ROOT = Path(__file__).parents[2]
 APP = "feed"

@@ -7,10 +7,13 @@ it was read and applied, unless told otherwise.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
@@ -27,11 +30,6 @@ from halfbridge.spark_jobs.audit.facts import (
 from halfbridge.spark_jobs.reading.offsets import Range, Snapshot
 from halfbridge.spark_jobs.reading.topics import KAFKA_SCHEMA, LOG_APPEND_TIME
 from tests.kit.records import A_HALF, A_LETTER, AN_OP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
 
 GROUP = "orders-service"
 ORDERS = "orders"

@@ -7,13 +7,16 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
+from pyspark.sql import SparkSession
+from typing_extensions import Self
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.headers import real_headers
@@ -21,16 +24,9 @@ from halfbridge.serde.records import OpSource
 from halfbridge.spark_jobs.audit import main
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import GROUP, Installation
+from tests.integration.tail import Stored
 from tests.spark.marks import INTERPRETED
 from tests.spark.real_topic import RealTopic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
-    from typing_extensions import Self
-
-    from tests.integration.tail import Stored
 
 pytestmark = [*INTERPRETED, pytest.mark.broker]
 

@@ -6,28 +6,24 @@ or step each. The whole ledger of all these deaths is audited once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.audit.verdict import DELIVERED, ROLLED_BACK
 from halfbridge.testkit.memory import MemoryStack, Step
 from halfbridge.testkit.memory.client import Kind, Network
+from halfbridge.testkit.memory.process import ProcessClient
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Tape
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from halfbridge.testkit.memory.process import ProcessClient
 
 pytestmark = INTERPRETED
 

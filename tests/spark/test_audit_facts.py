@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import Row, SparkSession
 
 from halfbridge.checker.core.events import HalfRead, append_ms_of
 from halfbridge.serde import headers as names
@@ -25,9 +26,6 @@ from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME
 from tests.kit.records import AN_OP
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
 
 pytestmark = INTERPRETED
 

@@ -6,18 +6,15 @@ One audit judges them all, beside each other: a scene's findings must not depend
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_scenes import SCENES, Scene
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Tape
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = INTERPRETED
 

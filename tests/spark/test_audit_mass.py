@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.integration.installation import Installation
 from tests.spark.audit_mass import DEFECTS, PAIRS, REAL_PARTITIONS, Mass
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.spark_long]
 

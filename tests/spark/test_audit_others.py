@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import SKEW_MS, OtherInstallations
@@ -10,9 +12,6 @@ from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.reading.offsets import Range
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, Half, Tape
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = INTERPRETED
 

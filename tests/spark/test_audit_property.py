@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from halfbridge.spark_jobs.audit.findings import VIOLATIONS
@@ -14,9 +15,6 @@ from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_oracle import expected
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, PAIRS, Half, Tape
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = INTERPRETED
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.serde.records import OpKind, OpSource
@@ -16,9 +16,6 @@ from halfbridge.testkit.memory import MemoryStack
 from tests.kit.dead_letters import TOPIC, Scene, sent
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, Tape
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [*INTERPRETED, pytest.mark.spark_long]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.spark_jobs.audit.bounds import SKEW_MS, Bounds
@@ -10,9 +10,6 @@ from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.reading.take_snapshot import first_times
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Half, Tape
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = INTERPRETED
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.headers import CONTEXT, SIGN
 from halfbridge.serde.records import DeadReason, OpKind
@@ -23,11 +25,6 @@ from halfbridge.spark_jobs.stuck.table import merged, state_of_halves, state_of_
 from tests.kit.signing import a_ring, a_table, write_key_file
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import GROUP, NAMES, Tape
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = INTERPRETED
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.bench_ingest import main
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

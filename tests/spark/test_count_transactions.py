@@ -8,20 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyspark
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs import count_transactions as job
 from halfbridge.spark_jobs.count_transactions import count_transactions, main
 from halfbridge.spark_jobs.session.jars import connector_jars
 from tests.spark.real_topic import Real, RealTopic, make_topic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde import protocol
 from halfbridge.serde.protocol import STATE_AFTER, Effect, State, effect_of
-from halfbridge.serde.records import OpKind, OpSource, new_op
+from halfbridge.serde.records import Op, OpKind, OpSource, new_op
 from halfbridge.spark_jobs.reading import decisions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from halfbridge.serde.records import Op
 
 pytestmark = pytest.mark.spark
 AGES_MS = (-1, 0, 100)

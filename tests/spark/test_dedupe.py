@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.spark_jobs.dedupe import main
 from halfbridge.spark_jobs.ingest import main as ingest
 from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 

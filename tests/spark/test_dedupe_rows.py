@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 from datetime import date, datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.headers import real_headers
 from halfbridge.spark_jobs.dedupe.command import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.tables.delta import DeltaWriter, read_table
-from halfbridge.spark_jobs.tables.storage import Storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from halfbridge.spark_jobs.tables.storage import StoredFile
+from halfbridge.spark_jobs.tables.storage import Storage, StoredFile
 
 DeltaTable = pytest.importorskip("deltalake").DeltaTable
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.dedupe.command import dedupe
 from halfbridge.spark_jobs.errors import JobError
@@ -19,9 +20,6 @@ from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
 from halfbridge.spark_jobs.tables.delta import DeltaWriter
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.spark.delta_engine import DELETED, JARS, PURGED, RENAMED, ROWS, VECTORS, ingested
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytest.importorskip("deltalake")
 pytestmark = [pytest.mark.spark, pytest.mark.spark_long, pytest.mark.timeout(900)]

@@ -6,13 +6,16 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import Row, SparkSession
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
+from halfbridge.serde.headers import Headers
 from halfbridge.spark_jobs.ingest import main
 from halfbridge.spark_jobs.ingest.command import Ingest, ingest
 from halfbridge.spark_jobs.jobs.options import Trigger
@@ -21,13 +24,6 @@ from halfbridge.spark_jobs.reading.topics import Topics
 from halfbridge.spark_jobs.tables.checkpoints import JOB_FILE, TOPIC_IDS_FILE, TopicsChangedError
 from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.real_topic import BORN_MS, DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import Row, SparkSession
-
-    from halfbridge.serde.headers import Headers
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 

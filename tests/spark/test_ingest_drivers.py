@@ -6,10 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.ingest import main
 from halfbridge.spark_jobs.tables.delta import read_table
@@ -17,9 +17,6 @@ from tests.spark.ingest_driver import GO, HELD
 from tests.spark.real_topic import Real, make_topic
 from tests.spark.sink_scene import until
 from tests.spark.test_ingest_kills import START_S_MAX, end
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytest.importorskip("deltalake")
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.spark_long]

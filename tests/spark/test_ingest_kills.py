@@ -11,17 +11,13 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.tables.delta import read_table
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.spark_long]
 

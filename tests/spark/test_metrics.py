@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.jobs.progress import metrics_served
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.topics import Topics, stream_topics
 from tests.kit.http import answer_of
 from tests.spark.real_topic import Real, RealTopic, make_topic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.headers import RESERVED
 from halfbridge.spark_jobs.replay import main
 from halfbridge.spark_jobs.replay.job import REPLAY_ID
 from tests.spark.real_topic import RealTopic
 from tests.spark.sink_scene import SinkScene, check_exactly_once, value_of
-
-if TYPE_CHECKING:
-    from click.testing import Result
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.reading.topics import KAFKA_SCHEMA
 from halfbridge.spark_jobs.replay.job import REPLAY_ID, selected
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import pytest
+from pyspark.sql import Row, SparkSession
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.spark_jobs.reading.schemas import (
@@ -18,11 +20,6 @@ from halfbridge.spark_jobs.reading.schemas import (
     load_schema,
     with_payload,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import Row, SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -6,18 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.spark_jobs.session.local import spark_session
 from tests.kit.caches import ARCHIVE_S_MAX, archives, own_cache
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

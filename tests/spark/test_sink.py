@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, MESSAGE_INDEX, TRANSACTION_ID
@@ -18,9 +18,6 @@ from halfbridge.spark_jobs.audit import main as audit
 from tests.spark import sink_faults
 from tests.spark.sink_faults import AFTER_MANIFEST, BEFORE_MANIFEST, faulty
 from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

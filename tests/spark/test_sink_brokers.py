@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from halfbridge.serde.headers import parse_half
+from halfbridge.serde.manifest import ManifestTransaction
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
@@ -23,12 +25,6 @@ from tests.kit.inferred import INFERRED
 from tests.kit.proxy import Act, Api, Rule
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from halfbridge.serde.manifest import ManifestTransaction
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -13,7 +13,7 @@ from confluent_kafka import Producer, TopicPartition
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, INTERNAL, parse_half
-from halfbridge.serde.manifest import BATCH_MANIFEST
+from halfbridge.serde.manifest import BATCH_MANIFEST, BatchManifest
 from halfbridge.serde.records import OpKind, SinkContext
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink.clients import ensure_topics
@@ -26,11 +26,6 @@ from halfbridge.spark_jobs.sink.errors import (
 )
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.serde.manifest import BatchManifest
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -6,9 +6,10 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,12 @@ from halfbridge.spark_jobs.session.jars import connector_jars
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.local import find_spark_java
 from halfbridge.spark_jobs.session.locked_jars import JarsError
-from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.children import Child, Children, Interrupts
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.spark.sink_driver import DONE, READY
 from tests.spark.sink_faults import FORMAT, HANG, HANGS
 from tests.spark.sink_scene import SinkScene, check_exactly_once, until, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.testkit.children import Child
-    from halfbridge.testkit.history import ReadRecord
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
@@ -18,16 +21,8 @@ from halfbridge.spark_jobs.sink.errors import (
     ReplayMismatchError,
 )
 from halfbridge.spark_jobs.sink.process import SinkProcess
+from tests.spark.sink_parts import Sink
 from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
-
-    from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

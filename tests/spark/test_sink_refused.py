@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
@@ -23,17 +23,13 @@ from halfbridge.serde.records import (
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink import dead_letters as refused
 from halfbridge.spark_jobs.sink import progress as progress_module
+from halfbridge.spark_jobs.sink.attempt import AttemptReport
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 from halfbridge.spark_jobs.sink.errors import RefusedError, SearchLimitError
 from halfbridge.spark_jobs.sink.progress import SinkMetrics, SinkProgress, sink_progress
 from tests.spark.real_topic import RealTopic
+from tests.spark.sink_parts import Sink
 from tests.spark.sink_scene import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from halfbridge.spark_jobs.sink.attempt import AttemptReport
-    from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

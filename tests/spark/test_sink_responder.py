@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, BrokenBarrierError
 from time import time_ns
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.bridge import MessageView, Resolution
 from halfbridge.serde.avro import SINK_CONTEXT
-from halfbridge.serde.manifest import ManifestAttempt, ManifestKind
+from halfbridge.serde.manifest import ManifestAttempt, ManifestKind, ManifestTransaction
 from halfbridge.serde.records import OpKind, SinkContext
 from halfbridge.spark import checker as checker_module
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
+from halfbridge.spark_jobs.sink.attempt import AttemptReport
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from halfbridge.serde.manifest import ManifestTransaction
-    from halfbridge.spark_jobs.sink.attempt import AttemptReport
-    from halfbridge.spark_jobs.sink.manifest import Found
-    from tests.spark.sink_parts import Sink
+from halfbridge.spark_jobs.sink.manifest import Found
+from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

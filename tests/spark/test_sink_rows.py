@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from confluent_kafka import KafkaError, Producer
 
@@ -11,10 +9,8 @@ from halfbridge.serde.headers import real_headers
 from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.spark_jobs.sink.errors import RowError
 from halfbridge.spark_jobs.sink.rows import delivered_bytes
+from tests.spark.sink_parts import Sink
 from tests.spark.sink_scene import value_of
-
-if TYPE_CHECKING:
-    from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
@@ -15,9 +14,7 @@ from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
 from halfbridge.spark_jobs.sink.clients import check_age
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
-
-if TYPE_CHECKING:
-    from tests.spark.sink_parts import Sink
+from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import DEAD, SIGN
@@ -13,12 +15,6 @@ from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.children import Children, Interrupts
 from tests.kit.signing import a_table, write_key_file
 from tests.spark.sink_scene import APP, SinkScene, check_exactly_once, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 GROUP = f"spark-{APP}"  # the sink's own choice
 

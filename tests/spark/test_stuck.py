@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.stuck.command import report_of, text_lines
@@ -22,11 +24,6 @@ from halfbridge.spark_jobs.stuck.table import (
 )
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, PAIRS, Tape
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = INTERPRETED
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from halfbridge.serde import headers as names
 from halfbridge.spark_jobs.stuck import main
@@ -17,11 +19,6 @@ from halfbridge.spark_jobs.stuck.table import Table
 from tests.integration.installation import GROUP, Installation
 from tests.spark.marks import INTERPRETED
 from tests.spark.real_topic import RealTopic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = [*INTERPRETED, pytest.mark.broker]
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual
 
-from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_headers
+from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, Headers, real_headers
 from halfbridge.spark_jobs.reading.wire import rows_per_transaction, with_transaction_id
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from halfbridge.serde.headers import Headers
 
 pytestmark = pytest.mark.spark
 

@@ -12,28 +12,22 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql import Fence, Inbox
 from halfbridge.testkit.stack import HalfbridgeStack
-from tests.sql.databases import OwnDatabase, sqlite_database
+from tests.sql.databases import Database, OwnDatabase, sqlite_database
 from tests.sql.kafka_message import delivered
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sqlalchemy import Engine
-
-    from tests.sql.databases import Database
 
 GROUP = "bench"
 BODY = b"x" * 200

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, make_url
@@ -25,13 +27,6 @@ from tests.sql.fence_scene import Scene, new_cluster
 from tests.sql.relaying import Scene as RelayScene
 from tests.sql.relaying import scene as relay_scene
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.producing import Cluster
-    from tests.sql.databases import Database
 
 
 @pytest.fixture(scope="session")

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import PoolResetState
 
 from tests.kit.proxy_tcp import TcpProxy
-from tests.sql.servers import MariaDbServer, PostgresServer, Template
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sqlalchemy import Engine
-    from sqlalchemy.pool import PoolResetState
-
-    from tests.sql.servers import Server
+from tests.sql.servers import MariaDbServer, PostgresServer, Server, Template
 
 _KINDS = {each.name: each for each in (PostgresServer, MariaDbServer)}
 

@@ -11,26 +11,30 @@ import signal
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import insert, select
 
 from halfbridge.serde.records import OpKind
 from halfbridge.sql import Fence, Inbox
-from halfbridge.testkit.history import Claim, Outcome, read_client_logs
+from halfbridge.testkit.children import Child
+from halfbridge.testkit.history import (
+    Claim,
+    ClientTransaction,
+    Outcome,
+    ReadOp,
+    ReadRecord,
+    Verdict,
+    read_client_logs,
+)
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import read_all, read_ops
+from tests.faults.stage import Daemon, Stage
 from tests.kit.load import PRODUCER_GROUP, READY
 from tests.kit.waiting import until
-from tests.sql.databases import OwnDatabase
+from tests.sql.databases import Database, OwnDatabase
 from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step
 from tests.sql.fence_service import DECIDED
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.children import Child
-    from halfbridge.testkit.history import ClientTransaction, ReadOp, ReadRecord, Verdict
-    from tests.faults.stage import Daemon, Stage
-    from tests.sql.databases import Database
 
 _SERVICE = Path(__file__).with_name("fence_service.py")
 THREADS = 3  # of a service

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Column, Integer, MetaData, String, Table
-
-if TYPE_CHECKING:
-    import random
 
 TABLES = MetaData()
 # One row a message: what the local transactions did. It is the truth that topics are held against.

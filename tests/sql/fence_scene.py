@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, text
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge import Message, MessageView
+from halfbridge.serde import Op
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.headers import CONTEXT
 from halfbridge.serde.identity import TRANSACTION_IDS
@@ -19,14 +21,7 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
 from halfbridge.sql.fence_table import write_committed
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Engine
-
-    from halfbridge.serde import Op
-    from tests.sql.databases import Database
+from tests.sql.databases import Database
 
 WORK = Table("work", MetaData(), Column("number", Integer, primary_key=True), mysql_engine="InnoDB")
 

@@ -16,22 +16,25 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import event, insert, select
+from sqlalchemy import Connection, event, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from halfbridge.bridge import (
     Answer,
     BridgeError,
     Message,
+    MessageView,
     NoAnswerError,
     OutcomeUnknownError,
     Resolution,
+    Transaction,
     TransactionProducer,
 )
 from halfbridge.bridge.transaction import IllegalTransitionError
@@ -40,13 +43,6 @@ from halfbridge.testkit.history import ClientLog
 from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, TICK_S, live, parser_of
 from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
 from tests.sql.fence_troubles import Engines, Rival
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from sqlalchemy import Connection
-
-    from halfbridge.bridge import MessageView, Transaction
 
 KEYS = 3  # of a thread at a time
 MESSAGES_MAX = 4

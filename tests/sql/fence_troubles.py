@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import create_engine, make_url, select, update
+from sqlalchemy import Connection, Engine, create_engine, make_url, select, update
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.sql import Fence, Inbox
 from tests.sql.fence_plan import STOCK, Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection, Engine
 
 _CALL_S = 20  # of a driver: nothing that a service does takes so long
 _CONNECT_S = 5

@@ -9,9 +9,9 @@ import random
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import text
@@ -19,15 +19,11 @@ from sqlalchemy.exc import DBAPIError
 
 from halfbridge.serde.headers import real_headers
 from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.testkit.children import Child, Children
+from halfbridge.testkit.history import ReadRecord
+from tests.integration.installation import Installation
 from tests.kit.waiting import CALL_S, until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from halfbridge.testkit.children import Child, Children
-    from halfbridge.testkit.history import ReadRecord
-    from tests.integration.installation import Installation
-    from tests.sql.databases import Database
+from tests.sql.databases import Database
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "inbox.md"
 PARTITIONS = 3

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from halfbridge.serde.headers import real_headers
-
-if TYPE_CHECKING:
-    from halfbridge.serde.headers import Headers
+from halfbridge.serde.headers import Headers, real_headers
 
 BORN_MS = 1_700_000_000_000
 

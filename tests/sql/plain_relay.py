@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from collections.abc import Callable
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import Producer
 from sqlalchemy import create_engine, false, select, true, update
@@ -20,9 +21,6 @@ from sqlalchemy import create_engine, false, select, true, update
 from halfbridge.sql.local_messages.rows import headers_of
 from halfbridge.sql.local_messages.service import Listener, Wakeups
 from halfbridge.sql.local_messages.writer import LocalMessages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BATCH_ROWS = 500
 FLUSH_S = 30.0

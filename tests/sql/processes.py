@@ -10,12 +10,10 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 _RUN_S_MAX = 120.0  # a data directory is made in 2 s; a busy disk may need longer
 _KILL_S_MAX = 10.0

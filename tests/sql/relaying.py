@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 
+from halfbridge.bridge import TransactionProducer
 from halfbridge.relays import ROUND_S_MAX
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
 from halfbridge.sql.local_messages.service import RelayService
+from halfbridge.sql.local_messages.settling import PreparedMessage
 from halfbridge.sql.local_messages.writer import LocalMessages
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sqlalchemy import Engine
-
-    from halfbridge.bridge import TransactionProducer
-    from halfbridge.sql.local_messages.settling import PreparedMessage
-    from halfbridge.testkit.stack import HalfbridgeStack
 
 GROUP = "relay"
 WAIT_S_MAX = 90.0  # of a machine that does much else

@@ -12,24 +12,20 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import URL, create_engine, text
+from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
+from typing_extensions import Self
 
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.watchdog import Watchdog
 from tests.sql.processes import ServerError, as_unprivileged, kill_working_in, new_directory, run
 from tests.tools import tool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection
-    from typing_extensions import Self
 
 _READY_S_MAX = 60.0  # takes 0.2 s; longer after a kill, when the log is replayed
 _STOP_S_MAX = 30.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -11,9 +12,6 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from halfbridge.bridge.message import Message
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Fence, FenceUsageError, Inbox, InboxUsageError, LocalMessages
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class AsyncEngine:

@@ -7,24 +7,20 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.relay import RelayStep
 from halfbridge.testkit.history import Anomaly
-from tests.faults.stage import seed_of_run
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+from tests.faults.stage import Stage, seed_of_run
 from tests.kit.waiting import until
+from tests.sql.databases import Database
 from tests.sql.fence_kills_scene import GOES_ON_S, THREADS, FenceScene
 from tests.sql.fence_plan import Kind
 from tests.sql.fence_service import DECIDED
 from tests.sql.relaying import scene
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.faults.stage import Stage
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.sql.dialects import connected
 from halfbridge.sql.fence_table import FenceTable
-from tests.sql.databases import killed_at_return
-
-if TYPE_CHECKING:
-    from tests.sql.databases import Database
+from tests.sql.databases import Database, killed_at_return
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
@@ -24,13 +25,9 @@ from halfbridge.sql import (
     Outcome,
     TransactionEndedError,
 )
+from tests.integration.producing import Cluster
+from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, kill_session, new_id, on, work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.producing import Cluster
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

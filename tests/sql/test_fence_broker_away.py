@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,8 @@ from halfbridge.kafka.errors import BridgeError, HalfNotStoredError
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.kit.waiting import until
+from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, new_cluster, on, work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text, update
 
-from halfbridge.bridge import NoAnswerError, Resolution
+from halfbridge.bridge import Answer, NoAnswerError, Resolution
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import SinkContext
 from halfbridge.sql import Fence, FencedError, TableError
 from halfbridge.sql.fence_purge import needed_ms
 from halfbridge.sql.fence_table import CLOCK_MARGIN_MS
 from tests.integration.producing import GROUP
+from tests.sql.databases import Database, OwnDatabase
 from tests.sql.fence_scene import Scene, new_id, on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from halfbridge.bridge import Answer
-    from tests.sql.databases import Database, OwnDatabase
 
 JOIN_S_MAX = 30.0
 DAY_MS = 86_400_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,16 +12,13 @@ from halfbridge.bridge import Message
 from halfbridge.cli import cli
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
-from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.serde.records import DeadLetter, DeadReason, OpKind
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.integration.installation import Installation
 from tests.integration.producing import GROUP
 from tests.kit.waiting import until
+from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, on, work
-
-if TYPE_CHECKING:
-    from halfbridge.serde.records import DeadLetter
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

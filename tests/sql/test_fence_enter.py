@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from halfbridge.bridge import IllegalTransitionError
+from halfbridge.bridge import IllegalTransitionError, Transaction
 from halfbridge.sql import (
     FencedError,
     FenceUsageError,
@@ -18,14 +19,9 @@ from halfbridge.sql import (
     TableError,
     TransactionEndedError,
 )
+from tests.integration.producing import Cluster
+from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, on, work
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.bridge import Transaction
-    from tests.integration.producing import Cluster
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

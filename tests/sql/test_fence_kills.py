@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import seed_of_run
-from tests.sql.databases import durable_database
+from tests.faults.stage import Stage, seed_of_run
+from tests.sql.databases import Database, durable_database
 from tests.sql.fence_kills_scene import THREADS, FenceScene
 from tests.sql.fence_plan import Kind, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.faults.stage import Stage
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -12,17 +13,12 @@ from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge import Message, NoAnswerError, Resolution
 from halfbridge.sql import CommitUnknownError
-from tests.integration.producing import GROUP
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+from tests.integration.producing import GROUP, Cluster
 from tests.kit.proxy_tcp import Act
 from tests.kit.waiting import until
+from tests.sql.databases import ProxiedDatabase
 from tests.sql.fence_scene import Scene, work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.integration.producing import Cluster
-    from tests.sql.databases import ProxiedDatabase
 
 pytestmark = pytest.mark.broker
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from halfbridge.checker.admin.transactions.waits import Undecided
@@ -14,10 +12,8 @@ from halfbridge.sql import FencedError
 from halfbridge.sql.fence_operator import OperatorFence
 from tests.integration.producing import GROUP
 from tests.kit.undecided import AN_UNDECIDED
+from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, new_id
-
-if TYPE_CHECKING:
-    from tests.sql.databases import Database
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, insert, make_url, select, text
@@ -20,12 +21,8 @@ from halfbridge.sql.errors import PurgeError
 from halfbridge.sql.fence_purge import needed_ms
 from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, YOUNG_MS, write_committed
 from tests.integration.producing import GROUP
+from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, new_id, on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.sql.databases import Database
 
 JOIN_S_MAX = 60.0
 KEPT_MS = 33 * 86_400_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import Column as TableColumn
@@ -13,10 +13,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.headers import MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.sql import Inbox, InboxUsageError, NoIdentityError, NotDurableError, TableError
+from tests.sql.databases import Database
 from tests.sql.kafka_message import Message, delivered
-
-if TYPE_CHECKING:
-    from tests.sql.databases import Database
 
 WORK = Table("work", MetaData(), TableColumn("number", Integer))
 

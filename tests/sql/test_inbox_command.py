@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from sqlalchemy import insert
 
 from halfbridge.cli import cli
@@ -14,12 +13,8 @@ from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Inbox
 from halfbridge.sql.inbox import real_retention_ms
 from tests.integration.installation import Installation
+from tests.sql.databases import Database
 from tests.sql.kafka_message import delivered
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-    from tests.sql.databases import Database
 
 DAY_MS = 86_400_000
 DELETION_MS = 12 * 60_000

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, event, insert, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    event,
+    insert,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from halfbridge.sql import Inbox, InboxUsageError
 from halfbridge.sql.dialects import roll_back_below
+from tests.sql.databases import Database
 from tests.sql.fence_scene import on
 from tests.sql.kafka_message import delivered
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from tests.sql.databases import Database
 
 HEAVY = 1_000  # rows that one transaction of a deadlock has changed, for it to win
 WORK = Table("work", MetaData(), Column("number", Integer, primary_key=True), mysql_engine="InnoDB")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +16,8 @@ from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.integration.installation import Installation
 from tests.kit.waiting import until
+from tests.sql.databases import Database
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, reference_consumer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import Engine, insert, select
 
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Inbox
 from halfbridge.sql import inbox as inbox_module
 from halfbridge.sql.tables import NowMs
 from tests.sql.kafka_message import delivered
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
-from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from halfbridge.sql import Inbox
 from tests.kit.waiting import until
+from tests.sql.databases import Database
 from tests.sql.kafka_message import delivered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Engine
-
-    from tests.sql.databases import Database
 
 WAITING = {
     "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import Code, KafkaFailure, TopicSetupError
+from halfbridge.kafka.ports import Place
 from halfbridge.sql.local_messages.dead_letters import LetterReader
-
-if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Place
 
 CONFIG = BridgeConfig(bootstrap_servers="b:1", producer_group="g")
 DEAD = CONFIG.names.dead

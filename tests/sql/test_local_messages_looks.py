@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.claims import PLAN_S_MAX, Claims, end_read
@@ -12,11 +10,7 @@ from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from tests.sql.databases import Database
+from tests.sql.databases import Database
 
 LOOKS = 10  # psycopg prepares at the sixth time
 _PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%is_cut%'")

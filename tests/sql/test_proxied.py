@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tests.kit.proxy_tcp import Act
-
-if TYPE_CHECKING:
-    from tests.sql.databases import ProxiedDatabase
+from tests.sql.databases import ProxiedDatabase
 
 
 @pytest.mark.parametrize(("act", "there"), [(Act.STRAND, [1]), (Act.REFUSE, [])])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from halfbridge.bridge.message import Message
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.sql.relaying import Scene, run_dry
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack
 
 pytestmark = [pytest.mark.feature, pytest.mark.broker]
 

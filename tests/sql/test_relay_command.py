@@ -10,25 +10,20 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from time import sleep
-from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from sqlalchemy import select
+from typing_extensions import Self
 
 from halfbridge.bridge.message import Message
 from halfbridge.cli import cli
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.http import answer_of
+from tests.sql.databases import Database
 from tests.sql.relaying import states_of, wait_until
-
-if TYPE_CHECKING:
-    from click.testing import Result
-    from typing_extensions import Self
-
-    from halfbridge.testkit.stack import HalfbridgeStack
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 KEYS = 6

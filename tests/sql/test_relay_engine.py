@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import Connection, Engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge.config import BridgeConfig
@@ -17,12 +17,8 @@ from halfbridge.sql.engines import engine_of
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
 from halfbridge.sql.local_messages.writer import LocalMessages
+from tests.sql.databases import Database, ProxiedDatabase
 from tests.sql.refusing_pooler import RefusingPooler
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
-    from tests.sql.databases import Database, ProxiedDatabase
 
 _NUMBERS = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}
 _KILLS = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL {}"}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 from contextlib import ExitStack
 from threading import Event, Thread
-from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Engine, func, select
 
 from halfbridge.bridge.check_responder import _STOP_S as CHECKERS_STOP_S
 from halfbridge.bridge.message import Message
@@ -18,16 +17,12 @@ from halfbridge.sql.bounds import Bounds
 from halfbridge.sql.engines import engine_of
 from halfbridge.sql.local_messages.sending import RelayStep
 from halfbridge.sql.local_messages.service import CLOSE_S_MAX
+from halfbridge.sql.local_messages.settling import PreparedMessage
 from halfbridge.sql.local_messages.writer import LocalMessages
+from halfbridge.testkit.stack import HalfbridgeStack
+from tests.sql.databases import ProxiedDatabase
 from tests.sql.relaying import Scene, running, scene, states_of, wait_until
 from tests.sql.test_relay_command import RelayProcess
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-    from halfbridge.sql.local_messages.settling import PreparedMessage
-    from halfbridge.testkit.stack import HalfbridgeStack
-    from tests.sql.databases import ProxiedDatabase
 
 pytestmark = pytest.mark.broker
 TOPIC_PARTITIONS = 1

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import delete, insert, select, update
 
 from halfbridge.bridge.message import Message
+from halfbridge.sql.local_messages.relay import Relay
 from halfbridge.sql.local_messages.sending import RelayStep
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.sql.relaying import Scene, run_dry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.sql.local_messages.relay import Relay
-    from halfbridge.testkit.stack import HalfbridgeStack
 
 pytestmark = pytest.mark.broker
 KEYS = 4

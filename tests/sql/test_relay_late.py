@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.bridge.message import Message
+from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.transaction import State
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages import sending as under_way
 from halfbridge.sql.local_messages.writer import LocalMessages
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.kit.waiting import until
+from tests.sql.databases import Database
 from tests.sql.relaying import GROUP, WAIT_S_MAX, Scene, run_dry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.bridge.message_transaction import Transaction
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 LINGER_MS = 100  # a round that does not wait is over sooner

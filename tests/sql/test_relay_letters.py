@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -20,11 +20,9 @@ from halfbridge.sql.local_messages.marks import Marks, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+from tests.sql.databases import Database
 from tests.sql.relaying import running, scene, states_of, wait_until
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
 
 HOUR_MS = 3_600_000
 TIMEOUT_S = 30.0

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.sending import RelayStep
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+from tests.sql.databases import Database, OwnDatabase
 from tests.sql.relaying import running, scene, wait_until
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database, OwnDatabase
 
 pytestmark = pytest.mark.broker
 ROWS = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -16,16 +16,12 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
+from halfbridge.sql.local_messages.relay import Relay
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.integration.producing import GROUP, Cluster
 from tests.kit.cluster import ProxiedCluster
+from tests.sql.databases import Database
 from tests.sql.relaying import WAIT_S_MAX, Scene, run_dry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.sql.local_messages.relay import Relay
-    from tests.sql.databases import Database
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 AWAY = 2  # the node that nobody reaches

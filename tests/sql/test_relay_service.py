@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from threading import Event
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -14,13 +13,10 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.rows import RowStateError
 from halfbridge.sql.local_messages.sending import RelayStep
-from tests.sql.databases import killed_at_return
+from halfbridge.sql.local_messages.settling import PreparedMessage
+from halfbridge.testkit.stack import HalfbridgeStack
+from tests.sql.databases import Database, killed_at_return
 from tests.sql.relaying import Scene, running, wait_until
-
-if TYPE_CHECKING:
-    from halfbridge.sql.local_messages.settling import PreparedMessage
-    from halfbridge.testkit.stack import HalfbridgeStack
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 TOPIC_PARTITIONS = 1

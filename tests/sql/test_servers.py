@@ -7,21 +7,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.kit.waiting import until
+from tests.sql.databases import Database, OwnDatabase
 from tests.sql.processes import working_in
-from tests.sql.servers import MariaDbServer, PostgresServer
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from tests.sql.databases import Database, OwnDatabase
-    from tests.sql.servers import Server
+from tests.sql.servers import MariaDbServer, PostgresServer, Server
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100

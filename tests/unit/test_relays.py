@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Mapping
 from threading import Event, Thread
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.kafka.errors import BridgeError, FatalError, RetriableError
 from halfbridge.relays import DrainError, RelayRunner, ServiceMetrics
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 WAIT_S_MAX = 30.0
 

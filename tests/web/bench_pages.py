@@ -17,18 +17,16 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from typing_extensions import Self
 
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 PAGES = ("/", "/transactions", "/dead-letters", "/groups", "/topics", "/doctor", "/audit-log")
 OK = 200

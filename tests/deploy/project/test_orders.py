@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -10,10 +12,6 @@ from sqlalchemy import create_engine, text
 from halfbridge import Message
 from halfbridge.sql import Fence
 from halfbridge.testkit.memory import MemoryStack, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

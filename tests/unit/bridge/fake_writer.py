@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.shared import Shared
@@ -12,9 +13,6 @@ from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.kafka.topics import RealTopics
 from halfbridge.serde.topics import HalfShape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW_MS = 1_700_000_000_000
 ID = "0123456789abcdef0123456789abcdef"

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from threading import Event, current_thread
+from threading import Event, Thread, current_thread
 from threading import enumerate as all_threads
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from halfbridge.bridge.check_pool import CheckPool, Outcome, PoolState, is_async
 from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.ports import Ports
 from halfbridge.kafka.threads import Threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from threading import Thread
-
-    from halfbridge.kafka.ports import Ports
 
 TIMEOUT_S = 20.0
 PAUSE_S = 0.01

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from halfbridge.bridge.check_requests import PATIENCE_S_MAX, RequestWatch
 from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError
 from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PLACE = ("check", 0)
 STEP_S = UNREAD_S / 2

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.bridge.config import read_toml
 from halfbridge.kafka.errors import BridgeError, ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_read_toml(tmp_path: Path) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from halfbridge.kafka.ends import Ends, half_end
 from halfbridge.kafka.errors import Code, FatalError, KafkaFailure, RetriableError, TopicSetupError
-from halfbridge.kafka.ports import Edge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from halfbridge.kafka.ports import Place
+from halfbridge.kafka.ports import Edge, Place
 
 
 class _Answer:

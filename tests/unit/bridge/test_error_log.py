@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+
+import pytest
 
 from halfbridge.kafka.error_log import LOG_AGAIN_S, ErrorLog, Reasons, safe_repr
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.threads import SystemClock
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class _Clock(SystemClock):

@@ -6,14 +6,12 @@ import logging
 from queue import Queue
 from threading import Event
 from threading import enumerate as all_threads
-from typing import TYPE_CHECKING
+
+import pytest
 
 from halfbridge.bridge.check_pool import CheckCounts, HungCheckers, PoolState
 from halfbridge.kafka.error_log import LOG_AGAIN_S
 from halfbridge.kafka.threads import Threads
-
-if TYPE_CHECKING:
-    import pytest
 
 TIMEOUT_S = 20.0
 WELL = PoolState(able=4)

@@ -6,7 +6,8 @@ nothing that was, and an edit of the past takes decisions back that were deliver
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from halfbridge import MessageView, Resolution
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.signing import a_key, a_table, secret, write_key_file
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, sent
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY_MS = 86_400_000
 DAEMON = a_key("daemon")

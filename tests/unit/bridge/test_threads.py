@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from halfbridge.kafka import threads
 from halfbridge.kafka.threads import SideThread, Threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_calls_run_in_order_and_report_their_end() -> None:

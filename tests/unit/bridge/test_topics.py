@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from halfbridge.kafka.ports import NewTopic, SeenTopic
 from halfbridge.kafka.topics import GRACE_S, Topics
 from halfbridge.serde.topics import MESSAGE_BYTES_MAX, TopicNames
 from tests.fake_ports import Clock, fake_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAMES = TopicNames("")
 TIMEOUT_S = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.partitioner import Partitioner
 from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.topics import TopicNames
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = TopicNames("eu.")
 

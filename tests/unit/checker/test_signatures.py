@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halfbridge import MessageView, Resolution
 from halfbridge.checker.admin.appending import appending
-from halfbridge.checker.admin.decisions import Decider, DecisionRequest, find_candidate
+from halfbridge.checker.admin.decisions import Decided, Decider, DecisionRequest, find_candidate
 from halfbridge.checker.admin.init import InitRequest, find_offsets
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.look_up import Wanted
@@ -18,16 +20,10 @@ from halfbridge.kafka.errors import ConfigError
 from halfbridge.kafka.signatures import NO_SIGNATURES
 from halfbridge.serde.headers import SIGN
 from halfbridge.serde.records import ActionOutcome, DeadReason, OpKind, OpSource
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.signing import a_key, a_table, write_key_file
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, sent, unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from halfbridge.checker.admin.decisions import Decided
-    from halfbridge.testkit.history import ReadRecord
 
 
 @pytest.fixture(name="key_file")

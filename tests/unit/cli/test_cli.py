@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -16,9 +16,6 @@ from halfbridge import __version__
 from halfbridge.checker.errors import AdminError, SlotError, SlotTakenError
 from halfbridge.cli import COMMANDS, LazyGroup, cli
 from halfbridge.kafka.errors import BridgeError, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NOWHERE = "localhost:1"
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from halfbridge.checker.admin.dead.redoing import Purged
 from halfbridge.cli.dead import print_purge
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_dry_run_of_a_purge_does_not_say_that_it_was_done(

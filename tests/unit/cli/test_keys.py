@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +13,6 @@ from halfbridge.cli.keys import keys
 from halfbridge.serde.signing_keys import Role, load_key_file
 from tests.kit.records import BORN_MS
 from tests.kit.signing import a_key, a_ring, a_table, write_key_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(*words: str, status: int = 0) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -13,9 +14,6 @@ from click.testing import CliRunner
 from halfbridge.cli.options import load_settings, settings_options
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.settings import setting
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

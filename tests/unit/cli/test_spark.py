@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from importlib.machinery import ModuleSpec
 
 import pytest
 from click.testing import CliRunner
 
 from halfbridge.cli import cli
 from halfbridge.cli.spark import JOBS
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
 
 
 def test_help_lists_every_job() -> None:

@@ -9,10 +9,10 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from halfbridge.testkit.ports import HOST, free_ports, is_free
 from tests.kit.proxy import Act, Api, KafkaProxy, ProxyError, Route, Rule
 from tests.kit.sockets import LIMIT_S, SILENCE_S, Server, is_silent, receive
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 NODE = 7

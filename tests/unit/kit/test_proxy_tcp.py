@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.ports import HOST
 from tests.kit.proxy_tcp import Act, TcpProxy
 from tests.kit.sockets import LIMIT_S, SILENCE_S, Server, is_silent, receive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GREETING = b"hello "  # no frame of Kafka's
 

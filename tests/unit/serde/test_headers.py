@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from halfbridge.serde.avro import HALF_METADATA, OP
@@ -17,6 +15,7 @@ from halfbridge.serde.headers import (
     MESSAGE_INDEX,
     RESERVED,
     TRANSACTION_ID,
+    Header,
     headers_of,
     parse_half,
     real_headers,
@@ -28,9 +27,6 @@ from halfbridge.serde.limits import IDENTITY_BYTES_MAX, ORIGINAL_METADATA_BYTES_
 from halfbridge.serde.records import OpKind, OpSource
 from tests.kit.records import AN_OP
 from tests.playbook import metadata
-
-if TYPE_CHECKING:
-    from halfbridge.serde.headers import Header
 
 METADATA = metadata("A")
 MINE = (HALF, HALF_METADATA.encode(METADATA))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halfbridge.serde.errors import KeyFileError
 from halfbridge.serde.signing_keys import NEVER_MS, Algorithm, Role, key_ring, load_key_file
 from tests.kit.signing import INSTALLATION, a_key, a_table, secret, write_key_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PRIVATE = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A="  # RFC 8032, test 1
 PUBLIC = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.errors import DecodeError, NoSigningKeyError, NotBelievedError
-from halfbridge.serde.headers import HALF, SIGN, parse_half
+from halfbridge.serde.headers import HALF, SIGN, Headers, parse_half
 from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 from halfbridge.serde.signatures import SIGNATURE, Doubt, Signature, Signer, Verifier, role_of_half
 from halfbridge.serde.signing_keys import KeyRing, Role
 from halfbridge.serde.topics import TopicNames
 from tests.kit.records import A_HALF, AN_OP, BORN_MS, GROUP
 from tests.kit.signing import a_key, a_ring, secret
-
-if TYPE_CHECKING:
-    from halfbridge.serde.headers import Headers
 
 NAMES = TopicNames("shop-")
 HOUR_MS = 3_600_000

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from halfbridge.serde import headers as header_names
 from halfbridge.serde.records import OpKind
 from halfbridge.testkit.history import Anomaly
-
-if TYPE_CHECKING:
-    from tests.unit.testkit.histories import History
+from tests.unit.testkit.histories import History
 
 
 def drop_whole(history: History) -> Anomaly:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker, EmbeddedCluster
 from halfbridge.testkit.ports import HOST
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_one_port_a_node() -> None:

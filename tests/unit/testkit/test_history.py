@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,6 @@ from halfbridge.testkit.history import Anomaly, Claim, Finding, Outcome, ReadRec
 from halfbridge.testkit.judge import judge
 from tests.unit.testkit.histories import DEAD, History, clean_histories, value_of
 from tests.unit.testkit.planted import FAULTS, deliver_the_dead, drop_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @given(clean_histories())

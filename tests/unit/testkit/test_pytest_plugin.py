@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.ports import HOST, free_ports
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.feature
 

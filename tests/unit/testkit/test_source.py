@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit import containers
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.source import KafkaMissingError, open_kafka
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_given_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from halfbridge.testkit.torn import Batch, Torn, batches, ended, main, read, torn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 PRODUCER, EPOCH = 7, 3
 COMMIT, ABORT = True, False

@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMIT_S = 20.0
 # Its child holds the witness pipe for as long as it lives: the end of that pipe is its death.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -25,9 +25,6 @@ from tests.kit.web import (
     stage,
     token_file,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ANY_ID = "0190"
 

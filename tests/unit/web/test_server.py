@@ -8,8 +8,9 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +24,6 @@ from halfbridge.web.services import Services
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.kit.web import NO_KAFKA, READ_TOKEN, token_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Self-signed, for localhost and 127.0.0.1, until the year 2126; of use in these tests only.
 CERTIFICATE = """\

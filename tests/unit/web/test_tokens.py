@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.web.gate import RELOAD_S, Role, TokenFile, read_tokens
 from tests.kit.web import OPERATE_TOKEN, READ_TOKEN, ManualClock, token_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _file(directory: Path, text: str, mode: int = 0o600) -> Path:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from halfbridge.checker.process.http import serve
+from halfbridge.checker.process.http import HttpServer, serve
 from halfbridge.checker.status import Status
 from halfbridge.web.config import WebConfig
 from halfbridge.web.watch import READINGS_MAX, health_of
 from tests.kit.web import NO_KAFKA, WebStage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.checker.process.http import HttpServer
 
 NOBODY = "http://127.0.0.1:1"
 

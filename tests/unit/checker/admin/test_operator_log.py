@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,14 +22,9 @@ from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX
 from halfbridge.serde.records import ActionOutcome, OperatorAction
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, Network, NoAnswerError
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from halfbridge.testkit.memory.client import Client
-    from halfbridge.testkit.memory.scheduler import Scheduler
+from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
 NAMES = TopicNames("eu.")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from halfbridge.bridge import Message, Resolution, RetriableError, TransactionsRejectedError
+from halfbridge.bridge import (
+    Message,
+    MessageView,
+    Resolution,
+    RetriableError,
+    TransactionsRejectedError,
+)
 from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
@@ -22,11 +28,6 @@ from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.serde.settings_topic import SWITCH_KEY
 from halfbridge.testkit.memory import MemoryStack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.bridge import MessageView
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from halfbridge.bridge import InvalidMessageError, Message, Resolution, TopicSetupError
+from halfbridge.bridge import InvalidMessageError, Message, MessageView, Resolution, TopicSetupError
 from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
@@ -16,11 +17,6 @@ from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.settings_topic import TopicType, type_key
 from halfbridge.testkit.memory import MemoryStack
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from halfbridge.bridge import MessageView
 
 
 def _never(_view: MessageView) -> Resolution:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.checker.core import deferred
-from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.plan import Count, Plan
 from halfbridge.serde.progress import START, Progress
 from halfbridge.serde.records import OpKind
 from tests.ledger_log import (
@@ -23,12 +24,6 @@ from tests.ledger_log import (
     metadata,
     op_record,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from halfbridge.checker.core.events import HalfRead
-    from halfbridge.checker.core.plan import Plan
 
 KEY, OTHER_KEY = 1, 2
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from halfbridge.checker.core.plan import Count
@@ -13,6 +11,7 @@ from tests.playbook import (
     SECOND_MS,
     Lines,
     Playbook,
+    Step,
     commit,
     counted,
     dead,
@@ -29,9 +28,6 @@ from tests.playbook import (
     unread,
     wait,
 )
-
-if TYPE_CHECKING:
-    from tests.playbook import Step
 
 
 def _forget(book: Playbook) -> Playbook:

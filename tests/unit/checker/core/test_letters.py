@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.plan import Plan
 from tests.playbook import (
     Playbook,
     commit,
@@ -22,10 +22,6 @@ from tests.playbook import (
     unknown,
     unread,
 )
-
-if TYPE_CHECKING:
-    from halfbridge.checker.core.events import HalfRead, JunkRead
-    from halfbridge.checker.core.plan import Plan
 
 
 def _bodies(plan: Plan) -> list[HalfRead | JunkRead]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from halfbridge.checker.core import memory
 from halfbridge.checker.core.memory import (
@@ -35,9 +35,6 @@ from tests.playbook import (
     unread,
     wait,
 )
-
-if TYPE_CHECKING:
-    import pytest
 
 # What one undecided transaction of the playbook weighs, with all that is around it.
 ONE = 1_100

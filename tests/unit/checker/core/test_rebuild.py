@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.playbook import (
     BEGIN_MS,
     HOUR_MS,
     Playbook,
+    Step,
     commit,
     counted,
     dead,
@@ -37,11 +38,6 @@ from tests.playbook import (
     unread,
     wait,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.playbook import Step
 
 
 def test_answers_that_decide_nothing_are_not_kept() -> None:

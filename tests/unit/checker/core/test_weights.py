@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -15,9 +15,6 @@ from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import DeadReason, HalfMetadata, OpKind
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.more
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge import Message, Resolution
+from halfbridge import Message, MessageView, Resolution
 from halfbridge.checker.loop.asking import UNANSWERED_MAX
 from halfbridge.checker.loop.report import REPORTED_AGAIN_S
 from halfbridge.testkit.memory import MemoryStack, Step
-
-if TYPE_CHECKING:
-    from halfbridge import MessageView
 
 TIMEOUT_S = 5.0
 CROWD = UNANSWERED_MAX + 200

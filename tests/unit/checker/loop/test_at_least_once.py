@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,9 +17,6 @@ from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.delivery import Delivery
 from halfbridge.testkit.memory.machine import Machine
 from tests.ports.world import Joined, World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONFIG = CheckerConfig(
     bootstrap_servers="memory",

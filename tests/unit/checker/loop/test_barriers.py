@@ -6,8 +6,9 @@ Against a Kafka of the test's own, and on brokers in memory where a partition is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.log import Row
 from tests.fake_ports import Clock, fake_ports
 from tests.ledger_log import op_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TURN_S = 0.001
 TURNS_MAX = 10_000

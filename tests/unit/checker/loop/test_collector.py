@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,14 +17,13 @@ from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.status import Status
+from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import OpKind
 from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, SETTINGS, metadata, op_record
 
 CONFIG = CheckerConfig()
-if TYPE_CHECKING:
-    from halfbridge.kafka.ports import SeenTopic
 
 TOPIC = CONFIG.names.half
 

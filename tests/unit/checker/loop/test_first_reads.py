@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.intake import FirstReads
 from halfbridge.kafka.first_reads import LethalRecord
-from halfbridge.kafka.ports import NewTopic
+from halfbridge.kafka.ports import NewTopic, Place
 from halfbridge.serde.progress import Progress
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from halfbridge.kafka.ports import Place
 
 CONFIG = CheckerConfig()
 HALF, OP = CONFIG.names.half, CONFIG.names.op

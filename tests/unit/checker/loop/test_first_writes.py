@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from halfbridge.checker.loop.at_least_once import FirstWrites
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.partitioner import partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOPICS = {"orders": SeenTopic(2, 1), "bills": SeenTopic(1, 1)}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from halfbridge.checker.loop.intake import TROUBLE_S, Input
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from tests.fake_ports import Clock, fake_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 CONFIG = CheckerConfig()
 HALF, OP = (CONFIG.names.half, 0), (CONFIG.names.op, 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from halfbridge.checker.loop.outlet import (
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.kafka.errors import Code, KafkaFailure
 from tests.fake_ports import Clock, fake_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CONFIG = CheckerConfig(kafka_txn_timeout_ms=10_000)
 TIMEOUT_S = 10.0

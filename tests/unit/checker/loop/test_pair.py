@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
@@ -22,9 +23,6 @@ from halfbridge.serde.progress import START
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Message:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,9 +25,6 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import ConfigError
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COUNTS_THREADS = pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 NOWHERE = "127.0.0.1:1"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import Edge, SeenTopic
 from tests.fake_ports import Clock, fake_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SILENCE = KafkaFailure(Code.TIMED_OUT)
 WAIT_S = 3.0

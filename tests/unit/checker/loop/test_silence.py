@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,17 +18,11 @@ from halfbridge.checker.loop.clients import REPLACED_AFTER_S, Questions, SlotIds
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.publish import Outgoing
-from halfbridge.kafka.ports import NewTopic
-from halfbridge.testkit.memory.client import Network, NoAnswerError
+from halfbridge.kafka.ports import NewTopic, Ports
+from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from halfbridge.kafka.ports import Ports
-    from halfbridge.testkit.memory.client import Kind
-    from halfbridge.testkit.memory.process import ProcessClient
-    from halfbridge.testkit.memory.scheduler import Scheduler
+from halfbridge.testkit.memory.process import ProcessClient
+from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
 CONFIG = CheckerConfig()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from halfbridge.checker.loop.topic_watch import (
     TOPICS_MAX,
     TopicSettings,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 HALF, ORDERS = "half", "orders"
 SILENT = SettingsAnswer(None, "timed out", is_silent=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from halfbridge.checker.errors import MetricsPortError
 from halfbridge.checker.process.http import HttpServer, serve
 from halfbridge.checker.status import Status
 from tests.kit.http import answer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

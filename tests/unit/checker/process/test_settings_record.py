@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,12 +11,10 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.settings_topic import SettingsRecord, disagreement, limits_of
 from halfbridge.checker.status import Status
 from halfbridge.kafka.errors import BridgeError, RetriableError, TopicSetupError
+from halfbridge.kafka.ports import Event
 from halfbridge.kafka.settings_topic import Said
 from halfbridge.serde.records import DaemonSettings
 from tests.fake_ports import fake_ports
-
-if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Event
 
 CREATE = "halfbridge topics create"
 

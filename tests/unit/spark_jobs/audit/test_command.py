@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -11,9 +11,6 @@ from click.testing import CliRunner
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit import main
 from halfbridge.spark_jobs.reading.offsets import Snapshot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -19,9 +20,6 @@ from halfbridge.spark_jobs.jobs.options import (
     write_report,
 )
 from halfbridge.spark_jobs.session.locked_jars import JarsError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.spark_jobs.reading.schemas import load_schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
 

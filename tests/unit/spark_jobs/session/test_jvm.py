@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, find_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def make_java(home: Path, version: str, *, status: int = 0) -> Path:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan, DriverAddress, plan_of, read_plan
 from halfbridge.spark_jobs.sink.datasource import StreamWriter
 from halfbridge.spark_jobs.sink.options import parse_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QUERY = "f117c46c-c849-4aac-860a-537877b2f388"
 

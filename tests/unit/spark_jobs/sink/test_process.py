@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -17,9 +17,6 @@ from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess, sink_process
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "memory", "app.id": "feed", "topic": "orders"})
 NAMES = OPTIONS.names

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from halfbridge.serde.headers import Headers
 from halfbridge.spark_jobs.sink.rows import (
     ANY_BYTES,
     FRAME_BYTES_MAX,
     RealTopic,
     delivered_bytes,
 )
-
-if TYPE_CHECKING:
-    from halfbridge.serde.headers import Headers
 
 ORDERS = RealTopic(1_000, is_compacted=False)
 

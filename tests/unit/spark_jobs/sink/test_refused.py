@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.kafka.ports import Committed, Edge, SeenTopic
+from halfbridge.kafka.ports import Committed, Edge, Place, Ports, SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
-from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.headers import DEAD, HALF, Headers
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
 from halfbridge.spark_jobs.sink.dead_letters import DeadLetters, Tally, await_delivery
 from halfbridge.spark_jobs.sink.options import parse_options
 from tests.fake_ports import Clock, fake_ports
-
-if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Place, Ports
-    from halfbridge.serde.headers import Headers
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
 TOPIC = OPTIONS.names.dead

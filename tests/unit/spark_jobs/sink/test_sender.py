@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess
 from halfbridge.spark_jobs.sink.sender import Sender
 from tests.fake_ports import Clock, fake_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
 NAMES = OPTIONS.names

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,23 +16,16 @@ from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.headers import SIGN
 from halfbridge.serde.records import DeadReason
 from halfbridge.spark.checker import SinkChecker, SinkResponder
-from halfbridge.spark_jobs.sink.attempt import write_attempt
+from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.datasource import StreamWriter, TxnHalf
 from halfbridge.spark_jobs.sink.errors import RowError, SinkOptionError
-from halfbridge.spark_jobs.sink.options import parse_options
+from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess
+from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.signing import a_key, a_table, secret, write_key_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from halfbridge.spark_jobs.sink.attempt import AttemptReport
-    from halfbridge.spark_jobs.sink.options import SinkOptions
-    from halfbridge.testkit.history import ReadRecord
 
 GROUP = "spark-feed"
 LEAST = {"kafka.bootstrap.servers": "memory", "app.id": "feed", "topic": "orders"}

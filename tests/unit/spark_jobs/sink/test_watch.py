@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -10,14 +11,9 @@ from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.manifest import BatchManifest
 from halfbridge.spark_jobs.sink.dead_letters import NO_BATCH, Letter, Poll, Tally
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
-from halfbridge.spark_jobs.sink.options import parse_options
+from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.progress import RefusedWatch
 from tests.kit.records import A_MANIFEST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app", "fail.on.refused": "true"}
 EARLIER = A_MANIFEST._replace(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from halfbridge.spark_jobs.tables.delta import _fields, _partition_values
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 deltalake = pytest.importorskip("deltalake")
 

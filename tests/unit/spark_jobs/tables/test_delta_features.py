@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halfbridge.spark_jobs.tables.delta import not_as_parquet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 deltalake = pytest.importorskip("deltalake")
 

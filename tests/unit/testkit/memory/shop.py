@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine, text
 
-from halfbridge import Message
+from halfbridge import Message, TransactionProducer
 from halfbridge.sql import Fence
-
-if TYPE_CHECKING:
-    from halfbridge import TransactionProducer
 
 GROUP = "order-service"
 TOPIC = "orders"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,6 @@ from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory.broker import Rights
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PLACE = ("topic", 0)
 

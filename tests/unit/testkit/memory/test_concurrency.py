@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Iterator
 from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
-from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.kafka.ports import Clock, Concurrency, Ports
 from halfbridge.kafka.threads import CLOSE_S_MAX, LEFT_MAX
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.kafka.ports import Clock, Concurrency, Ports
 
 
 @pytest.fixture

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NewTopic
-from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, Network, NoAnswerError
 from halfbridge.testkit.memory.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from halfbridge.testkit.memory.client import Client
-    from halfbridge.testkit.memory.process import Process
-    from halfbridge.testkit.memory.scheduler import Scheduler
+from halfbridge.testkit.memory.process import Process
+from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.memory.process import Process, ProcessDeadError
 from halfbridge.testkit.memory.scheduler import ROUNDS_MAX, EndlessWaitError, Scheduler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from starlette.routing import Route as HttpRoute
 
 from halfbridge.web.api.routes import PREFIX
 from halfbridge.web.app import ROUTES, openapi
 from tests.kit.web import READ_TOKEN, stage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _operations(document: dict[str, Any]) -> set[tuple[str, str]]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from halfbridge.checker.admin.doctor.facts import finding
+from halfbridge.checker.admin.doctor.facts import Finding, finding
 from halfbridge.web.pages.overview import FINDINGS_MAX, PAGES
 from halfbridge.web.pages.page import TEMPLATES
 from halfbridge.web.watch import Reading, overview_of
-
-if TYPE_CHECKING:
-    from halfbridge.checker.admin.doctor.facts import Finding
 
 
 def _live(*found: Finding, **more: object) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from halfbridge.bridge import Message, Resolution
+from halfbridge.bridge import Message, MessageView, Resolution, Transaction
 from halfbridge.checker.admin.appending import Appender, appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.decisions import (
@@ -14,6 +15,7 @@ from halfbridge.checker.admin.decisions import (
     Decided,
     Decider,
     DecisionRequest,
+    FencePort,
     find_candidate,
     find_candidates,
     refusal_of,
@@ -25,14 +27,8 @@ from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.avro import OP
 from halfbridge.serde.records import ActionOutcome, DeadReason, OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.programs import MemoryProducer
 from tests.kit.records import AN_OP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.bridge import MessageView, Transaction
-    from halfbridge.checker.admin.decisions import FencePort
-    from halfbridge.testkit.memory.programs import MemoryProducer
 
 COMMIT = DecisionRequest(kind=OpKind.COMMIT, reason="the row is there")
 ROLLBACK = DecisionRequest(kind=OpKind.ROLLBACK, reason="there is no row")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halfbridge.checker.admin.doctor.facts import Facts, Finding, Host
 from halfbridge.checker.admin.doctor.gather import Request, gather
 from halfbridge.checker.admin.doctor.judge import judge
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
 from halfbridge.testkit.memory import MemoryStack
 
 PROCESS = "doctor"
-
-if TYPE_CHECKING:
-    from halfbridge.checker.config import CheckerConfig
 
 
 def facts_of(stack: MemoryStack, *, config: CheckerConfig | None = None, **request: Any) -> Facts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zipfile
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.checker.admin.doctor.facts import Severity, write_bundle
@@ -14,9 +15,6 @@ from halfbridge.serde.signing_keys import MARGIN_MS, Role
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.signing import ROLES, a_key, a_table, write_key_file
 from tests.unit.checker.admin.doctor.scene import facts_of, found_by
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OLD, NEW = "old-service", "new-service"
 HOUR_MS = 3_600_000

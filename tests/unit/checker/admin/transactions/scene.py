@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halfbridge import Message, MessageView, Resolution
+from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.checker.admin.cluster import judging_cluster
+from halfbridge.checker.admin.transactions.life import Life
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
-from halfbridge.checker.admin.transactions.undecided import Filter, list_undecided
+from halfbridge.checker.admin.transactions.undecided import Filter, Listing, list_undecided
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.log import Row
+from halfbridge.testkit.memory.programs import MemoryProducer
 from tests.kit.records import A_HALF, AN_OP
-
-if TYPE_CHECKING:
-    from halfbridge.bridge.message_transaction import MessageTransaction
-    from halfbridge.checker.admin.transactions.life import Life
-    from halfbridge.checker.admin.transactions.undecided import Listing
-    from halfbridge.serde.records import OpKind
-    from halfbridge.testkit.memory.programs import MemoryProducer
 
 TOPIC = "orders"
 GROUP = "order-service"
@@ -30,7 +27,7 @@ def unknown(_: MessageView) -> Resolution:
     return Resolution.UNKNOWN
 
 
-def sent(producer: MemoryProducer, *values: bytes, key: bytes = b"k") -> MessageTransaction:
+def sent(producer: MemoryProducer, *values: bytes, key: bytes = b"k") -> Transaction:
     """Send messages of one transaction, and decide nothing."""
     tx = producer.begin()
     for value in values:
