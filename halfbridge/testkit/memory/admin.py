@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Place | str")
 
 _BROKER_SETTINGS = {
     "transaction.max.timeout.ms": "900000",
@@ -83,14 +84,12 @@ class MemoryAdmin(Client):
     def partitions(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, tuple[SeenPartition, ...]]:
-        return self._persist(
-            Kind.METADATA, None, lambda: self._broker.places(topics), self._deadline(timeout_s)
-        )
+        deadline_ns = self._deadline(timeout_s)
+        return self._persist(Kind.METADATA, None, lambda: self._broker.places(topics), deadline_ns)
 
     def broker_count(self, timeout_s: float) -> int:
-        return self._persist(
-            Kind.METADATA, None, lambda: self._broker.brokers, self._deadline(timeout_s)
-        )
+        deadline_ns = self._deadline(timeout_s)
+        return self._persist(Kind.METADATA, None, lambda: self._broker.brokers, deadline_ns)
 
     def ask_ends(
         self, places: Iterable[Place], edge: Edge, timeout_s: float
@@ -102,9 +101,7 @@ class MemoryAdmin(Client):
                 text = "Failed to query partition leaders: No leaders found"
                 raise KafkaFailure(Code.NOENT, text) from failure
 
-        return {
-            place: self._ask(Kind.ENDS, place, partial(end, place), timeout_s) for place in places
-        }
+        return self._ask_each(Kind.ENDS, places, end, timeout_s)
 
     def ask_settings(
         self, topics: Iterable[str], timeout_s: float
@@ -112,10 +109,7 @@ class MemoryAdmin(Client):
         def settings(topic: str) -> dict[str, str]:
             return dict(self._broker.topic(topic).settings)
 
-        return {
-            topic: self._ask(Kind.SETTINGS, topic, partial(settings, topic), timeout_s)
-            for topic in topics
-        }
+        return self._ask_each(Kind.SETTINGS, topics, settings, timeout_s)
 
     def ask_rights(
         self, topics: Iterable[str], timeout_s: float
@@ -123,24 +117,15 @@ class MemoryAdmin(Client):
         def may_write(topic: str) -> bool | None:
             return self._broker.may_write(self.process.name, self._broker.topic(topic).name)
 
-        return {
-            topic: self._ask(Kind.RIGHTS, topic, partial(may_write, topic), timeout_s)
-            for topic in topics
-        }
+        return self._ask_each(Kind.RIGHTS, topics, may_write, timeout_s)
 
     def ask_operations(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, MemoryAnswer[frozenset[str] | None]]:
-        name = self.process.name
-
         def operations(topic: str) -> frozenset[str] | None:
-            self._broker.topic(topic)
-            return self._broker.topic_operations(name, topic)
+            return self._broker.topic_operations(self.process.name, self._broker.topic(topic).name)
 
-        return {
-            topic: self._ask(Kind.RIGHTS, topic, partial(operations, topic), timeout_s)
-            for topic in topics
-        }
+        return self._ask_each(Kind.RIGHTS, topics, operations, timeout_s)
 
     def ask_topic_ids(
         self, topics: Iterable[str], timeout_s: float
@@ -148,10 +133,7 @@ class MemoryAdmin(Client):
         def topic_id(topic: str) -> str:
             return self._broker.topic(topic).topic_id
 
-        return {
-            topic: self._ask(Kind.METADATA, topic, partial(topic_id, topic), timeout_s)
-            for topic in topics
-        }
+        return self._ask_each(Kind.METADATA, topics, topic_id, timeout_s)
 
     def ask_cluster(self, timeout_s: float) -> MemoryAnswer[SeenCluster]:
         def cluster() -> SeenCluster:
@@ -187,29 +169,21 @@ class MemoryAdmin(Client):
     def delete_records(
         self, offsets: Mapping[Place, int], timeout_s: float
     ) -> dict[Place, MemoryAnswer[None]]:
-        delete = self._broker.delete_records
-        return {
-            place: self._ask(Kind.DELETE_RECORDS, place, partial(delete, place, offset), timeout_s)
-            for place, offset in offsets.items()
-        }
+        def delete(place: Place) -> None:
+            self._broker.delete_records(place, wanted[place])
+
+        wanted = dict(offsets)
+        return self._ask_each(Kind.DELETE_RECORDS, wanted, delete, timeout_s)
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> MemoryAnswer[None]:
-        return self._ask(
-            Kind.ADD_PARTITIONS,
-            topic,
-            lambda: self._broker.grow_topic(topic, partitions),
-            timeout_s,
-        )
+        grow = partial(self._broker.grow_topic, topic, partitions)
+        return self._ask(Kind.ADD_PARTITIONS, topic, grow, timeout_s)
 
     def alter_settings(
         self, topic: str, settings: Mapping[str, str], timeout_s: float
     ) -> MemoryAnswer[None]:
-        return self._ask(
-            Kind.ALTER_SETTINGS,
-            topic,
-            lambda: self._broker.alter_topic(topic, settings),
-            timeout_s,
-        )
+        alter = partial(self._broker.alter_topic, topic, settings)
+        return self._ask(Kind.ALTER_SETTINGS, topic, alter, timeout_s)
 
     def close(self) -> None:
         self.is_closed = True
@@ -229,3 +203,8 @@ class MemoryAdmin(Client):
         else:
             self._scheduler.start(self.process, lambda: answer.settle(ask), f"ask {kind.value}")
         return answer
+
+    def _ask_each(
+        self, kind: Kind, places: Iterable[P], do: Callable[[P], T], timeout_s: float
+    ) -> dict[P, MemoryAnswer[T]]:
+        return {place: self._ask(kind, place, partial(do, place), timeout_s) for place in places}

@@ -183,9 +183,6 @@ class Line:
     def empty(self) -> bool:
         return not self._items
 
-    def qsize(self) -> int:
-        return len(self._items)
-
 
 class Call:
     """A call that a side thread was given, as `concurrent.futures.Future`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde.avro import OP
 from halfbridge.serde.records import OpSource
@@ -89,7 +89,7 @@ class Crashes:
         self._names = names
         self._crash: Crash | None = None
         self._last: Process | None = None  # who sent last: whose local transaction runs
-        self._databases = watched_databases(self)
+        self._databases = _Databases(self)
 
     def arm(self, step: Step | None) -> Crash:
         """Have the next process that comes to `step` die there."""
@@ -209,25 +209,7 @@ class WatchedKafka(MemoryKafka):
         return WatchedWriter(self._crashes, *self._parts, properties)
 
 
-class Databases(Protocol):
-    """The database connections that the watched code uses."""
-
-    def watch(self) -> None:
-        """Begin to watch."""
-
-    def unwatch(self) -> None:
-        """Watch no more."""
-
-    def close(self) -> None:
-        """Close what is open, uncommitted."""
-
-
-def watched_databases(crashes: Crashes) -> Databases:
-    """Return the databases of code that may die."""
-    return _SqlDatabases(crashes)
-
-
-class _SqlDatabases:
+class _Databases:
     """Listens to all engines of this process, while it watches."""
 
     def __init__(self, crashes: Crashes) -> None:
@@ -242,7 +224,6 @@ class _SqlDatabases:
         self._is_watching = False
 
     def watch(self) -> None:
-        """Begin to watch."""
         if "sqlalchemy" not in sys.modules or self._is_watching:
             return
         from sqlalchemy import Engine, event  # noqa: PLC0415  # an extra
@@ -252,7 +233,6 @@ class _SqlDatabases:
         self._is_watching = True
 
     def unwatch(self) -> None:
-        """Watch no more."""
         if not self._is_watching:
             return
         from sqlalchemy import Engine, event  # noqa: PLC0415  (SQLAlchemy is optional)

@@ -6,6 +6,7 @@ up and rejoins. Once all have, or the rebalance time-out is over, a new generati
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.kafka.errors import Code, KafkaFailure
@@ -64,14 +65,14 @@ class Group:
         """
         self._ids += 1
         seat = Seat(
-            self._ids,
+            member_id=self._ids,
             instance=instance,
             client_id=client_id,
             topics=frozenset(topics),
             session_ns=session_ns,
+            heard_ns=now_ns,
             is_heard=is_heard,
         )
-        seat.heard_ns = now_ns
         before = self.seats.pop(self._instances.get(instance, 0), None) if instance else None
         self.seats[seat.member_id] = seat
         if instance:
@@ -247,43 +248,19 @@ class Membership(NamedTuple):
     generation: int
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Seat:
-    """A member as its coordinator knows it.
+    """A member as its coordinator knows it, until it leaves, is expelled or is replaced."""
 
-    Attributes:
-        member_id: What the coordinator called this incarnation.
-        instance: Its `group.instance.id`, or empty.
-        client_id: For `ask_members`.
-        topics: What it subscribes to.
-        session_ns: How long the coordinator waits for a sign of life.
-        heard_ns: When the last one came.
-        has_joined: It takes part in the rebalance at hand.
-        is_heard: Tells whether its heartbeats arrive.
-        assigned: Its partitions in this generation.
-    """
-
-    __slots__ = ("assigned", "client_id", "has_joined", "heard_ns", "instance", "is_heard",
-                 "member_id", "session_ns", "topics")  # fmt: skip
-
-    def __init__(
-        self,
-        member_id: int,
-        *,
-        instance: str,
-        client_id: str,
-        topics: frozenset[str],
-        session_ns: int,
-        is_heard: Callable[[], bool],
-    ) -> None:
-        self.member_id = member_id
-        self.instance = instance
-        self.client_id = client_id
-        self.topics = topics
-        self.session_ns = session_ns
-        self.is_heard = is_heard
-        self.heard_ns = 0
-        self.has_joined = True
-        self.assigned: frozenset[Place] = frozenset()
+    member_id: int
+    instance: str  # `group.instance.id`; empty: a dynamic member
+    client_id: str
+    topics: frozenset[str]
+    session_ns: int
+    heard_ns: int  # when the last sign of life came
+    is_heard: Callable[[], bool]  # whether heartbeats arrive now
+    has_joined: bool = True  # the rebalance at hand
+    assigned: frozenset[Place] = frozenset()
 
     @property
     def order(self) -> tuple[bool, str, int]:

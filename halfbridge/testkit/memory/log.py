@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 
@@ -59,58 +59,72 @@ class Fate:
         self.is_aborted = False
 
 
-class Record:
-    """A stored record, in the words of the client's `Message`."""
+class Placed:
+    """What a client hands over, as `ports.Record`; this one has a place and nothing else.
 
-    __slots__ = ("_offset", "_row", "_timestamp", "fate", "partition_of")
+    An error about a group has no topic, and one about a whole partition no offset.
+    """
+
+    __slots__ = ("_offset", "_partition", "_timestamp", "_topic")
+
+    def __init__(self, topic: Any, partition: int, offset: Any) -> None:
+        self._topic, self._partition, self._offset = topic, partition, offset
+        self._timestamp = (NO_TIMESTAMP, -1)
+
+    def topic(self) -> Any:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> Any:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._timestamp
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes | None:
+        return None
+
+    def headers(self) -> Headers | None:
+        return None
+
+    def error(self) -> KafkaFailure | None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self.value() or b"")
+
+
+class Record(Placed):
+    """A stored record."""
+
+    __slots__ = ("_row", "fate")
 
     def __init__(
         self,
-        partition_of: Partition,
+        partition: Partition,
         offset: int,
         row: Row,
         timestamp: tuple[int, int],
         fate: Fate | None,
     ) -> None:
-        self.partition_of = partition_of
-        self._offset = offset
+        super().__init__(partition.topic, partition.number, offset)
         self._row = row
         self._timestamp = timestamp
         self.fate = fate
 
-    def topic(self) -> str:
-        """Return the topic."""
-        return self.partition_of.topic
-
-    def partition(self) -> int:
-        """Return the partition's number."""
-        return self.partition_of.number
-
-    def offset(self) -> int:
-        """Return the offset."""
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        """Return the kind of timestamp, and the time, ms since 1970."""
-        return self._timestamp
-
     def key(self) -> bytes | None:
-        """Return the key."""
-        return self._row[0]
+        return self._row.key
 
     def value(self) -> bytes | None:
-        """Return the value."""
-        return self._row[1]
+        return self._row.value
 
     def headers(self) -> Headers | None:
-        """Return the headers; None without any."""
-        return self._row[2]
-
-    def error(self) -> None:
-        """Return None: this is a record."""
-
-    def __len__(self) -> int:
-        return len(self._row[1] or b"")
+        return self._row.headers
 
 
 class _Sender:

@@ -10,7 +10,7 @@ from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NO_COMMITTED_OFFSET, Committed, Edge
 from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError
 from halfbridge.testkit.memory.group import NO_GENERATION, Membership
-from halfbridge.testkit.memory.log import OutOfRangeError
+from halfbridge.testkit.memory.log import OutOfRangeError, Placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -150,9 +150,8 @@ class MemoryReader(GroupOffsets):
         self._told_ends.clear()
         self._stopped.clear()
         # What is of no partition is told all the same.
-        self._fetched = deque(
-            one for one in self._fetched if one.partition() < 0 or not one.topic()
-        )
+        kept = (one for one in self._fetched if one.partition() < 0 or not one.topic())
+        self._fetched = deque(kept)
         self._seen_version = -1
 
     def poll(self, wait_s: float) -> Any:
@@ -188,20 +187,15 @@ class MemoryReader(GroupOffsets):
         self._check_open()
         paused = set(places)
         self._paused |= paused
-        dropped = [one for one in self._fetched if (one.topic(), one.partition()) in paused]
-        for one in reversed(dropped):
+        for one in reversed(self._fetched):
             place = one.topic(), one.partition()
-            if one.error() is None:
+            if place in paused and one.error() is None:
                 self._next[place] = one.offset()
-        self._fetched = deque(
-            one for one in self._fetched if (one.topic(), one.partition()) not in paused
-        )
+        self._drop(paused)
 
     def skip_to(self, place: Place, offset: int) -> None:
         self._check_open()
-        self._fetched = deque(
-            one for one in self._fetched if (one.topic(), one.partition()) != place
-        )
+        self._drop({place})
         self._next[place] = offset
         self._stopped.discard(place)
         self._told_ends.pop(place, None)
@@ -227,6 +221,10 @@ class MemoryReader(GroupOffsets):
         self.is_closed = True
 
     # --- parts ------------------------------------------------------------------------------
+
+    def _drop(self, places: set[Place]) -> None:
+        kept = (one for one in self._fetched if (one.topic(), one.partition()) not in places)
+        self._fetched = deque(kept)
 
     def _serve(self) -> None:
         self._serve_news()
@@ -336,79 +334,25 @@ class MemoryReader(GroupOffsets):
         self._fetched.append(ErrorRecord(failure, *place, at))
 
 
-def _is_of_no_partition(one: Any) -> bool:
-    """Tell whether an error is about the group or a topic: it is told whatever is read."""
-    return one.topic() is None or one.partition() < 0
-
-
-class ErrorRecord:
+class ErrorRecord(Placed):
     """An error in place of a record."""
 
-    __slots__ = ("_error", "_offset", "_partition", "_topic")
+    __slots__ = ("_error",)
 
     def __init__(
         self, error: KafkaFailure, topic: str | None, partition: int, offset: int | None = None
     ) -> None:
+        super().__init__(topic, partition, offset)
         self._error = error
-        self._topic = topic
-        self._partition = partition
-        self._offset = offset
-
-    def topic(self) -> str | None:
-        """Return the topic; None in an error about the group."""
-        return self._topic
-
-    def partition(self) -> int:
-        """Return the partition's number."""
-        return self._partition
-
-    def offset(self) -> int | None:
-        """Return where that is."""
-        return self._offset
 
     def error(self) -> KafkaFailure:
-        """Return the error."""
         return self._error
 
-    def key(self) -> None:
-        """Return None."""
-
     def value(self) -> bytes:
-        """Return what the client has in place of a value."""
         return self._error.text.encode()
 
-    def headers(self) -> None:
-        """Return None."""
 
-    def timestamp(self) -> tuple[int, int]:
-        """Return that there is none."""
-        return 0, -1
-
-    def __len__(self) -> int:
-        return len(self._error.text)
-
-
-class MarkerPassed:
+class MarkerPassed(Placed):
     """Stands for the marker that ends what was fetched: nobody sees it, but it is read."""
 
-    __slots__ = ("_offset", "_partition", "_topic")
-
-    def __init__(self, topic: str, partition: int, offset: int) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._offset = offset
-
-    def topic(self) -> str:
-        """Return the topic."""
-        return self._topic
-
-    def partition(self) -> int:
-        """Return the partition's number."""
-        return self._partition
-
-    def offset(self) -> int:
-        """Return the marker's offset."""
-        return self._offset
-
-    def error(self) -> None:
-        """Return None."""
+    __slots__ = ()

@@ -7,6 +7,7 @@ kafka_txn of that epoch is open then (KAFKA-17754).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.kafka.errors import Code, KafkaFailure
@@ -19,46 +20,27 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.log import Fate, Partition
 
 
+@dataclass(slots=True, eq=False)
 class KafkaTxn:
-    """What one kafka_txn holds until it ends.
+    """What one kafka_txn holds until it ends."""
 
-    Attributes:
-        began_ns: When it began.
-        fates: Partition -> what becomes of its records; None before the first one.
-        groups: Those whose offsets it may commit.
-        offsets: (group, number of the commit, offsets).
-    """
-
-    __slots__ = ("began_ns", "fates", "groups", "offsets")
-
-    def __init__(self, began_ns: int) -> None:
-        self.began_ns = began_ns
-        self.fates: dict[Place, Fate | None] = {}
-        self.groups: dict[str, Group] = {}
-        self.offsets: list[tuple[str, int, Offsets]] = []
+    began_ns: int
+    fates: dict[Place, Fate | None] = field(default_factory=dict)  # None: before the first record
+    groups: dict[str, Group] = field(default_factory=dict)  # whose offsets it may commit
+    # Group, number of the commit, offsets.
+    offsets: list[tuple[str, int, Offsets]] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class Identity:
-    """A transactional id, as its coordinator knows it.
+    """A transactional id, as its coordinator knows it."""
 
-    Attributes:
-        producer_id: Of the producer.
-        epoch: Of the producer that has the id now.
-        timeout_ns: How long a kafka_txn of its may be open.
-        txn: The one that is open.
-        last: How the last kafka_txn of this epoch ended.
-        marking: How many markers of it have not arrived.
-    """
-
-    __slots__ = ("epoch", "last", "marking", "producer_id", "timeout_ns", "txn")
-
-    def __init__(self, producer_id: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = -1
-        self.timeout_ns = 0
-        self.txn: KafkaTxn | None = None
-        self.last = ""
-        self.marking = 0
+    producer_id: int
+    epoch: int = -1  # of the producer that has the id now
+    timeout_ns: int = 0  # how long a kafka_txn of the id may be open
+    txn: KafkaTxn | None = None  # the open one
+    last: str = ""  # how the last kafka_txn of this epoch ended
+    marking: int = 0  # how many of its markers have not arrived
 
 
 class Marker(NamedTuple):
@@ -172,10 +154,6 @@ class Coordinator:
             return
         identity.last = how
         self._end(identity, is_commit=is_commit)
-
-    def is_ending(self, transactional_id: str) -> bool:
-        """Tell whether markers of the last kafka_txn are under way."""
-        return self.identities[transactional_id].marking > 0
 
     @property
     def writable(self) -> list[int]:

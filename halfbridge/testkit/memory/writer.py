@@ -17,6 +17,7 @@ from halfbridge.testkit.memory.log import (
     CREATE_TIME,
     LOG_APPEND_TIME,
     BatchNumber,
+    Placed,
     Row,
     batch_bytes,
 )
@@ -51,7 +52,7 @@ class SendQueue(Client):
         self._is_java = "murmur2" in self.text("partitioner", "consistent_random")
         self._is_idempotent = self.flag("enable.idempotence", default=False)
         self._is_gapless = self.flag("enable.gapless.guarantee", default=False)
-        self._has_gap = False
+        self._has_gap = False  # with enable.gapless.guarantee: nothing more is sent
         self._producer_id, self._epoch = 0, 0
         self._next_numbers: dict[Place, int] = {}
         self._known: dict[str, tuple[int, int]] = {}  # topic -> partitions, when it was looked at
@@ -214,13 +215,9 @@ class SendQueue(Client):
                 self._begin_new_epoch()
             self._report(batch, failure)
             if failure is not None and self._is_gapless and failure.code != Code.MSG_TIMED_OUT:
-                self._stop_behind_gap()
+                self._has_gap = True
         if not self._has_gap:
             del self._waiting[place]
-
-    def _stop_behind_gap(self) -> None:
-        """Send nothing more, until `purge`: with enable.gapless.guarantee a gap is fatal."""
-        self._has_gap = True
 
     def _next_batch(self, queue: deque[Sent]) -> list[Sent]:
         batch = [queue.popleft()]
@@ -247,9 +244,8 @@ class SendQueue(Client):
                 # A kafka_txn covers the partition before anything is sent to it.
                 self._prepare(place, deadline_ns)
                 if place in away:  # the client asks again and again: nobody answers, or the same
-                    is_purged = self._in_flight.get(place) is not batch
-                    if is_purged:
-                        break
+                    if self._in_flight.get(place) is not batch:
+                        break  # it was purged
                     self._wait(
                         lambda: place not in away or self._in_flight.get(place) is not batch,
                         self._left_s(deadline_ns),
@@ -416,62 +412,32 @@ _DUPLICATE_SEQUENCE = 46
 _RETRIED = frozenset((Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
 
 
-class Sent:
+class Sent(Placed):
     """A record that was handed over, and what `on_delivery` is given of it."""
 
-    __slots__ = ("_offset", "_partition", "_timestamp", "_topic", "deadline_ns", "failure",
-                 "on_delivery", "row")  # fmt: skip
+    __slots__ = ("deadline_ns", "failure", "on_delivery", "row")
 
     def __init__(
         self, topic: str, partition: int, row: Row, on_delivery: Any, deadline_ns: int
     ) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._offset: int | None = None
-        self._timestamp = (0, -1)
+        super().__init__(topic, partition, None)
         self.row = row
         self.on_delivery = on_delivery
         self.deadline_ns = deadline_ns
         self.failure: KafkaFailure | None = None
 
     def put(self, partition: int) -> None:
-        """Note its partition."""
         self._partition = partition
 
     def stored(self, offset: int | None, timestamp: tuple[int, int]) -> None:
         """Note where it stands; None: the client only infers that it does."""
         self._offset, self._timestamp = offset, timestamp
 
-    def topic(self) -> str:
-        """Return the topic."""
-        return self._topic
-
-    def partition(self) -> int:
-        """Return the partition's number."""
-        return self._partition
-
-    def offset(self) -> int | None:
-        """Return the offset."""
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        """Return the kind of timestamp, and the time, ms since 1970."""
-        return self._timestamp
-
     def key(self) -> bytes | None:
-        """Return the key."""
         return self.row.key
 
     def value(self) -> bytes | None:
-        """Return the value."""
         return self.row.value
 
-    def headers(self) -> None:
-        """Return None: the client gives them away with the record."""
-
     def error(self) -> KafkaFailure | None:
-        """Return why it is not stored."""
         return self.failure
-
-    def __len__(self) -> int:
-        return len(self.row.value or b"")

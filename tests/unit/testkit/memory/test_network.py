@@ -204,7 +204,7 @@ def test_late_markers_hold_up_the_next_kafka_txn(machine: Machine) -> None:
     _written(writer)
     writer.commit(5.0)
     assert machine.broker.partition(_PLACE).lso == 0
-    assert coordinator.is_ending("a")
+    assert coordinator.identities["a"].marking
     writer.begin()
     assert _written(writer, timeout_s=1.0) == []
     coordinator.mark(0)
