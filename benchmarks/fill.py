@@ -29,7 +29,6 @@ _BORN_HEX = 12  # characters at the beginning of a transaction id: its birth, ep
 
 
 def main(arguments: list[str]) -> int:
-    """Store the half messages; return 1 if one was not acknowledged."""
     config = BenchConfig.from_json(arguments[0])
     pack, keys, ids = make_packer(config.size_bytes), make_keys(config.keys), TransactionIds()
     half_topic = TopicNames(config.topic_prefix).half

@@ -31,18 +31,15 @@ class IdleResult:
 
     @property
     def ok(self) -> bool:
-        """Return True: nothing was sent that could be lost."""
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of `--json`; its keys are stable."""
         return {k: v if v is None else round(v, 2) for k, v in asdict(self).items()}
 
 
 def measure_idle(
     config: BenchConfig, brokers: Brokers, *, interrupts: Interrupts, say: Callable[[str], None]
 ) -> IdleResult:
-    """Return what an idle daemon and its broker take; raises as `measure`."""
     with open_scene(config, brokers, interrupts=interrupts, say=say) as scene:
         daemon = start_warm(scene)
         scene.say(f"watching an idle daemon for {_WATCHED_S:g} s")

@@ -20,15 +20,10 @@ _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the figures depend on.
+    """What the figures depend on: `cores` are the processors that this process may use.
 
-    Attributes:
-        cpu: Model of the processor.
-        cores: Processors that this process may use.
-        memory_gib: Memory of the machine.
-        system: Operating system and its version.
-        python: Version of the interpreter, and its time for a loop: one that was built without
-            profile-guided optimization takes 1.5 times as long.
+    `python` has the interpreter's time for a loop: one that was built without profile-guided
+    optimization takes 1.5 times as long.
     """
 
     cpu: str
@@ -38,12 +33,10 @@ class Machine:
     python: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the machine as JSON; its keys are stable."""
         return asdict(self)
 
 
 def this_machine() -> Machine:
-    """Return what there is here."""
     found = _MODEL.search(_CPU_INFO.read_text()) if _CPU_INFO.is_file() else None
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Machine(
@@ -56,12 +49,10 @@ def this_machine() -> Machine:
 
 
 def now() -> str:
-    """Return the date and the time of day, UTC."""
     return datetime.now(tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def load() -> tuple[float, float, float]:
-    """Return the load averages of the last 1, 5 and 15 minutes."""
     one, five, fifteen = os.getloadavg()
     return round(one, 2), round(five, 2), round(fifteen, 2)
 

@@ -28,14 +28,7 @@ _TIMEOUT_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildResult:
-    """What a restart took.
-
-    Attributes:
-        undecided: Number of undecided transactions.
-        rebuild_s: From the start of the process to its readiness, all of them known again.
-        rss_mb_max: Most resident memory of the worker, MiB.
-        cpu_s: Processor time of the worker, from its start to its readiness.
-    """
+    """A restart, until all undecided transactions are known again."""
 
     undecided: int
     rebuild_s: float
@@ -44,18 +37,15 @@ class RebuildResult:
 
     @property
     def ok(self) -> bool:
-        """Return True: the measurement ends only when all are known again."""
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of `--json`; its keys are stable."""
         return {k: round(v, 2) for k, v in asdict(self).items()}
 
 
 def measure_rebuild(
     config: BenchConfig, brokers: Brokers, *, interrupts: Interrupts, say: Callable[[str], None]
 ) -> RebuildResult:
-    """Return what a killed worker's successor takes; raises as `measure`."""
     with open_scene(config, brokers, interrupts=interrupts, say=say) as scene:
         return _run(scene)
 

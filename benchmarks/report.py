@@ -18,7 +18,6 @@ Json = dict[str, Any]
 
 
 def report(found: Json) -> str:
-    """Return the table of a suite's JSON, with where and when it was measured."""
     lines = list(_lines(found["rows"]))
     if needed := found.get("sizing"):
         lines += sizing_lines(needed)
@@ -45,7 +44,6 @@ def _busy(found: Json, width: int) -> Iterator[str]:
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """Return a machine's JSON in one line."""
     return (
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']:g} GiB,"
         f" {machine['system']}, Python {machine['python']}"
@@ -53,7 +51,6 @@ def machine_line(machine: Mapping[str, Any]) -> str:
 
 
 def row_lines(name: str, found: Json) -> Iterator[tuple[str, str]]:
-    """Yield the lines of one row of a suite: what it is, and its figures."""
     if "first_check_s" in found:
         yield from _undecided_lines(found)
     elif "worker_percent" in found:

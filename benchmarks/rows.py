@@ -30,14 +30,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measurement of a suite.
-
-    Attributes:
-        name: Its name in options and in JSON.
-        what: What is measured, for people.
-        kind: How.
-        changes: Fields of BenchConfig that differ from those of the suite.
-    """
+    """One measurement of a suite, with the `changes` in fields of its BenchConfig."""
 
     name: str
     what: str
@@ -45,7 +38,6 @@ class Row:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, shared: BenchConfig) -> BenchConfig:
-        """Return the configuration of this row."""
         return replace(shared, **self.changes).with_linger()
 
 
@@ -91,9 +83,6 @@ def suite_rows(undecided: int = UNDECIDED) -> tuple[Row, ...]:
 
     The densest loads come first: a broker's JVM compiles for minutes, and doubles latencies as long
     as it does.
-
-    Args:
-        undecided: Number of transactions that nobody decides.
     """
     return (
         Row(name="pipelined", what="pipelined", changes={"messages": 200_000}),
@@ -112,11 +101,6 @@ def suite_rows(undecided: int = UNDECIDED) -> tuple[Row, ...]:
 
 
 def scale_rows(undecided: int = REBUILT) -> tuple[Row, ...]:
-    """Return what the suite of scale measures.
-
-    Args:
-        undecided: Number of transactions that a restarted worker has to know again.
-    """
     no_plain = {"has_plain_rate": False, "has_plain_latency": False}
     grid = [
         Row(

@@ -34,16 +34,10 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What a rate needs.
+    """What a rate of transactions of one message of 1 KB needs.
 
-    Attributes:
-        rate: Transactions a second, of one message of 1 KB each.
-        client_cores: Processors of all clients together, for the client's part.
-        workers: Worker processes of the daemon, a processor each.
-        pairs: Half partitions; the real topic has as many partitions.
-        broker_cores: Processors of all brokers together.
-        written_mb_per_s: To the disks of all brokers together, replicas included.
-        brokers: Brokers of BROKER_CORES processors and BROKER_MB_PER_S.
+    Cores are of all clients together, and of all brokers together; each worker needs one. Pairs are
+    half partitions; the real topic has as many partitions. `written_mb_per_s` has the replicas.
     """
 
     rate: int
@@ -56,13 +50,9 @@ class Size:
 
 
 def size_for(rate: int, *, client_us: float, worker_us: float, broker_us: float) -> Size:
-    """Return what a rate needs.
+    """Return what a rate needs, at a processor time of one transaction in microseconds.
 
-    Args:
-        rate: Transactions a second.
-        client_us: Processor time of the client for one transaction, microseconds.
-        worker_us: The same of the daemon's worker.
-        broker_us: The same of a single broker without replicas.
+    The broker's is that of a single one without replicas.
     """
     workers = max(WORKERS_MIN, _cores(rate, worker_us))
     pairs = 1 << (workers * PAIRS_A_WORKER - 1).bit_length()  # the next power of two
@@ -87,9 +77,6 @@ def sizing(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
     """Return the JSON of what rates need, and how the worker's time grows; None without a grid.
 
     The dearest cell of the grid counts, for each of client, worker and broker.
-
-    Args:
-        rows: The figures of `python -m benchmarks.suite --scale`, by the names of the rows.
     """
     grid = [found["cpu_us_per_tx"] for name, found in rows.items() if "-workers-" in name]
     if not grid or any(each["broker"] is None for each in grid):
@@ -114,7 +101,6 @@ def sizing(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def sizing_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a line for each rate."""
     yield (
         "processor time",
         f"{found['growth_percent']:g} % more at most than with the fewest pairs and workers",

@@ -45,14 +45,7 @@ _TICK_S = 0.002  # how late room for another transaction is seen
 class StepsRun:
     """One run, which every process of it receives.
 
-    Attributes:
-        bootstrap_servers: The brokers.
-        topic_prefix: Prefix of the internal topics.
-        real_topic: Where the transactions deliver to.
-        partitions: Of half topic, op topic and real topic.
-        rate: Transactions a second, on schedule.
-        seconds: How long they are sent.
-        warmup_s: How long they are sent before, as fast as acknowledgements come.
+    Transactions are sent on schedule for `seconds`, after a warm-up as fast as possible.
     """
 
     bootstrap_servers: str
@@ -64,7 +57,6 @@ class StepsRun:
     warmup_s: float
 
     def to_json(self) -> str:
-        """Return the run as text for the processes."""
         return json.dumps(asdict(self))
 
 
@@ -128,7 +120,6 @@ class _Client:
 
 
 def send(run: StepsRun) -> Noted:
-    """Return due time, acknowledgement of the half message and of the decision."""
     with TransactionProducer(
         bootstrap_servers=run.bootstrap_servers,
         topic_prefix=run.topic_prefix,

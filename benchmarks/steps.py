@@ -72,11 +72,6 @@ def table(whole: Sequence[Sequence[int]]) -> str:
 
 
 def measure(run: StepsRun) -> list[list[int]]:
-    """Run once in topics of its own, and return what `whole_ways` returns.
-
-    Raises:
-        ChildFailedError: a process ended by itself; its last output is in the message.
-    """
     names = TopicNames(run.topic_prefix)
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
@@ -114,7 +109,6 @@ def measure(run: StepsRun) -> list[list[int]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure each rate, and print its table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--rates", type=float, nargs="+", default=[200.0, 2000.0])

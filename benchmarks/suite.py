@@ -76,15 +76,7 @@ _MEASURES: Mapping[Kind, Measure] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
-    """The figures of all rows, and where they come from.
-
-    Attributes:
-        machine: Where.
-        began: When the first row began.
-        command: The command.
-        loads: Load averages before the first row and after the last one.
-        rows: Figures by the name of the row, in the order in which they were measured.
-    """
+    """The figures of all rows, and where they come from; loads are before and after them."""
 
     machine: Machine
     began: str
@@ -94,11 +86,9 @@ class SuiteResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether nothing was lost or duplicated in any row."""
         return all(each.ok for each in self.rows.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `--json` prints; its keys are stable."""
         rows = {name: figures.to_json() for name, figures in self.rows.items()}
         return {
             "machine": self.machine.to_json(),
@@ -117,15 +107,6 @@ def run_suite(
     """Return the figures of `rows`, measured one after the other on the same brokers.
 
     The first row has the whole warm-up of `config`, which a broker needs that has just started.
-
-    Args:
-        rows: What to measure.
-        config: What all rows have in common.
-        command: As the user typed it; a part of the result.
-        say: Called with lines about the progress.
-
-    Raises:
-        ChildFailedError, InterruptedRunError, BridgeError: As `run_bench`.
     """
     began, before = now(), load()
     found: dict[str, Figures] = {}
@@ -151,7 +132,6 @@ def _say_with(say: Callable[[str], None], where: str, text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the chosen rows; print their table, or one JSON object."""
     options = _options(arguments)
     if options.scale:
         rows = scale_rows(options.undecided or REBUILT)

@@ -22,14 +22,7 @@ Noted = dict[str, list[int]]
 
 
 class TimedKafka(KafkaClients):
-    """Makes clients that note times.
-
-    Args:
-        op_topic: Name of the op topic.
-
-    Attributes:
-        noted: Transaction id -> monotonic nanoseconds of each step; 0: not passed.
-    """
+    """Makes clients that note each step's monotonic nanoseconds, by transaction id; 0: none."""
 
     def __init__(self, op_topic: str) -> None:
         super().__init__()
@@ -39,13 +32,11 @@ class TimedKafka(KafkaClients):
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> Any:
-        """Return a member that notes when it hands over decisions."""
         return _Member(super().member(properties, on_lost=on_lost), self.noted, self._op_topic)
 
     def transactional_writer(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> Any:
-        """Return a writer that notes the steps of each kafka_txn."""
         return _Writer(super().transactional_writer(properties, on_lost=on_lost), self.noted)
 
 

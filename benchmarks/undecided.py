@@ -28,8 +28,6 @@ class UndecidedResult:
         first_check_s: From the acknowledged half message of the first one to its check.
         delivered_s: From when the last of them fell due to when all were visible.
         checks_per_s: Checks a second, from the first to the last of the undecided ones.
-        lost: Undecided ones that were not delivered.
-        duplicates: Messages that were seen again.
     """
 
     undecided: int
@@ -41,18 +39,15 @@ class UndecidedResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether every message arrived exactly once."""
         return not self.lost and not self.duplicates
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of `--json`; its keys are stable."""
         return {k: round(v, 3) for k, v in asdict(self).items()}
 
 
 def measure_undecided(
     config: BenchConfig, brokers: Brokers, *, interrupts: Interrupts, say: Callable[[str], None]
 ) -> UndecidedResult:
-    """Return what the checks of `config.messages` undecided transactions take; as `measure`."""
     with open_scene(config, brokers, interrupts=interrupts, say=say) as scene:
         return _run(scene)
 

@@ -32,7 +32,6 @@ class Checks:
         self.alone = threading.Event()
 
     def __call__(self, view: Any) -> Resolution:
-        """Answer at once, as a checker does that needs no database."""
         now_ns = time.monotonic_ns()
         _, number = unpack_head(view.value)
         with self._lock:

@@ -62,7 +62,6 @@ class System(Protocol):
 
 
 def main() -> int:
-    """Measure, and print the table or JSON; return 1 if something was lost."""
     options = _options()
     began, before, command = now(), load(), shlex.join(["python", "-m", _MODULE, *sys.argv[1:]])
     config = shared_config(

@@ -28,12 +28,7 @@ _LINES = (
 
 
 def comparison(found: Mapping[str, Mapping[str, Outcome | None]]) -> Iterator[str]:
-    """Yield the lines of the table: a column for each system, then the ratios.
-
-    Args:
-        found: Outcomes by system, then by workload; the first system is set against the others.
-            None: the system has no such workload.
-    """
+    """Yield the lines of the table: a column for each system, then ours divided by each other."""
     ours, *others = found
     headings = ["", *found, *(f"{ours} / {other}" for other in others)]
     rows = []

@@ -20,12 +20,7 @@ _WARM_AGAIN_S = 5.0  # processes are new, the broker is warm
 
 
 class Halfbridge:
-    """A broker, and for each workload a daemon and a client of its own.
-
-    Args:
-        interrupts: Asked while waiting.
-        say: Called with lines about the progress.
-    """
+    """A broker, and for each workload a daemon and a client of its own."""
 
     name = "halfbridge"
 
@@ -35,18 +30,15 @@ class Halfbridge:
         self._is_warm = False
 
     def start(self) -> None:
-        """Start a broker."""
         self._brokers = self._stack.enter_context(open_brokers("", say=self._say))
 
     def close(self) -> None:
-        """End the broker."""
         self._stack.close()
 
     def warm_up(self, config: BenchConfig) -> None:
         """Do nothing: each workload begins with a warm-up, and the first one's is long."""
 
     def run(self, name: str, config: BenchConfig) -> Outcome | None:
-        """Return the figures of a workload."""
         if self._is_warm:
             config = replace(config, warmup_s=min(config.warmup_s, _WARM_AGAIN_S))
         self._is_warm = True

@@ -53,7 +53,6 @@ class Outbox:
         self._runs = 0
 
     def start(self) -> None:
-        """Start PostgreSQL, a broker and the relay."""
         self._say("starting PostgreSQL and a broker")
         template = self._stack.enter_context(closing(Template(PostgresServer)))
         self._server = self._stack.enter_context(PostgresServer(template, durable=True))
@@ -68,11 +67,9 @@ class Outbox:
         )
 
     def close(self) -> None:
-        """End the database and the broker."""
         self._stack.close()
 
     def warm_up(self, config: BenchConfig) -> None:
-        """Run transactions that are not counted."""
         self._say("warming up")
         warm = replace(config, messages=WARM_MESSAGES, threads=WARM_THREADS)
         warm_up(lambda: self._measure(warm))

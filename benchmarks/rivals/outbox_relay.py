@@ -25,7 +25,6 @@ DELETE = "DELETE FROM outbox WHERE id = ANY(%s)"
 
 
 def main(url: str, bootstrap: str) -> None:
-    """Relay for ever."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}
     )

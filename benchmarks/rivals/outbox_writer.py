@@ -23,7 +23,6 @@ INSERT = "INSERT INTO outbox (topic, key, payload) VALUES (%s, %s, %s)"
 
 
 def main(url: str, text: str) -> None:
-    """Write the rows of a workload."""
     config = BenchConfig.from_json(text)
     numbers = itertools.chain(range(-lead_in(config.rate), 0), range(config.messages))
     turns = Turns(

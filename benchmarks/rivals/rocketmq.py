@@ -56,13 +56,7 @@ storePathCommitLog={store}/commitlog
 
 
 class RocketMq:
-    """Name server, broker and client.
-
-    Args:
-        children: Starts the processes, and ends them.
-        directory: Of its files.
-        say: Called with lines about the progress.
-    """
+    """Name server, broker and client."""
 
     name = f"RocketMQ {VERSION}"
 
@@ -75,7 +69,6 @@ class RocketMq:
         self._answers = 0
 
     def start(self) -> None:
-        """Start name server, broker and client; the owner of the children ends them."""
         (self._directory / "rocketmq" / "conf").mkdir(parents=True)
         self._say("starting name server and broker")
         names = f"{HOST}:{self._start_names()}"
@@ -83,13 +76,11 @@ class RocketMq:
         self._client = self._start_client(names)
 
     def warm_up(self, config: BenchConfig) -> None:
-        """Run transactions that are not counted."""
         self._say("warming up")
         line = f"0 {WARM_THREADS} {WARM_MESSAGES} 0 {config.size_bytes}"
         warm_up(lambda: self._ask(line))
 
     def close(self) -> None:
-        """Let the client go."""
         if self._pipe >= 0:
             os.close(self._pipe)
 

@@ -23,14 +23,8 @@ WARM_MESSAGES, WARM_THREADS, WARM_S = 5_000, 32, 20.0
 class Outcome:
     """The figures of one workload.
 
-    Attributes:
-        transactions_per_s: From the first send to the last message seen.
-        p50: From send, or from when a send was due, to the consumer, ms.
-        p99: The same, for one message of 100.
-        lost: Committed messages that never came.
-        duplicates: Messages that came again.
-        cpu_us_per_tx: Processor time of everything that took part, consumer left out,
-            microseconds; None if it was not measured.
+    Latencies are from send, or from when a send was due, to the consumer, ms. The processor time is
+    of everything that took part, consumer left out; None if it was not measured.
     """
 
     transactions_per_s: float
@@ -52,7 +46,6 @@ def rows() -> tuple[Row, ...]:
 
 
 def warm_up(run: Callable[[], object]) -> None:
-    """Call `run`, a round of transactions, until WARM_S are over."""
     until = time.monotonic() + WARM_S
     while time.monotonic() < until:
         run()

@@ -36,19 +36,13 @@ class BenchConfig:
 
     Attributes:
         messages: Number of measured transactions, with one message each.
-        size_bytes: Size of each value.
         in_flight: Most unacknowledged records of the pipelined client.
-        workers: Number of the daemon's worker processes.
         rate: Transactions a second, sent on schedule (open loop); 0: as fast as possible.
         threads: Threads that each block on send and commit; 0: one pipelined thread.
-        warmup_s: Duration of the load before the measurement, seconds. It covers the time in which
-            the broker's JVM compiles its code.
+        warmup_s: Duration of the load before the measurement, in which the broker's JVM compiles.
         partitions: Partitions of half topic, op topic and real topic.
         keys: Number of distinct message keys; 0: null keys.
         linger_ms: How long the client collects records for a batch; None: the client's default.
-        bootstrap_servers: The brokers.
-        topic_prefix: Prefix of the internal topics.
-        real_topic: Topic that the transactions deliver to.
         plain_topic: Topic that the plain producer writes to.
         daemon_arguments: Further words of `halfbridge checker run`.
         has_plain_rate: Whether the rate of a plain producer is measured in this run.
@@ -130,12 +124,7 @@ def lead_in(rate: float) -> int:
 
 
 def scheduled(numbers: Iterator[int], rate: float) -> Iterator[tuple[int, int]]:
-    """Yield each number with its due time, at that time, or at once if that has passed.
-
-    Args:
-        numbers: Of the messages.
-        rate: Messages a second.
-    """
+    """Yield each number with its due time, at that time, or at once if that has passed."""
     interval_ns = NS_PER_S / rate
     start_ns = time.monotonic_ns()
     for place, number in enumerate(numbers):

@@ -20,12 +20,8 @@ _ACK_S_MAX = 60.0  # a run that takes longer has failed
 def make_consumer(bootstrap_servers: str, topic: str, *, partitions: int, lively: bool) -> Any:
     """Return a consumer that reads all of `topic`, without a group.
 
-    Args:
-        bootstrap_servers: The brokers.
-        topic: The topic.
-        partitions: Number of the topic's partitions.
-        lively: Fetch records at once (for low rates). Otherwise each fetch collects records for a
-            few milliseconds, so that the measurement does not load the broker's CPU.
+    A `lively` one fetches records at once (for low rates). The other one collects them for a few
+    milliseconds in each fetch, so that the measurement does not load the broker's CPU.
     """
     gather = {} if lively else {"fetch.min.bytes": _MIB, "fetch.wait.max.ms": 5}
     consumer: Any = Consumer(
@@ -76,12 +72,7 @@ def make_plain_producer(bootstrap_servers: str, *, linger_ms: float = 5) -> Any:
 
 
 def produce_all(producer: Any, records: Iterable[tuple[Any, ...]]) -> bool:
-    """Produce records at full speed; tell whether all were acknowledged in time.
-
-    Args:
-        producer: A producer of `make_plain_producer`.
-        records: Positional arguments of the client library's `produce`.
-    """
+    """Call `produce` with each record's arguments, at full speed; tell whether all arrived."""
     for number, record in enumerate(records):
         while True:
             try:

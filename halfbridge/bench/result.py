@@ -23,14 +23,7 @@ _SHOWN = ("messages", "size_bytes", "workers", "rate", "threads", "warmup_s", "p
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Time from send (or due time) to visible, milliseconds.
-
-    Attributes:
-        p50: Median.
-        p99: Of 100 messages, one takes longer.
-        max: The slowest one.
-        quantiles: Percentile to milliseconds, for each of PERCENTS.
-    """
+    """Time from send (or due time) to visible, milliseconds; `quantiles` has each of PERCENTS."""
 
     p50: float
     p99: float
@@ -44,12 +37,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU time and memory of a process and its descendants.
-
-    Attributes:
-        cpu_s: User and system seconds during the measurement, sum over all processes.
-        rss_mb_max: Maximum of the resident memory of any one process, MiB.
-    """
+    """Processor time of a process and its descendants, and most memory of any one of them, MiB."""
 
     cpu_s: float
     rss_mb_max: float
@@ -70,18 +58,14 @@ class BenchResult:
     Attributes:
         transactions_per_s: Messages seen, divided by the time from the first send to the last
             message seen.
-        latency: Latency of all measured messages.
         lost: Number of committed messages that were not seen.
         duplicates: Number of messages that were seen again.
         plain_produce_per_s: Rate of a plain idempotent producer on this machine in this run; None
             if not measured.
-        plain_latency: Latency of records of a plain idempotent producer, from send to read, on this
-            machine in this run; None if not measured.
+        plain_latency: Latency of its records, from send to read; None if not measured.
         transactions: Transactions that ended while usage was measured, with the lead-in.
-        client: Usage of the client process.
         checker: Usage of the daemon, all workers together.
         broker: Usage of the broker's process; None if the broker is not on this machine.
-        config: Configuration of the run.
     """
 
     transactions_per_s: float

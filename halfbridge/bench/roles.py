@@ -93,9 +93,8 @@ class Client:
     def measure(self, *, first_number: int) -> int:
         """Run the lead-in, then the measured messages; return the number of lead-in messages.
 
-        Args:
-            first_number: Number of the first lead-in message, below all numbers of the warm-up. The
-                lead-in counts down from it, and exists only at a given rate.
+        The lead-in exists only at a given rate. It counts down from `first_number`, below all
+        numbers of the warm-up.
         """
         lead = lead_in(self._config.rate)
         numbers = itertools.chain(

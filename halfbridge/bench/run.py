@@ -33,9 +33,7 @@ _PLAIN_LATENCY_S = 5.0
 def run_bench(config: BenchConfig, *, say: Callable[[str], None]) -> BenchResult:
     """Run one bench, and return its figures. Its processes and topics are removed.
 
-    Args:
-        config: Configuration of the run; without bootstrap_servers a broker is started.
-        say: Called with lines about the progress.
+    Without bootstrap_servers a broker is started.
 
     Raises:
         ChildFailedError: A process ended by itself; its last output is in the message.

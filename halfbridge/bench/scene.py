@@ -46,12 +46,7 @@ _SLOWEST_ALONE_PER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Where brokers answer.
-
-    Attributes:
-        bootstrap_servers: Their addresses.
-        pid: Process id of the only broker if it runs on this machine, else None.
-    """
+    """Where brokers answer; `pid` is that of the only broker if it runs on this machine."""
 
     bootstrap_servers: str
     pid: int | None
@@ -103,12 +98,7 @@ class Used:
 class Scene:
     """An installation of its own for one measurement, and its processes.
 
-    Attributes:
-        config: Configuration, with the names of the topics.
-        brokers: Where they answer.
-        children: The processes; all end with the measurement.
-        directory: Of the daemon's files, removed at the end.
-        say: Called with lines about the progress.
+    `children` end with the measurement, and `directory`, of the daemon's files, is removed.
     """
 
     config: BenchConfig

@@ -31,7 +31,6 @@ class ConnectorPlan:
     Attributes:
         name: Of the connector, and first part of its topics: `NAME.SCHEMA.TABLE`.
         tables: As `find_tables` returns them.
-        password: As it is put into the configuration; empty: none.
         bootstrap_servers: Of Kafka, where MySQL's and MariaDB's connectors keep schemas.
         snapshot: The rows that are there at the start come first.
         schemas: Each record carries its schema, as MySQL's and MariaDB's always do.
@@ -52,10 +51,8 @@ class ConnectorPlan:
 def connector_config(url: URL, dialect: str, plan: ConnectorPlan) -> dict[str, str]:
     """Return the configuration for `PUT /connectors/NAME/config`.
 
-    Args:
-        url: Where Kafka Connect reaches the database.
-        dialect: What server answered: postgresql, mysql or mariadb.
-        plan: What the user chose.
+    `url` is where Kafka Connect reaches the database; `dialect` is what server answered:
+    postgresql, mysql or mariadb.
 
     Raises:
         TableError: a name that cannot be a topic's, or no address of Kafka; the user must act.

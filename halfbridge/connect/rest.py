@@ -37,11 +37,7 @@ class _RefusedError(ConnectError):
 class ConnectorState:
     """States of a connector and of its tasks, as Kafka Connect names them.
 
-    Attributes:
-        name: The connector.
-        state: RUNNING, PAUSED, STOPPED, FAILED, UNASSIGNED or RESTARTING.
-        tasks: State of each task, in order.
-        trace: First cause of a failure; empty without one.
+    `trace` is the first cause of a failure.
     """
 
     name: str
@@ -61,11 +57,7 @@ class ConnectorState:
 
 
 class ConnectRest:
-    """Calls of one Kafka Connect cluster.
-
-    Args:
-        url: Address of any worker, such as http://127.0.0.1:8083.
-        call_s: Seconds that a call waits for the worker.
+    """Calls of one Kafka Connect cluster, at any worker's `url`.
 
     Raises:
         ConnectError: not an http or https address, or one with a password, which errors would show.

@@ -21,13 +21,7 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the database writes its name.
-
-    Attributes:
-        schema: PostgreSQL's schema, or MySQL's and MariaDB's database.
-        name: The table.
-        has_children: Tables of PostgreSQL's inherit from it.
-    """
+    """A table as the database writes its name; a database of MySQL or MariaDB is a `schema`."""
 
     schema: str
     name: str
@@ -65,10 +59,8 @@ WHERE lower(table_name) = lower(:name)
 def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ...]:
     """Return the tables that `names` mean, having checked that Debezium reads all their rows.
 
-    Args:
-        connection: PostgreSQL, MySQL or MariaDB.
-        names: Each `TABLE` or `SCHEMA.TABLE`. Upper and lower case count only where the database
-            has several tables whose names differ in nothing else.
+    Names are `TABLE` or `SCHEMA.TABLE`. Upper and lower case count only where the database has
+    several tables whose names differ in nothing else.
 
     Raises:
         TableError: no such table, a kind of table whose rows would be lost or come twice, or a

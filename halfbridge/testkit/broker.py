@@ -198,11 +198,7 @@ class EmbeddedCluster:
         return self.node(1).directory.parent
 
     def node(self, node_id: int) -> KafkaNode:
-        """Return a node, to kill, restart, pause or resume it.
-
-        Raises:
-            KeyError: no such node; they count from 1.
-        """
+        """Return a node, to kill, restart, pause or resume it; they count from 1."""
         return self._running()[node_id]
 
     def start(self) -> Self:
@@ -338,13 +334,7 @@ class BrokerStartError(RuntimeError):
 class Launch:
     """What all nodes of a cluster are started with.
 
-    Attributes:
-        java: The runtime.
-        jars: The class path.
-        cluster_id: In the base64 of Kafka.
-        heap_mib: Java heap, at most.
-        jvm_flags: How the JVM compiles and collects.
-        archive_flags: What has it map the class data archive of `jars`; none without one.
+    With `archive_flags`, each JVM maps the class data archive of `jars`.
     """
 
     java: Path
@@ -401,11 +391,7 @@ class KafkaNode:
         return self._process is not None and self._process.poll() is None
 
     def spawn(self, *jvm_flags: str) -> None:
-        """Start the process, formatting the storage first if it never was; do not wait.
-
-        Args:
-            jvm_flags: For the broker's JVM, this once.
-        """
+        """Start the process, formatting the storage first if it never was; do not wait."""
         if self.is_running:
             return
         launch = self._launch
@@ -467,11 +453,7 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers. Returns when every thread stands.
-
-        Raises:
-            TimeoutError: the system does not stop the process in time.
-        """
+        """SIGSTOP: connections stay open, nothing answers; returns when all threads stand still."""
         self._signal(signal.SIGSTOP)
         self._paused = True
         deadline = time.monotonic() + _PAUSE_S_MAX
@@ -489,11 +471,7 @@ class KafkaNode:
             self._paused = False
 
     def restart(self, *, timeout_s: float = READY_S_MAX) -> None:
-        """Start again on the same port and data, ending it in order first if it runs.
-
-        Raises:
-            BrokerStartError: as `wait_ready`.
-        """
+        """As `EmbeddedBroker.restart`; raises as `wait_ready`."""
         self.terminate()
         self.spawn()
         self.wait_ready(timeout_s=timeout_s)

@@ -67,11 +67,7 @@ class Interrupts:
         self._caught = number
 
     def check(self) -> None:
-        """Return if nothing came.
-
-        Raises:
-            InterruptedRunError: a signal came.
-        """
+        """Return if no signal came; raises InterruptedRunError."""
         if self._caught:
             raise InterruptedRunError(signal.Signals(self._caught).name)
 
@@ -94,10 +90,7 @@ class Child:
 class Children:
     """Starts processes; all of them have ended when the `with` block is left.
 
-    Args:
-        directory: Where `<name>.out` and `<name>.err` are kept; removed at the end.
-        interrupts: Asked while waiting.
-        keep_directory: Leave the directory.
+    `directory` has `<name>.out` and `<name>.err`, and is removed unless it is to be kept.
     """
 
     def __init__(

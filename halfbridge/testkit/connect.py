@@ -85,11 +85,7 @@ class ConnectWorker:
 
     @property
     def log_path(self) -> Path:
-        """Return the worker's log.
-
-        Raises:
-            RuntimeError: not started.
-        """
+        """Return the worker's log; raises RuntimeError before the start."""
         if self._place is None:
             raise RuntimeError("not started: use it as a context manager or call start()")
         return self._place / "connect.log"
@@ -147,12 +143,7 @@ class ConnectWorker:
             self._watchdog.forget(process.pid)
 
     def restart(self) -> None:
-        """Kill it if it runs, and start it again on the same port.
-
-        Raises:
-            ConnectStartError: with the last lines of the log.
-            RuntimeError: not started.
-        """
+        """Kill it if it runs, and start it again on the same port; raises as `start`."""
         self.kill()
         if self._place is None or self._watchdog is None:
             raise RuntimeError("not started: use it as a context manager or call start()")

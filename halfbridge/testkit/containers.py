@@ -96,13 +96,9 @@ class BrokerContainer(DockerContainer):
 
 
 class KafkaContainer(BrokerContainer):
-    """One KRaft node of the image apache/kafka.
+    """One KRaft node of the image apache/kafka; `properties` win over our settings.
 
     Brokers inside talk to themselves on a listener of their own.
-
-    Args:
-        image: Instead of HALFBRIDGE_TEST_IMAGE or the pinned one.
-        properties: Broker settings that win over ours.
     """
 
     def __init__(
@@ -117,9 +113,6 @@ class RedpandaContainer(BrokerContainer):
     """One Redpanda node, in the mode that its makers mean for containers of developers.
 
     That mode makes topics by itself when a client names one, unlike our Kafka.
-
-    Args:
-        image: Instead of the pinned one.
     """
 
     def __init__(self, image: str | None = None) -> None:
@@ -130,8 +123,7 @@ class RedpandaContainer(BrokerContainer):
 def broker_container(image: str = "") -> BrokerContainer:
     """Return the broker that an image holds: Redpanda where its name says so, else Kafka.
 
-    Args:
-        image: Instead of HALFBRIDGE_TEST_IMAGE or Kafka's pinned one.
+    Without an image, HALFBRIDGE_TEST_IMAGE or the pinned one is taken.
     """
     wanted = image or _chosen_image()
     return RedpandaContainer(wanted) if holds_redpanda(wanted) else KafkaContainer(wanted)
@@ -148,10 +140,10 @@ def holds_redpanda(image: str) -> bool:
 
 
 def redpanda_command(port: int) -> list[str]:
-    """Return what rpk, the image's entry point, is told; clients come by `port` of this machine.
+    """Return the arguments of the image; clients come by `port` of this machine.
 
-    Testcontainers has a class for Redpanda, too; that one starts a shell, waits for the port that
-    Docker chose and writes a script for it.
+    Testcontainers' own class for Redpanda starts a shell, waits for the port that Docker chose and
+    writes a script for it.
     """
     inside = f"inside://127.0.0.1:{_INSIDE_PORT}"
     return [

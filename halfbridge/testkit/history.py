@@ -67,12 +67,10 @@ class SentMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A decision that a client made, or a resolution that a checker gave.
+    """A decision that a client made (COMMIT, ROLLBACK), or a resolution that a checker gave.
 
-    Attributes:
-        kind: COMMIT or ROLLBACK.
-        outcome: OK only when acknowledged; a checker's answer is always UNKNOWN.
-        position: Where the acknowledgement says that the op stands; None unless OK.
+    The outcome is OK only when acknowledged; then `position` is where the op is said to stand. A
+    checker's answer is always UNKNOWN.
     """
 
     kind: OpKind
@@ -169,12 +167,7 @@ def digest_of(value: bytes | None) -> str:
 
 
 class ClientLog:
-    """Writes one client process's log; safe to use from many threads.
-
-    Args:
-        path: File to append to; a restarted process may go on with its predecessor's.
-        producer_group: Group of the transactions in this file.
-    """
+    """Appends to a client process's log, or to its predecessor's; any thread may use it."""
 
     def __init__(self, path: Path, *, producer_group: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -108,12 +108,9 @@ def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> Br
 
 
 def connect_jars(cache_dir: Path | None = None) -> BrokerJars:
-    """Return the jars of a Kafka Connect worker, fetched on first use (37 MB).
+    """Return the jars of a Kafka Connect worker, fetched on first use (37 MB); as `broker_jars`.
 
     The Kafka of the broker may be another version.
-
-    Raises:
-        JarsError: as `locked_jars`; the user must act.
     """
     jars = locked_jars(_HERE / f"connect-{_CONNECT_VERSION}.lock", cache_dir)
     binding = _binding(_CONNECT_VERSION)
@@ -125,9 +122,6 @@ def connector_jars(cache_dir: Path | None = None) -> dict[str, tuple[Path, ...]]
     """Return the jars of each of Debezium's connectors, fetched on first use (23 MB).
 
     Kafka Connect isolates plugins by directory: connectors of different versions do not run in one.
-
-    Raises:
-        JarsError: as `locked_jars`; the user must act.
     """
     return {each: locked_jars(_HERE / f"debezium-{each}.lock", cache_dir) for each in CONNECTORS}
 
@@ -180,11 +174,7 @@ def lock_lines(jars: Mapping[str, Path]) -> Iterable[str]:
 
 
 def _coordinates_of(version: str) -> tuple[str, str]:
-    """Return what is resolved, with dependencies, for a Kafka version: Kafka, and its log binding.
-
-    Raises:
-        ValueError: a version that is not 3.x or 4.x; the caller's mistake.
-    """
+    """Return what is resolved for a Kafka version: Kafka itself, and its log binding."""
     return f"org.apache.kafka:kafka_2.13:{version}", _binding(version).coordinate
 
 

@@ -22,12 +22,8 @@ PATIENT = {"broker.session.timeout.ms": "30000"}
 class NodeAddress:
     """Where one node listens on the loopback interface.
 
-    Attributes:
-        node_id: Number of the node.
-        broker_port: For other nodes; for clients too, unless they come through a proxy.
-        controller_port: Of the quorum.
-        client_port: For the proxy alone; 0 when there is none.
-        proxy_port: What clients that asked on `client_port` are told to connect to.
+    Nodes use `broker_port` among themselves; clients do too, unless they come through a proxy. That
+    one asks on `client_port`, whose answers name `proxy_port`; both are 0 without a proxy.
     """
 
     node_id: int

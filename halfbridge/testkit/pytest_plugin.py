@@ -59,8 +59,7 @@ def topic_prefix() -> str:
 def halfbridge_memory() -> Iterator[MemoryStack]:
     """Yield an installation in this process, of this test alone: no Java, no Docker, no waiting.
 
-    See halfbridge.testkit.memory.MemoryStack. Without the extra `memory` the test is skipped; with
-    CI=true it fails.
+    See MemoryStack. Without the extra `memory` the test is skipped; with CI=true it fails.
     """
     with _memory() as stack:
         yield stack

@@ -41,12 +41,7 @@ READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that some
 
 
 class Witness:
-    """Reads every partition of some topics from offset zero, those that are added later too.
-
-    Args:
-        bootstrap_servers: Where the cluster is.
-        topics: Topics that exist.
-    """
+    """Reads every partition of topics that exist, later ones too, from offset zero."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         self._topics = topics
@@ -76,11 +71,7 @@ class Witness:
         self._reader.close()
 
     def poll(self) -> list[ReadRecord]:
-        """Return what came within a tenth of a second.
-
-        Raises:
-            KafkaFailure: a topic cannot be read on; the test or demo has failed.
-        """
+        """Return what came within a tenth of a second; raises KafkaFailure if it cannot go on."""
         if time.monotonic() >= self._look_at:
             with suppress(KafkaFailure):  # brokers are out of reach: it reads what it knows
                 self._look(_LOOK_S)

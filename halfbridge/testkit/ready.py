@@ -32,11 +32,7 @@ def wait_ready(
 ) -> None:
     """Return when the cluster answers and names at least `brokers_min` live brokers.
 
-    Args:
-        bootstrap_servers: As every Kafka client takes it.
-        brokers_min: Live brokers that are enough.
-        timeout_s: How long to wait, in seconds.
-        check: Called at each turn; raises when waiting has become pointless.
+    `check` is called at each turn, and raises when waiting has become pointless.
 
     Raises:
         NotReadyError: not within `timeout_s`; whoever runs the cluster must look at it.

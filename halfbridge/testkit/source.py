@@ -24,13 +24,7 @@ class KafkaMissingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A Kafka that answers, and where it came from.
-
-    Attributes:
-        kind: "given", "docker" or "embedded".
-        bootstrap_servers: Its address.
-        version: Of the embedded one; the image of one in Docker; else empty.
-    """
+    """A Kafka that answers: "given", "docker" (the version is the image) or "embedded"."""
 
     kind: str
     bootstrap_servers: str
@@ -65,10 +59,7 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
 
 
 def open_kafka_of(kind: str, environ: Mapping[str, str]) -> AbstractContextManager[KafkaSource]:
-    """Return a Kafka of one kind, to be opened: "embedded" or "docker", and no other in its place.
-
-    Raises (when it is opened): as `open_kafka`.
-    """
+    """Return a Kafka of one kind ("embedded", "docker"), to be opened as `open_kafka`."""
     if kind not in {"docker", "embedded"}:
         raise ValueError(f"no kind of Kafka: {kind!r}")
     # In CI (CI=true) a Docker daemon that is asked for and silent is an error.

@@ -129,11 +129,7 @@ class HalfbridgeStack:
 
     @property
     def config(self) -> CheckerConfig:
-        """Settings of the daemon.
-
-        Raises:
-            RuntimeError: the stack is not started.
-        """
+        """Settings of the daemon; raises RuntimeError before the start."""
         if self._config is None:
             raise RuntimeError("this stack is not started; use `with` or start()")
         return self._config
@@ -150,11 +146,7 @@ class HalfbridgeStack:
 
     @property
     def daemon(self) -> DaemonProcess:
-        """Return the daemon, to kill it and to start it again.
-
-        Raises:
-            RuntimeError: the stack is not started.
-        """
+        """Return the daemon, to kill it and to start it again; raises as `config`."""
         if self._daemon is None:
             raise RuntimeError("this stack is not started; use `with` or start()")
         return self._daemon
@@ -208,10 +200,7 @@ class HalfbridgeStack:
     ) -> TransactionProducer:
         """Return a producer of this installation, not started yet: use it in a `with` block.
 
-        Args:
-            producer_group: Name of the group; its check topic is made.
-            checker: Answers checks.
-            settings: As TransactionProducer takes them, `topics` too.
+        Its check topic is made. `settings` are those of TransactionProducer, `topics` too.
         """
         config = self.config
         same = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
@@ -309,9 +298,7 @@ def _again(call: Callable[[], _T]) -> _T:
 class OwnTopics:
     """Real topics that belong to one test: what another one sends never comes out of them.
 
-    Args:
-        stack: Where they are made; they are deleted with it.
-        prefix: Before each name.
+    `prefix` is put before each name; the topics are deleted with `stack`.
     """
 
     def __init__(self, stack: HalfbridgeStack | MemoryStack, prefix: str) -> None:
@@ -335,8 +322,7 @@ class DaemonError(RuntimeError):
 class DaemonProcess:
     """`halfbridge checker run`, ended with whoever started it. Not thread-safe.
 
-    Args:
-        config: Its settings; `metrics_port` must be given, for readiness is asked there.
+    Readiness is asked at the `metrics_port` of its settings.
     """
 
     def __init__(self, config: CheckerConfig) -> None:
@@ -371,11 +357,7 @@ class DaemonProcess:
             time.sleep(_POLL_S)
 
     def check_running(self) -> None:
-        """Return while it runs.
-
-        Raises:
-            DaemonError: it has ended by itself.
-        """
+        """Return while it runs; raises DaemonError when it has ended by itself."""
         if self._process is None:
             raise DaemonError("the daemon does not run: start it")
         status = self._process.poll()
@@ -435,11 +417,7 @@ _CALL_S_MAX = 20.0  # a broker that has just started may need seconds
 class DaemonProgress:
     """Asks the brokers, never the daemon: it tells the truth while the daemon is dead, too.
 
-    A context manager. Not thread-safe.
-
-    Args:
-        bootstrap_servers: Where the installation is.
-        names: Of its topics; they exist.
+    A context manager. Not thread-safe. The topics of the installation exist.
     """
 
     def __init__(self, bootstrap_servers: str, names: TopicNames) -> None:

@@ -114,11 +114,7 @@ def ended(found: Iterable[Batch]) -> list[Ended]:
 
 
 def torn(partitions: Mapping[str, Iterable[Ended]]) -> list[Torn]:
-    """Return the kafka_txns that were torn.
-
-    Args:
-        partitions: `<topic>-<partition>` -> what its markers ended.
-    """
+    """Return the kafka_txns that were torn, from what was ended in each `<topic>-<partition>`."""
     every = [(name, each) for name, all_ in partitions.items() for each in all_]
     found = []
     for producer, epoch in sorted({(each.producer, each.epoch) for _, each in every}):

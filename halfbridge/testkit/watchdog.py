@@ -34,11 +34,7 @@ _READ_BYTES_MAX = 4096  # some hundred process ids at a time
 
 
 class Watchdog:
-    """The owner's side. Not thread-safe.
-
-    Args:
-        directory: Removed when the owner closes or ends; None keeps everything.
-    """
+    """The owner's side. Not thread-safe. `directory` is removed when the owner closes or ends."""
 
     def __init__(self, directory: Path | None) -> None:
         reading, self._pipe = os.pipe()
