@@ -77,10 +77,7 @@ def bench(**values: Any) -> int:
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
     from halfbridge.spark_jobs.session.locked_jars import JarsError
     from halfbridge.testkit.broker import BrokerStartError
-    from halfbridge.testkit.children import (
-        ChildFailedError,
-        InterruptedRunError,
-    )
+    from halfbridge.testkit.children import ChildFailedError, InterruptedRunError
 
     config = BenchConfig(
         messages=values["messages"],

@@ -50,9 +50,7 @@ def opened_table(
     schema, name = values.pop("schema"), values.pop("name")
     relay_name = values.pop("relay_table_name")
     with opened(values.pop("url"), bounds=bounds) as engine:
-        from halfbridge.sql.local_messages.writer import (
-            LocalMessages,
-        )
+        from halfbridge.sql.local_messages.writer import LocalMessages
 
         yield LocalMessages(engine, name=name, relay_name=relay_name, schema=schema)
 

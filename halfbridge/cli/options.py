@@ -183,8 +183,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "cannot ask: standard input is no terminal; give --yes",
-            click.get_current_context(),
+            "cannot ask: standard input is no terminal; give --yes", click.get_current_context()
         )
     return click.confirm(question, err=True)
 

@@ -350,11 +350,7 @@ def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> Tr
 
 
 def run_until_signal(
-    stack: ExitStack,
-    service: RelayRunner,
-    values: dict[str, Any],
-    *,
-    says: str,
+    stack: ExitStack, service: RelayRunner, values: dict[str, Any], *, says: str
 ) -> None:
     """Run a relay until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back.
 
@@ -366,11 +362,7 @@ def run_until_signal(
         says: A line to print at the start.
     """
     from halfbridge.checker.process.http import serve
-    from halfbridge.signals import (
-        LEVEL_SIGNAL,
-        STOP_SIGNALS,
-        on_signals,
-    )
+    from halfbridge.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 
     level = LevelSwitch(values["log_level"])
 

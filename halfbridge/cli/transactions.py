@@ -89,12 +89,7 @@ def _turn(values: dict[str, Any], *, is_rejecting: bool) -> int:
     with appending(cluster) as appender:
         log = OperatorLog(cluster, config.names, appender, who=who(values))
         turned = turn_switch(
-            cluster,
-            config.names,
-            log,
-            appender,
-            is_rejecting=is_rejecting,
-            reason=values["reason"],
+            cluster, config.names, log, appender, is_rejecting=is_rejecting, reason=values["reason"]
         )
     if values["as_json"]:
         body = {"holds": turned.holds, **turned.after._asdict()}

@@ -377,10 +377,7 @@ def _life(values: dict[str, Any]) -> Life:
     )
     with _no_collections():
         return look_up(
-            _cluster(config),
-            config.names,
-            wanted,
-            tell=lambda line: click.echo(line, err=True),
+            _cluster(config), config.names, wanted, tell=lambda line: click.echo(line, err=True)
         )
 
 
@@ -485,10 +482,7 @@ def _check_usage(values: dict[str, Any]) -> None:
 
 
 def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any]) -> Candidates:
-    from halfbridge.checker.admin.decisions import (
-        find_candidate,
-        find_candidates,
-    )
+    from halfbridge.checker.admin.decisions import find_candidate, find_candidates
     from halfbridge.checker.admin.transactions.look_up import Wanted
     from halfbridge.checker.admin.transactions.undecided import Filter
 

@@ -113,12 +113,7 @@ def operator_acls(names: TopicNames, principal: str) -> tuple[Acl, ...]:
         Acl(principal, (*read, "Write"), "--topic", names.audit),
         Acl(principal, ("Describe",), "--group", names.daemon_group),
         Acl(principal, ("Read",), "--group", ADMIN_GROUP),
-        Acl(
-            principal,
-            ("Write", "Describe"),
-            "--transactional-id",
-            names.dead_letters_id,
-        ),
+        Acl(principal, ("Write", "Describe"), "--transactional-id", names.dead_letters_id),
         Acl(principal, ("IdempotentWrite",), "--cluster"),
     )
 

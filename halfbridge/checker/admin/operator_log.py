@@ -16,11 +16,7 @@ from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX, decode_action, encode_action
 from halfbridge.serde.records import ActionOutcome, OperatorAction
-from halfbridge.serde.settings_topic import (
-    SWITCH_KEY,
-    TransactionsSwitch,
-    encode_switch,
-)
+from halfbridge.serde.settings_topic import SWITCH_KEY, TransactionsSwitch, encode_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -137,10 +137,7 @@ def first_decisions(ops: Iterable[OpRead], first_append_ms: Mapping[Key, int]) -
         if key not in first_append_ms or key in found:
             continue
         state = state_after(
-            op,
-            State.UNDECIDED,
-            op_append_ms=read.append_ms,
-            first_append_ms=first_append_ms[key],
+            op, State.UNDECIDED, op_append_ms=read.append_ms, first_append_ms=first_append_ms[key]
         )
         if state is not None:
             found[key] = First(read.offset, read.append_ms, state, op)

@@ -36,10 +36,7 @@ DEAD_PARTITIONS = 1  # dead letters are few, and are read in one order
 SETTINGS_PARTITIONS = 1  # one: settings have one order
 # Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.
 SETTINGS_TOPIC_BYTES = SETTINGS_BYTES_MAX + 1024
-_SETTINGS_SETTINGS = {
-    "cleanup.policy": "compact",
-    "max.message.bytes": str(SETTINGS_TOPIC_BYTES),
-}
+_SETTINGS_SETTINGS = {"cleanup.policy": "compact", "max.message.bytes": str(SETTINGS_TOPIC_BYTES)}
 
 
 class Rule(Enum):

@@ -24,12 +24,7 @@ from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.progress import START, ProgressError, parse_progress
 from halfbridge.serde.records import ActionOutcome
-from halfbridge.serde.settings_topic import (
-    TopicType,
-    TopicTypeRecord,
-    encode_type,
-    type_key,
-)
+from halfbridge.serde.settings_topic import TopicType, TopicTypeRecord, encode_type, type_key
 from halfbridge.serde.topics import SAFE_REPLICAS
 from halfbridge.serde.units import MS_PER_S
 

@@ -43,10 +43,7 @@ _UNVERIFIED = Argument(
 _REDELIVERED = (
     Argument("accept_partial", bool, "INCOMPLETE: deliver what is there.", default=False),
     Argument(
-        "accept_duplicates",
-        bool,
-        "LATE: deliver what may have been delivered.",
-        default=False,
+        "accept_duplicates", bool, "LATE: deliver what may have been delivered.", default=False
     ),
 )
 CHANGED_BY = (REASON, _UNVERIFIED, *_REDELIVERED)

@@ -33,18 +33,10 @@ async def look_at_audit_log(visit: Visit) -> dict[str, Any]:
 
 PAGES = (
     Page(
-        path="/topics",
-        title="Topics",
-        template="topics.html",
-        look=look_at_topics,
-        entry="Topics",
+        path="/topics", title="Topics", template="topics.html", look=look_at_topics, entry="Topics"
     ),
     Page(
-        path="/doctor",
-        title="Doctor",
-        template="doctor.html",
-        look=look_at_doctor,
-        entry="Doctor",
+        path="/doctor", title="Doctor", template="doctor.html", look=look_at_doctor, entry="Doctor"
     ),
     Page(
         path="/audit-log",

@@ -8,13 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from halfbridge.web.guards import Refusal
-from halfbridge.web.pages import (
-    dead_letters,
-    findings,
-    groups,
-    overview,
-    transactions,
-)
+from halfbridge.web.pages import dead_letters, findings, groups, overview, transactions
 from halfbridge.web.pages.page import (
     SIGN_IN,
     TEMPLATES,

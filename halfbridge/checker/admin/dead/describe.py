@@ -10,11 +10,7 @@ from halfbridge.checker.admin.dead.letters import Body, Given
 from halfbridge.serde.avro import DeadMark
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import RESERVED, user_headers
-from halfbridge.serde.limits import (
-    TOPIC_CHARS_MAX,
-    TRANSACTION_BYTES_MAX,
-    TRANSACTION_MESSAGES_MAX,
-)
+from halfbridge.serde.limits import TOPIC_CHARS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:

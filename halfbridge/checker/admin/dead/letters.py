@@ -174,11 +174,7 @@ class ExaminedLetter(NamedTuple):
 
 
 def look_at(
-    letter: Letter,
-    body: Body | None,
-    half: Source,
-    op: Source,
-    verifier: Verifier | None = None,
+    letter: Letter, body: Body | None, half: Source, op: Source, verifier: Verifier | None = None
 ) -> ExaminedLetter:
     """Return whether a letter is genuine.
 
@@ -459,10 +455,7 @@ class Found:
             key = Key("", letter.place.offset, nobody, source.source_partition)
         else:
             key = Key(
-                half.transaction_id,
-                half.resume_count,
-                half.producer_group,
-                source.source_partition,
+                half.transaction_id, half.resume_count, half.producer_group, source.source_partition
             )
             self._note_life(half.transaction_id, half.resume_count)
         if self._count >= LETTERS_MAX:

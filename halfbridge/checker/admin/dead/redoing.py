@@ -54,10 +54,7 @@ class Change(NamedTuple):
 
 
 def redo(
-    letters: DeadLetters,
-    order: Order,
-    choice: Choice,
-    agrees: Callable[[Sequence[Change]], bool],
+    letters: DeadLetters, order: Order, choice: Choice, agrees: Callable[[Sequence[Change]], bool]
 ) -> list[Change]:
     """Resume or redeliver transactions; return the changes, planned with `dry_run`.
 
@@ -150,9 +147,7 @@ class _Planning:
 
 @contextmanager
 def _logged(
-    acting: Acting,
-    action: str,
-    planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]],
+    acting: Acting, action: str, planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]]
 ) -> Iterator[None]:
     """Store the intention, and later the outcome, in the audit topic."""
     intended: list[OperatorAction] = [
@@ -223,11 +218,7 @@ class Purged(NamedTuple):
 
 
 def purge(
-    letters: DeadLetters,
-    order: Order,
-    agrees: Callable[[Purged], bool],
-    *,
-    gives_up: bool,
+    letters: DeadLetters, order: Order, agrees: Callable[[Purged], bool], *, gives_up: bool
 ) -> Purged | None:
     """Give up letters, and delete settled records from the start of each partition.
 

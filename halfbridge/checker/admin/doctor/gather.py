@@ -276,10 +276,7 @@ class _Gatherer:
         )
         try:
             said, _ = read_settings(
-                reader,
-                self._names.settings,
-                stop=self._ports.run.event(),
-                clock=self._ports.clock,
+                reader, self._names.settings, stop=self._ports.run.event(), clock=self._ports.clock
             )
         finally:
             self._ports.run.let_go(reader)

@@ -208,12 +208,7 @@ class _LookUp:
         return _LaterLife(after(begun_ms), max(mark.resume_count for _, mark in later))
 
     def _told(
-        self,
-        partition: int,
-        time: search.Slice,
-        pieces: Pieces,
-        judged: Judged,
-        limits: Limits,
+        self, partition: int, time: search.Slice, pieces: Pieces, judged: Judged, limits: Limits
     ) -> Life:
         progress = self._progress_of(partition)
         half_events = [

@@ -263,10 +263,7 @@ def _read(
 
 
 def _take(
-    batch: list[Record],
-    half_topic: str,
-    pairs: Mapping[int, PairState],
-    verifier: Verifier | None,
+    batch: list[Record], half_topic: str, pairs: Mapping[int, PairState], verifier: Verifier | None
 ) -> int:
     """Give the records to their ledgers; return the newest append time."""
     newest_ms = 0
