@@ -382,11 +382,7 @@ def order_of(values: dict[str, Any]) -> Order:
 
 
 def choice_of(values: dict[str, Any], remedy: str) -> Choice:
-    """Return the operator's choice.
-
-    Raises:
-        UsageError: --message without exactly one id, or a file that cannot be read.
-    """
+    """Return the operator's choice."""
     from halfbridge.checker.admin.dead.letters import Choice, Remedy
 
     messages = frozenset(values.get("messages", ()))

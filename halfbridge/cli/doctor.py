@@ -183,19 +183,7 @@ LIMIT {SLOTS_MAX}
 def ask_changes(
     questions: Questions, connect_url: str, changes_url: str, *, timeout_s: float
 ) -> str:
-    """Begin to ask those of both that are given; return the database's address for psql.
-
-    Args:
-        questions: Where answers are kept.
-        connect_url: Address of Kafka Connect; empty: it is not asked.
-        changes_url: SQLAlchemy URL of a database; empty: it is not asked.
-        timeout_s: For a call of Kafka Connect.
-
-    Raises:
-        BadParameter: an address is wrong, or the database is not PostgreSQL.
-        ClickException: The extra `sql` is not installed.
-        ConfigError: The URL is wrong, or its driver is not installed.
-    """
+    """Begin to ask those of both that are given; return the database's address for psql."""
     from halfbridge.connect.rest import ConnectError, ConnectRest
 
     if connect_url:

@@ -58,11 +58,7 @@ _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 
 def require_extra(extra: str, what: str, *packages: str) -> None:
-    """Return if the packages of an extra are installed.
-
-    Raises:
-        ClickException: `what` needs some that are not; the user installs them.
-    """
+    """Return if the packages of an extra, which `what` needs, are installed."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise click.ClickException(
@@ -76,12 +72,8 @@ def settings_options(
     """Return a decorator that adds `--config` and one option for each setting of `cls`.
 
     Values stay text: `load` checks flags, variables and file in the same way, and its errors say
-    where a bad value came from.
-
-    Args:
-        cls: A dataclass whose fields are made by `halfbridge.serde.settings.setting`.
-        only: Names of the settings to add; all by default.
-        has_file: Whether to add `--config`. One file contains the settings of one class.
+    where a bad value came from. Without `has_file` there is no `--config`: one file contains the
+    settings of one class.
     """
     options = [_option(each) for each in describe(cls) if only is None or each.name in only]
     config = click.option(
@@ -107,11 +99,7 @@ def logging_options(command: F) -> F:
 
 
 def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Return `cls` from an option decorator's values, the environment and the file.
-
-    Raises:
-        ConfigError: A value is wrong; the text names the setting, its origin and what is allowed.
-    """
+    """Return `cls` from an option decorator's values, the environment and the file."""
     path = values.get("config_file")
     names = {each.name for each in describe(cls)}
     flags = {name: value for name, value in values.items() if name in names}
@@ -174,11 +162,7 @@ def who(values: dict[str, Any]) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Ask on standard error; return whether the operator agrees.
-
-    Raises:
-        UsageError: the operator cannot be asked, since standard input is no terminal.
-    """
+    """Ask on standard error; return whether the operator agrees. Without a terminal: UsageError."""
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -242,17 +226,7 @@ def database_options(default_name: str, *, needs_url: bool = True) -> Callable[[
 
 @contextmanager
 def opened(url: str, *, bounds: Bounds | None = None, option: str = "--url") -> Iterator[Engine]:
-    """Yield an engine; an error of the database becomes one line.
-
-    Args:
-        url: SQLAlchemy URL of the database.
-        bounds: For a long-running command; see engine_of.
-        option: The option that gave the URL, for errors.
-
-    Raises:
-        ClickException: The extra `sql` is not installed, or the database refuses; status 1.
-        ConfigError: The URL is wrong, or its driver is not installed.
-    """
+    """Yield an engine; an error of the database becomes one line, which names `option`."""
     try:  # imported here: an extra, which other commands and --help do not need
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 

@@ -309,11 +309,7 @@ def _run(
 
 
 def _function(path: str | None) -> Callable[..., Any] | None:
-    """Return the function that `--callback` names.
-
-    Raises:
-        ConfigError: The function does not exist; the user corrects the command.
-    """
+    """Return the function that `--callback` names."""
     if path is None:
         return None
     module, _, name = path.partition(":")
@@ -352,15 +348,7 @@ def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> Tr
 def run_until_signal(
     stack: ExitStack, service: RelayRunner, values: dict[str, Any], *, says: str
 ) -> None:
-    """Run a relay until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back.
-
-    Args:
-        stack: Closes the metrics server.
-        service: The relay.
-        values: Values of the command: log_level, metrics_host and metrics_port; without a port no
-            metrics.
-        says: A line to print at the start.
-    """
+    """Run a relay until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back."""
     from halfbridge.checker.process.http import serve
     from halfbridge.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 
@@ -388,16 +376,7 @@ _ID_S = 3.0
 
 
 def run_changes(values: dict[str, Any]) -> int:
-    """Relay changes until SIGTERM or Ctrl-C; return the exit status.
-
-    Args:
-        values: Values of `changes_options`, and bootstrap_servers, topic_prefix, kafka,
-            metrics_host, metrics_port and log_level.
-
-    Raises:
-        UsageError: An option is missing.
-        BridgeError: As in ChangesRelay.run.
-    """
+    """Relay changes until SIGTERM or Ctrl-C; return the exit status."""
     if values["map_file"] is None:
         raise click.UsageError("--changes needs --map", click.get_current_context(silent=True))
     # Imported here: --help does not need the Kafka client.

@@ -39,11 +39,7 @@ registry_option = click.option(
 class SchemaRegistry:
     """Decodes by the schemas of one registry; each is asked for once.
 
-    Args:
-        url: http or https; user and password in it are sent as basic authentication.
-
-    Raises:
-        ClickException: The URL is wrong.
+    User and password in the URL are sent as basic authentication.
     """
 
     def __init__(self, url: str) -> None:
@@ -59,11 +55,7 @@ class SchemaRegistry:
         self._schemas: dict[int, dict[str, Any] | None] = {}
 
     def text_of(self, data: bytes | None) -> str | None:
-        """Return a key or value as JSON; None if no schema of the registry fits.
-
-        Raises:
-            ClickException: The registry does not answer, or refuses; the operator acts.
-        """
+        """Return a key or value as JSON; None if no schema of the registry fits."""
         if data is None or len(data) < _HEAD.size or data[0]:
             return None
         _, number = _HEAD.unpack_from(data)

@@ -15,12 +15,7 @@ _GAP = "  "
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Yield the lines of a table; the last column is as long as it is.
-
-    Args:
-        headings: Headings of the columns.
-        rows: Cells of any type; texts may be a stranger's.
-    """
+    """Yield the lines of a table; the last column is as long as it is."""
     shown = [[*map(_cell, row[:-1]), one_line(str(row[-1]))] for row in rows]
     widths = [
         max(len(heading), max((len(row[number]) for row in shown), default=0))

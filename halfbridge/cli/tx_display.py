@@ -111,12 +111,7 @@ def _found_row(each: Hit) -> tuple[object, ...]:
 
 
 def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
-    """Print the life of a transaction, one event a line.
-
-    Args:
-        life: The transaction's life.
-        registry: Decodes payloads; None: bytes are shown as text.
-    """
+    """Print the life of a transaction, one event a line; a registry decodes payloads."""
     applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
     applied = ", delivery deferred" if life.is_deferred else applied
     click.echo(f"{one_line(life.id)}  {life.state}{applied}")

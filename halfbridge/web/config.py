@@ -24,11 +24,7 @@ _METRICS_URLS_MAX = 64  # each is asked in every SAMPLE_S, and may take FETCH_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """Settings of `halfbridge web`; every field is a flag, a HALFBRIDGE_ variable and a TOML key.
-
-    Raises:
-        ConfigError: a field, or two together, do not make sense; the operator corrects them.
-    """
+    """Settings of `halfbridge web`: each is a flag, a HALFBRIDGE_ variable and a TOML key."""
 
     refusal = ConfigError
 
@@ -89,11 +85,7 @@ def is_loopback(host: str) -> bool:
 
 
 def beside(config: CheckerConfig) -> WebConfig:
-    """Return the settings of the HTTP server beside a daemon.
-
-    Raises:
-        ConfigError: as WebConfig; or no tokens are given.
-    """
+    """Return the settings of the HTTP server beside a daemon, which needs tokens."""
     if config.admin_tokens is None:
         raise _wrong("admin_tokens", "none", "a token file: --admin-port of a daemon needs one")
     if not config.metrics_port:

@@ -80,18 +80,7 @@ _BEARER = "bearer "
 
 
 class Gate:
-    """Decides about each request.
-
-    Args:
-        config: Names the token file.
-        monotonic: Tells the time, seconds.
-
-    Attributes:
-        sessions: The browsers that have signed in.
-
-    Raises:
-        ConfigError: the token file cannot be used; the operator corrects it.
-    """
+    """Decides about each request; ConfigError if the token file cannot be used."""
 
     def __init__(self, config: WebConfig, *, monotonic: Callable[[], float]) -> None:
         path = config.admin_tokens
@@ -131,11 +120,7 @@ class Gate:
         return principal
 
     def of_page(self, request: Request) -> tuple[Principal, Session | None] | None:
-        """Return who looks at a page; None: the browser must sign in first.
-
-        Raises:
-            Refusal: 429.
-        """
+        """Return who looks at a page; None: the browser must sign in first. Refuses by 429."""
         if self._file is None:
             self._count(ANYBODY, request)
             return ANYBODY, None
@@ -170,11 +155,7 @@ class Gate:
         )
 
     def sign_out(self, request: Request, response: Response) -> None:
-        """End a browser's session.
-
-        Raises:
-            Refusal: 403 for a form of another site.
-        """
+        """End a browser's session; refuses the form of another site by 403."""
         check_origin(request)
         self.sessions.close(request.cookies.get(self.cookie, ""))
         response.delete_cookie(
@@ -205,13 +186,10 @@ class Gate:
         return session
 
     def check_host(self, request: Request) -> None:
-        """Refuse a Host that is not of this machine, where nobody signs in.
+        """Refuse a Host that is not of this machine by 403, where nobody signs in.
 
         Otherwise any web site that has its own name lead to 127.0.0.1 could have its visitors'
         browsers read the pages (DNS rebinding).
-
-        Raises:
-            Refusal: 403.
         """
         if self._file is None and not is_loopback(_host_name(request.headers.get("host", ""))):
             raise Refusal(403, "use the address http://127.0.0.1 or http://localhost")
@@ -239,13 +217,7 @@ class Gate:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form that stands on another site's page.
-
-    Browsers name the page's origin with every POST.
-
-    Raises:
-        Refusal: 403.
-    """
+    """Refuse a form of another site's page by 403; browsers name the page's origin in a POST."""
     try:
         origin = urlsplit(request.headers.get("origin", "")).netloc
     except ValueError:  # such as http://[, which no browser sends
@@ -289,7 +261,6 @@ class Session:
 
     Attributes:
         key: The cookie's value.
-        principal: Whose token the browser signed in with.
         csrf: What each form of this browser must repeat.
         born_s: When the browser signed in, monotonic seconds.
     """
@@ -389,15 +360,7 @@ class Tokens:
 
 
 class TokenFile:
-    """The token file, read again when the file has changed.
-
-    Args:
-        path: The file.
-        monotonic: Tells the time, seconds.
-
-    Raises:
-        ConfigError: the file cannot be used; the operator corrects it.
-    """
+    """The token file, read again when the file has changed."""
 
     def __init__(self, path: Path, *, monotonic: Callable[[], float]) -> None:
         self._path = path
@@ -409,8 +372,7 @@ class TokenFile:
     def current(self) -> Tokens:
         """Return the tokens, at most `RELOAD_S` old.
 
-        A file that can no longer be used changes nothing: the tokens of before stay, and the log
-        says why.
+        If the file can no longer be used, the tokens of before stay, and the log says why.
         """
         now_s = self._monotonic()
         if now_s - self._looked_at_s >= RELOAD_S:
@@ -458,7 +420,6 @@ def read_tokens(path: Path) -> Tokens:
 
 
 def _principal(path: Path, number: int, words: list[str]) -> Principal:
-    """Return what one line says."""
     allowed = f"'read TOKEN [NAME]' or 'operate TOKEN [NAME]' in line {number}"
     if len(words) not in (2, 3) or words[0] not in (Role.READ.value, Role.OPERATE.value):
         raise _wrong(path, f"line {number}", allowed)
@@ -514,13 +475,7 @@ KEYS_MAX = 10_000
 
 
 class RateLimit:
-    """One bucket of requests for each key, which fills again with time.
-
-    Args:
-        per_s: Requests that a bucket gains a second.
-        at_once: Requests that a full bucket holds.
-        monotonic: Tells the time, seconds.
-    """
+    """One bucket of at most `at_once` requests for each key, which gains `per_s` a second."""
 
     def __init__(self, per_s: float, at_once: int, *, monotonic: Callable[[], float]) -> None:
         self._per_s, self._at_once = per_s, at_once

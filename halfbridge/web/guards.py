@@ -31,13 +31,7 @@ TITLES = {
 
 
 class Refusal(Exception):  # noqa: N818 (an answer to a client; nothing is wrong here)
-    """A request that is not carried out.
-
-    Attributes:
-        status: HTTP's.
-        detail: What is wrong, and what to do, in one sentence.
-        headers: More headers of the answer.
-    """
+    """A request that is not carried out; `detail` says what is wrong, and what to do."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)

@@ -81,15 +81,10 @@ class PatientProtocol(H11Protocol):
 
 
 def serve(config: WebConfig, *, on_ready: Callable[[str], Any] = print) -> None:
-    """Serve until SIGTERM or Ctrl-C.
-
-    Args:
-        config: Of the server.
-        on_ready: Called with the address once the server answers.
+    """Serve until SIGTERM or Ctrl-C; `on_ready` is called with the address once the server answers.
 
     Raises:
-        ConfigError: the port, the token file or the certificate cannot be used; the operator
-            corrects it.
+        ConfigError: the port, the token file or the certificate cannot be used.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     services = Services(config)
@@ -110,11 +105,7 @@ def serve(config: WebConfig, *, on_ready: Callable[[str], Any] = print) -> None:
 
 
 def make_server(config: WebConfig, app: ASGIApp) -> uvicorn.Server:
-    """Return a server of `app`.
-
-    Raises:
-        ConfigError: the certificate or its key cannot be used; the operator corrects it.
-    """
+    """Return a server of `app`; ConfigError if the certificate or its key cannot be used."""
     settings = uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -144,11 +135,7 @@ def make_server(config: WebConfig, app: ASGIApp) -> uvicorn.Server:
 
 
 def listen(config: WebConfig) -> socket.socket:
-    """Return the listening socket.
-
-    Raises:
-        ConfigError: the port cannot be had; the operator gives another one.
-    """
+    """Return the listening socket; ConfigError if the port cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in config.admin_host else socket.AF_INET
         return socket.create_server(
@@ -177,8 +164,7 @@ def server_beside(config: CheckerConfig) -> Iterator[None]:
     """Run the server in a process of its own while the block runs; nothing without a port.
 
     Raises:
-        ConfigError: settings, port, token file or certificate cannot be used; the operator
-            corrects it.
+        ConfigError: settings, port, token file or certificate cannot be used.
     """
     if not config.admin_port:
         yield

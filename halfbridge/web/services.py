@@ -27,17 +27,7 @@ CHANGE_WAIT_S = 5.0  # a browser waits; most changes take less than a second
 
 
 class Services:
-    """All that answers requests.
-
-    Args:
-        config: Of the server.
-        ports: Kafka; None: the system's.
-        pool: Runs what waits for Kafka; None: threads.
-        monotonic: Tells the time, seconds.
-
-    Raises:
-        ConfigError: the token or key file cannot be used; the operator corrects it.
-    """
+    """All that answers requests; ConfigError if the token or key file cannot be used."""
 
     def __init__(
         self,
@@ -59,11 +49,7 @@ class Services:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Let nobody else change anything while the block runs: one change after the other.
-
-        Raises:
-            Refusal: 409, another change is under way and takes longer than `CHANGE_WAIT_S`.
-        """
+        """Let nobody else change anything meanwhile; refuses by 409 after `CHANGE_WAIT_S`."""
         if not self._change.acquire(timeout=CHANGE_WAIT_S):
             raise Refusal(409, "another change is under way: repeat this one")
         try:

@@ -36,9 +36,7 @@ class DaemonHealth:
     """What one daemon says of itself.
 
     Attributes:
-        url: Address of its metrics port.
         healthy: Nothing needs an operator; None: the daemon does not answer.
-        ready: The daemon does its work.
         reason: Why it is not healthy or not ready.
         partition_errors: What stopped a partition, by partition.
     """
@@ -51,13 +49,7 @@ class DaemonHealth:
 
 
 class Watch:
-    """Keeps the readings of the last quarter of an hour.
-
-    Args:
-        urls: Metrics ports, http://HOST:PORT.
-        work: Asks them.
-        monotonic: Tells the time, seconds.
-    """
+    """Keeps the readings of the last quarter of an hour, from metrics ports http://HOST:PORT."""
 
     def __init__(
         self, urls: tuple[str, ...], work: Work, *, monotonic: Callable[[], float]
@@ -145,8 +137,6 @@ class Overview:
         history: The same for each step between two readings, oldest first.
         latency_s: Quantile to seconds from half message to delivery, at most; None: nothing was
             delivered. Infinite: longer than the longest bucket.
-        now: The last reading.
-        span_s: How long the history is, seconds.
     """
 
     rates: Mapping[str, float | None]
@@ -219,7 +209,6 @@ class Reading:
     """The metrics of all daemons at one moment.
 
     Attributes:
-        at_s: Monotonic seconds.
         counters: Sum of each counter of `OUTCOMES`.
         buckets: Upper bound of latency, seconds, to how many were at most so long.
         totals: Sum of each gauge of which sums make sense.
@@ -227,7 +216,6 @@ class Reading:
         retention_s: Least time until a needed record is deleted; infinite where nothing is.
         lags: (partition, offset's letter) to records.
         workers: Name of a worker to whether it answers.
-        silent: Addresses that did not answer.
     """
 
     at_s: float
@@ -273,11 +261,7 @@ class _Sums:
 
 
 def reading_of(texts: Iterable[tuple[str, str | None]], *, at_s: float) -> Reading:
-    """Return the metrics of several daemons in sum, and the addresses of silent ones.
-
-    Args:
-        texts: Address of each daemon, and the text of its /metrics; None: it did not answer.
-        at_s: When the texts were read, monotonic seconds.
+    """Return the metrics of several daemons in sum; a text of None is of a silent daemon.
 
     Raises:
         ValueError: a text is no metrics, so the address belongs to another program; the operator

@@ -24,11 +24,7 @@ KEPT_MAX = 256
 
 
 class Work:
-    """Runs calls in threads.
-
-    Args:
-        pool: The threads; None: `THREADS` of its own.
-    """
+    """Runs calls in threads: those of `pool`, or `THREADS` of its own."""
 
     def __init__(self, pool: Executor | None = None) -> None:
         self._pool = pool or ThreadPoolExecutor(THREADS, thread_name_prefix="halfbridge-web")
@@ -88,15 +84,7 @@ class Kept(Generic[T]):
 
 @dataclass(slots=True)
 class _Place:
-    """What is known under one key.
-
-    Attributes:
-        task: Makes a new answer; None: nobody does.
-        value: The last answer, or None.
-        made_s: When that was made, monotonic seconds; negative: never.
-        failure: What the last call raised; None where it returned.
-        failed_s: When it did.
-    """
+    """The last answer under one key, the task that makes a new one, and the last failure."""
 
     task: asyncio.Task[Any] | None = None
     value: Any = None
@@ -125,14 +113,10 @@ class Answers:
         old_s: float = 0.0,
         wait_s: float = CALL_S_MAX,
     ) -> Kept[T] | None:
-        """Return an answer for `key`; None: there is none yet, and it is being made.
+        """Return an answer for `key`, which `call` makes in a thread; None: it is still being made.
 
-        Args:
-            key: What is asked for, with all its arguments.
-            call: Makes the answer, in a thread.
-            fresh_s: An answer so young is not made again.
-            old_s: An answer so old may be returned where a new one is not there after `wait_s`.
-            wait_s: How long to wait.
+        An answer as young as `fresh_s` is not made again. One as young as `old_s` may be returned
+        where a new one is not there after `wait_s`.
 
         Raises:
             Refusal: as `Work.run`.

@@ -101,8 +101,8 @@ def operator_acls(names: TopicNames, principal: str) -> tuple[Acl, ...]:
     """Return the ACLs of an operator who reads transactions, decides them, and redelivers.
 
     READ on half and op topic shows ids, so a principal with these grants may decide any
-    transaction. Only operators write to the audit topic. Dead letters are
-    stored again as half messages, marked, and deleted once they are dealt with.
+    transaction. Dead letters are stored again as half messages, marked, and deleted once they are
+    dealt with.
     """
     read = ("Read", "Describe", "DescribeConfigs")
     return (
@@ -140,13 +140,10 @@ def sink_acls(
 def lacking(
     admin: Admin, wanted: Iterable[Acl], *, topics: Collection[str], prefixed: Collection[str] = ()
 ) -> tuple[Acl, ...]:
-    """Return the grants on topics of which the principal of `admin` lacks some, with those alone.
+    """Return the grants of `wanted` of which the principal of `admin` lacks some, with those alone.
 
-    Args:
-        admin: A client of the principal.
-        wanted: The grants that it needs; those on other resources than topics are ignored.
-        topics: That exist; of others nothing can be said.
-        prefixed: Names that represent a grant on a prefix.
+    Grants on topics that are not in `topics` are left out, as those on other resources. `prefixed`
+    are the names that represent a grant on a prefix.
 
     Raises:
         KafkaFailure: brokers do not answer.

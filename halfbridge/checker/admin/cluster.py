@@ -41,17 +41,7 @@ NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Cluster:
-    """A Kafka cluster, as far as the operator's commands need it.
-
-    Args:
-        bootstrap_servers: Brokers.
-        kafka: More client properties.
-        ports: All of the outside; None: the system's.
-        signatures: Verifies the records that are read, and signs those that are written.
-
-    Attributes:
-        ports, signatures: The same.
-    """
+    """A Kafka cluster, as the operator's commands need it; by default on the system's ports."""
 
     def __init__(
         self,
@@ -91,11 +81,7 @@ class Cluster:
         return self._admin
 
     def broker_count(self) -> int:
-        """Return how many brokers there are.
-
-        Raises:
-            AdminError: none answers; the operator checks the address.
-        """
+        """Return how many brokers there are."""
         with self.errors("reach Kafka"):
             count = self._admin.broker_count(self._patience_s)
         self._has_answered = True
@@ -106,11 +92,7 @@ class Cluster:
         return sorted(self.seen_topics())
 
     def seen_topics(self) -> dict[str, Metadata]:
-        """Return all topics that may be seen, as the brokers' metadata describe them.
-
-        Raises:
-            AdminError: no broker answers; the operator checks the address.
-        """
+        """Return all topics that may be seen, as the brokers' metadata describe them."""
         with self.errors("reach Kafka"):
             return self._known()
 
@@ -158,11 +140,7 @@ class Cluster:
         self._settle(topic, partitions)
 
     def alter(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Change some settings of a topic: all of them, or none.
-
-        Raises:
-            AdminError: there is no such topic or setting, or no right; the operator acts.
-        """
+        """Change some settings of a topic: all of them, or none."""
         with self.errors(f"alter topic {topic}"):
             self._admin.alter_settings(topic, settings, CALL_TIMEOUT_S).result()
 
@@ -193,11 +171,7 @@ class Cluster:
         }
 
     def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
-        """Commit offsets with metadata for a group without live members, all in one request.
-
-        Raises:
-            AdminError: the group has live members, or no right; the operator acts.
-        """
+        """Commit offsets with metadata for a group without live members, all in one request."""
         with self.errors(f"commit offsets of group {group}"), self.reader(group) as reader:
             self.retrying(lambda: reader.commit(offsets))
 
@@ -265,10 +239,7 @@ class Cluster:
     def require(self, names: TopicNames, topic: str, use: str) -> None:
         """Return if an internal topic exists.
 
-        Args:
-            names: The installation's topics.
-            topic: One of them.
-            use: Its use, as in "which keeps operators' actions".
+        `use` is a clause for the error, such as "which keeps operators' actions".
 
         Raises:
             AdminError: it is missing; the text names the command that creates it.
@@ -280,11 +251,7 @@ class Cluster:
             )
 
     def settings(self, names: TopicNames) -> Reading:
-        """Return the settings topic as clients read it.
-
-        Raises:
-            AdminError: no such topic, or it cannot be read; the operator acts.
-        """
+        """Return the settings topic as clients read it."""
         try:
             with self.reader(more=READING) as reader:
                 run, clock = self._ports.run, self._ports.clock
@@ -305,11 +272,7 @@ class Cluster:
         )
 
     def delete_before(self, offsets: Mapping[Place, int]) -> None:
-        """Delete the records below some offsets; the log start is no lower afterwards.
-
-        Raises:
-            AdminError: not deleted, or not known to be; the operator acts.
-        """
+        """Delete the records below some offsets; the log start is at least there afterwards."""
         with self.errors("delete records"):
             for answer in self._admin.delete_records(offsets, CALL_TIMEOUT_S).values():
                 answer.result()
@@ -318,12 +281,7 @@ class Cluster:
     def reader(
         self, group: str = ADMIN_GROUP, *, more: Mapping[str, Any] = NO_PROPERTIES
     ) -> Iterator[Reader]:
-        """Yield a reader of committed records that joins no group, and close the reader.
-
-        Args:
-            group: Whose rights are needed, and whose offsets are meant.
-            more: Client properties that come before those of other readers.
-        """
+        """Yield a reader of committed records in no group, with `more` client properties."""
         reader = self._ports.kafka.reader({**self._reading, "group.id": group, **more})
         try:
             yield reader

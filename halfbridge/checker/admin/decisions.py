@@ -75,7 +75,6 @@ class Decided(NamedTuple):
     """What became of one decision.
 
     Attributes:
-        undecided: The transaction as it was found.
         outcome: DONE: this decision is the first. OVERRULED: another one is. FAILED: nothing was
             written. IN_DOUBT: not known.
         offset: Op offset; None: not known, or none was written.
@@ -100,16 +99,7 @@ class _Written(NamedTuple):
 
 
 class Decider:
-    """Writes decisions, and says what became of them. Not thread-safe.
-
-    Args:
-        cluster: Where.
-        names: The installation's topics.
-        log: What operators did.
-        appender: Writes the ops.
-        requested: The wanted decision.
-        fence: The local transactions' fence; None: the operator gave none.
-    """
+    """Writes decisions, and says what became of them. Not thread-safe."""
 
     def __init__(
         self,
@@ -133,10 +123,8 @@ class Decider:
     ) -> list[Decided]:
         """Decide transactions, one after the other, and return what became of each, in order.
 
-        Args:
-            transactions: As they were found undecided.
-            ends: Pair -> op offset up to which the op topic was readable before they were found.
-            pause_s: Between two decisions.
+        `ends` are op offsets by pair, up to which the op topic was readable before the transactions
+        were found undecided.
 
         Raises:
             AdminError: the audit topic takes no record; earlier decisions remain.
@@ -186,7 +174,6 @@ class Decider:
         return _Written(undecided, intended, op, offset)
 
     def _check_signer(self, undecided: Undecided, now_ms: int) -> None:
-        """Refuse what could not be signed, before a fence is written."""
         check_signer(self._cluster.signatures, undecided.producer_group, now_ms)
 
     def _ask_fence(self, undecided: Undecided) -> int:
@@ -299,7 +286,6 @@ class Candidates(NamedTuple):
     """Undecided transactions that may be decided.
 
     Attributes:
-        transactions: As they were found.
         ends: Pair -> op offset; the transactions have no decision below it.
         matching: How many there are, with those beyond a limit.
         stopped: Pairs whose undecided transactions are unknown.
@@ -342,11 +328,7 @@ def find_candidates(
     *,
     on_progress: Callable[[int], None] = lambda _records: None,
 ) -> Candidates:
-    """Return the undecided transactions that are wanted, the oldest first.
-
-    Raises:
-        AdminError: as `list_undecided`.
-    """
+    """Return the undecided transactions that are wanted, the oldest first."""
     ends = _ends(cluster, names, wanted.partitions)
     found = list_undecided(cluster, names, wanted, on_progress=on_progress)
     return Candidates(found.transactions, ends, found.undecided, found.stopped)
@@ -363,8 +345,6 @@ class DecisionRequest:
     """The operator's request.
 
     Attributes:
-        kind: COMMIT or ROLLBACK.
-        reason: The operator's.
         message_count: How many messages a COMMIT covers; COUNT_UNKNOWN: all that are there.
     """
 
@@ -381,11 +361,8 @@ class DecisionRequest:
 def refusal_of(undecided: Undecided, requested: DecisionRequest, *, force: bool) -> str:
     """Return why a transaction may not be decided by `requested` now; empty where it may.
 
-    Args:
-        undecided: As it was found.
-        requested: The operator's request.
-        force: The operator knows that the producer does not run, and how a COMMIT treats a
-            transaction without all of its messages.
+    With `force` the operator knows that the producer does not run, and how a COMMIT treats a
+    transaction without all of its messages.
     """
     if undecided.wait is Wait.DECISION_WAITS:
         return f"{undecided.why}: it will be decided without you"

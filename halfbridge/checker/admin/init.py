@@ -51,15 +51,7 @@ class Choice(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
-    """The operator's request.
-
-    Attributes:
-        partition: Partition of half and op topic.
-        half_start: Half offset to read from; -1 for the log start.
-        op_start: Op offset to read from; -1 for the log start.
-        choice: Where no offset is exact.
-        dry_run: Commit nothing.
-    """
+    """The operator's request; -1 as an offset means the log start."""
 
     partition: int
     half_start: int = _LOG_START
@@ -232,11 +224,11 @@ class Evidence:
     """Traces of applied decisions.
 
     Attributes:
-        delivered: Transaction id and message index of committed records in real
-            topics. The index distinguishes a redelivered message from those of the life before.
+        delivered: Transaction id and message index of committed records in real topics. The index
+            distinguishes a redelivered message from those of the life before.
         dead: (transaction id, resume count) of the dead letters found.
-        expired_before_ms: By real topic, the append time before which its records may be gone;
-            topics that lost nothing are left out.
+        expired_before_ms: Real topic -> append time before which its records may be gone; without
+            topics that lost nothing.
     """
 
     delivered: Collection[tuple[str, int]] = frozenset()
@@ -249,7 +241,6 @@ class NewOffsets:
     """Where the partition goes on.
 
     Attributes:
-        progress: What to commit.
         applied: Transactions that are not applied again, decided below O.
         to_apply: Transactions decided at or above O and not applied so far.
         twice: Transactions that were applied and will be again.
@@ -310,15 +301,9 @@ def new_offsets(
 ) -> NewOffsets:
     """Return where to go on.
 
-    Args:
-        halves: The half partition's readable records, ascending, from its log start (or from
-            below everything that is still undecided).
-        ops: The op partition's, in the same way.
-        evidence: Traces in real topics and in the dead-letter topic.
-        half_end: End offset of the half partition when it was read.
-        op_end: End offset of the op partition when it was read.
-        choice: Between twice and never, where that is the question. With REFUSE the answer shows
-            what ACCEPT_DUPLICATES would do, and is not exact.
+    `halves` and `ops` are the readable records in ascending order, from their log start, or from
+    below everything that is still undecided. With REFUSE the answer shows what ACCEPT_DUPLICATES
+    would do, and is not exact.
     """
     transactions = _judge(halves, ops)
     # A ROLLBACK leaves no trace and applying it again does nothing: it is on either side of O.

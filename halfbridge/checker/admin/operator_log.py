@@ -49,16 +49,11 @@ class OperatorLog:
     ) -> OperatorAction:
         """Store that an action is intended; return the action, which may take effect now.
 
-        Args:
-            action: In the words of the command, such as `tx commit`.
-            subject: The object of the action.
-            why: The operator's reason.
-            before: How the subject is.
-            after: How the subject is meant to be.
+        `action` is in the words of the command, such as `tx commit`; `before` and `after` say how
+        the subject is, and how it is meant to be.
 
         Raises:
-            AdminError: not stored, or not known to be, or no such topic: the action must not take
-                effect; the operator acts.
+            AdminError: not known to be stored, or no such topic: the action must not take effect.
         """
         self._require_topic()
         ports = self._cluster.ports
@@ -79,12 +74,7 @@ class OperatorLog:
     def conclude(
         self, intended: OperatorAction, outcome: ActionOutcome, *, after: str
     ) -> OperatorAction:
-        """Store how an action ended, and return that.
-
-        Args:
-            intended: What `record` returned.
-            outcome: How.
-            after: How the subject was found after the action, or what went wrong.
+        """Store how an action ended, and return that; `after` is the subject's state, or the fault.
 
         Raises:
             AdminError: not stored, or not known to be. The action stays as it is.
@@ -97,11 +87,7 @@ class OperatorLog:
 
     @contextmanager
     def recording_failure(self, *intended: OperatorAction) -> Iterator[None]:
-        """Store that actions failed, or are in doubt, if the block raises AdminError.
-
-        Raises:
-            AdminError: as the block raised, or not stored.
-        """
+        """Store that actions failed, or are in doubt, if the block raises AdminError."""
         try:
             yield
         except AdminError as error:
@@ -125,7 +111,6 @@ class KeptAction(NamedTuple):
     """A record of the audit topic.
 
     Attributes:
-        offset: The record's offset.
         append_ms: When the broker stored the record, ms since 1970; 0: the broker does not say.
         action: The record's content; None if it cannot be decoded.
         problem: Why the record cannot be read; empty where it can.
@@ -139,14 +124,10 @@ class KeptAction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionFilter:
-    """Which actions are asked for.
+    """Which actions are asked for, the newest `limit`; an empty text excludes none.
 
     Attributes:
-        since_ms: Stored no earlier, ms since 1970.
-        action: The action, or how it begins: `tx` means `tx commit` and `tx rollback`; empty: any.
-        who: The operator; empty: any.
-        subject: The object of the action; empty: any.
-        limit: The newest so many.
+        action: The action, or how it begins: `tx` means `tx commit` and `tx rollback`.
     """
 
     since_ms: int = 0
@@ -178,14 +159,7 @@ def read(
 ) -> list[KeptAction]:
     """Return the newest records that are asked for, in the order of the log.
 
-    Args:
-        cluster: Where.
-        names: The installation's topics.
-        wanted: Which.
-        on_left_out: Called with the number of older records that were not read.
-
-    Raises:
-        AdminError: no such topic, or not to be read; the operator acts.
+    `on_left_out` is called with the number of older records that were not read.
     """
     cluster.require(names, names.audit, _USE)
     start, end = cluster.watermarks(names.audit, _PARTITION)
@@ -222,13 +196,7 @@ _NOT_SET = TransactionsSwitch(is_rejecting=False, at_ms=0, who="", reason="")
 
 
 class Turned(NamedTuple):
-    """What became of a switch that was set.
-
-    Attributes:
-        before: The switch as it was found.
-        after: The switch as it was read back.
-        holds: Whether the new value is in force; False: another operator set the switch since.
-    """
+    """A switch that was set; `holds` is False if another operator set the switch since."""
 
     before: TransactionsSwitch
     after: TransactionsSwitch
@@ -236,11 +204,7 @@ class Turned(NamedTuple):
 
 
 def find_switch(cluster: Cluster, names: TopicNames) -> TransactionsSwitch:
-    """Return the switch as clients read it; one that rejects nothing if it was never set.
-
-    Raises:
-        AdminError: no such topic, or not to be read; the operator acts.
-    """
+    """Return the switch as clients read it; one that rejects nothing if it was never set."""
     return _last(cluster, names)[1]
 
 

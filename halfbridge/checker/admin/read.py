@@ -40,11 +40,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record as read; headers as the client gives them.
-
-    Attributes:
-        timestamp: Kafka's type of it, and milliseconds.
-    """
+    """One record as read; `timestamp` is Kafka's type of it, and milliseconds."""
 
     partition: int
     offset: int
@@ -59,10 +55,7 @@ class LogRecord:
         return append_ms_of(*self.timestamp)
 
     def half(self, verifier: Verifier | None) -> tuple[HalfMetadata, str]:
-        """Return what `parse_half` says of a half record that is believed.
-
-        Args:
-            verifier: Judges signatures, as the daemon's does; None: every record is believed.
+        """Return what `parse_half` says; without a verifier every record is believed.
 
         Raises:
             DecodeError: it cannot be read, or is not believed.
@@ -100,14 +93,7 @@ Key = tuple[str, int, str]
 
 
 class First(NamedTuple):
-    """The first decision of a transaction.
-
-    Attributes:
-        offset: Op offset.
-        append_ms: Its append time, or NO_APPEND_MS.
-        state: The state that the op brings the transaction to.
-        op: The op.
-    """
+    """The first decision of a transaction; `append_ms` is its append time, or NO_APPEND_MS."""
 
     offset: int
     append_ms: int
@@ -125,10 +111,8 @@ def readable_ops(records: Iterable[LogRecord], verifier: Verifier | None) -> Ite
 def first_decisions(ops: Iterable[OpRead], first_append_ms: Mapping[Key, int]) -> dict[Key, First]:
     """Return the first decision of each transaction that has one, by the table of the protocol.
 
-    Args:
-        ops: In op order.
-        first_append_ms: Transaction -> append time of its first half message, or NO_APPEND_MS. Ops
-            of other transactions are ignored.
+    `ops` come in op order. `first_append_ms` has the append time of each transaction's first half
+    message, or NO_APPEND_MS; ops of other transactions are ignored.
     """
     found: dict[Key, First] = {}
     for read in ops:
@@ -154,20 +138,13 @@ def records_between(
     patience_s: float,
     on_silence: Callable[[Mapping[Place, int]], None] = lambda _: None,
 ) -> Iterator[LogRecord]:
-    """Yield the committed records of a partition from `start` up to `end`.
+    """Yield the committed records of a partition from `start` up to `end`, an end it has had.
 
-    Args:
-        reader: Reads committed records, and nothing else meanwhile.
-        place: The partition.
-        start: Offset of the first record.
-        end: An end that the partition has had.
-        clock: Tells how long nothing came.
-        patience_s: Longest time without a record.
-        on_silence: Called then, with the offset from which nothing comes; may raise the reason.
+    If nothing comes for `patience_s`, `on_silence` is called with the offset from which nothing
+    comes; it may raise the reason.
 
     Raises:
         AdminError: nothing came for `patience_s`, such as behind an open kafka_txn; try again.
-        KafkaFailure: as the client reports.
     """
     reader.read_from({place: start})
     last_progress = clock.monotonic()

@@ -54,11 +54,7 @@ class RealTopics:
         self._partitions: dict[str, int | None] = {}
 
     def objection(self, messages: Iterable[HalfMetadata]) -> str:
-        """Return why a message cannot be delivered to its topic; empty if nothing is known.
-
-        Raises:
-            AdminError: The brokers do not answer.
-        """
+        """Return why a message cannot be delivered to its topic; empty if nothing is known."""
         for each in messages:
             count = self._count(each.real_topic)
             if count == 0:
@@ -152,14 +148,7 @@ def find_flaws(
     transaction_age_ms_max: int,
     bootstrap_servers: str,
 ) -> Flaws:
-    """Return the faults of `known`.
-
-    Args:
-        names: The installation's topics.
-        known: Topic -> its settings; a setting that could not be read is empty.
-        transaction_age_ms_max: The daemon's setting: what half and op topic must keep.
-        bootstrap_servers: For the commands that mend.
-    """
+    """Return the faults of `known`: topic -> its settings, where an unreadable setting is empty."""
     seen = {topic: SeenTopic(1, 1, settings) for topic, settings in known.items()}
     half_bytes = number(known.get(names.half, {}).get(MAX_BYTES, ""))
     layout = Layout(
@@ -213,8 +202,7 @@ class PlacedPartition:
 
     Attributes:
         leader: Id of the broker that takes its records; None: there is none for now.
-        replicas: Ids of the brokers that keep its log.
-        in_sync: Those of them that have caught up.
+        in_sync: Those of the replicas that have caught up.
         why: Why it takes no records, as in "has no leader"; empty: it does.
     """
 
@@ -236,11 +224,7 @@ class PlacedPartition:
 
 
 def placed(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[PlacedPartition, ...]]:
-    """Return where the partitions of topics are; a topic that does not exist is left out.
-
-    Raises:
-        AdminError: brokers do not answer; the operator acts.
-    """
+    """Return where the partitions of topics are; a topic that does not exist is left out."""
     wanted = list(topics)
     settings = cluster.describe(wanted)
     known = cluster.seen_topics()
@@ -279,14 +263,7 @@ class Needed(NamedTuple):
 
 
 def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> Needed:
-    """Return where a message goes.
-
-    Args:
-        topic: The real topic.
-        partition: The half message's; negative: by the key.
-        count: Partitions of the topic; 0: the topic does not exist, or the key is not known.
-        key: Key of the message.
-    """
+    """Return where a message goes; a `count` of 0: no such topic, or the key is not known."""
     if partition >= 0:
         return Needed(topic, partition)
     if key is None:
@@ -298,9 +275,6 @@ def lacks_of(cluster: Cluster, messages: Iterable[Needed], gone_ms: int) -> tupl
     """Return what some messages need and cannot have now, by the brokers' metadata.
 
     Only the workers know of brokers that answer no writes and report nothing else.
-
-    Raises:
-        AdminError: brokers do not answer; the operator acts.
     """
     wanted = dict.fromkeys(messages)
     found = placed(cluster, dict.fromkeys(each.topic for each in wanted))

@@ -76,13 +76,7 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class SeenTopic:
-    """A topic as it is.
-
-    Attributes:
-        partitions: Number of partitions.
-        replicas: The lowest number of replicas of a partition.
-        settings: Name of each setting -> value.
-    """
+    """A topic as it is; `replicas` is the lowest number of replicas of a partition."""
 
     partitions: int
     replicas: int
@@ -95,7 +89,6 @@ class Problem:
 
     Attributes:
         subject: The topic, or topic and partition.
-        what: The fault, one sentence.
         fix: The command that corrects it.
         blocking: False for advice.
         setting: Kafka's name of the topic's setting that it is about; empty for others.
@@ -115,12 +108,10 @@ class Layout:
     """The wanted layout of an installation.
 
     Attributes:
-        partitions: Partitions of half and op topic.
-        replication_factor: Replicas of every created topic.
-        max_message_bytes: The half topic's max.message.bytes.
-        retention_ms: Retention of half and op topic, at least twice the greatest transaction age.
+        partitions: Of half and op topic.
+        retention_ms: Of half and op topic, at least twice the greatest transaction age.
         producer_groups: Each gets a check topic.
-        spark_sink: Whether there is a manifest topic, which the Spark sink needs.
+        spark_sink: Whether there is a manifest topic.
     """
 
     partitions: int

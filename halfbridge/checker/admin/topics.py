@@ -50,10 +50,8 @@ class Report:
     """The result of a command.
 
     Attributes:
-        created: Topics made.
         grown: Topics that got more partitions.
         initialised: Partitions that got their first offsets.
-        problems: Faults that an operator must correct.
         retention_left_s: Seconds until retention deletes the first record that is needed, of all
             partitions; None: nothing is needed, or kept for ever.
     """
@@ -94,13 +92,8 @@ def create_topics(
 ) -> Report:
     """Create the missing topics and first offsets; return these and the differences.
 
-    Running it twice does nothing more. An existing topic is never altered, but for `grow`.
-
-    Args:
-        cluster: Where.
-        names: The installation's topics.
-        layout: The wanted topics.
-        grow: Bring op and half topic to `layout.partitions`, the op topic first.
+    Running it twice does nothing more. An existing topic is never altered, except that `grow`
+    brings op and half topic to `layout.partitions`, the op topic first.
 
     Raises:
         AdminError: something could not be made, or the daemon runs while growing; the operator
@@ -130,11 +123,8 @@ def check_topics(
 ) -> Report:
     """Return every problem of topics and offsets; change nothing.
 
-    Args:
-        cluster: Where.
-        names: The installation's topics.
-        layout: The wanted topics; check topics of other producer groups are checked too.
-        is_real: Whether transactions deliver to a topic: its size limit is checked.
+    Check topics of other producer groups than the layout's are checked too, and the size limits of
+    topics of which `is_real` says that transactions deliver to them.
     """
     known = cluster.topics()
     groups = dict.fromkeys((*layout.producer_groups, *names.groups_of(known)))
@@ -200,12 +190,7 @@ def _grow(cluster: Cluster, names: TopicNames, layout: Layout) -> tuple[str, ...
 
 
 def _commit_first_offsets(cluster: Cluster, names: TopicNames) -> tuple[int, ...]:
-    """Commit the start for every pair that was never used and has no offsets; return which.
-
-    Raises:
-        AdminError: a daemon runs, so its group accepts no other commits; the operator stops
-            the daemon first.
-    """
+    """Commit the start for every pair that was never used and has no offsets; return which."""
     new = [
         number
         for number, half, op in _offsets(cluster, names)
@@ -278,14 +263,9 @@ def retention_left_s(
 ) -> dict[tuple[str, int], float]:
     """Return (topic, partition) -> seconds until the first record that is needed is deleted.
 
-    Kafka deletes whole segments: it may come later, and never sooner. Left out are partitions of
-    which nothing is needed, whose topic keeps everything, or whose record cannot be read.
-
-    Args:
-        cluster: Where.
-        seen: Topics with their settings.
-        needed: (topic, partition, committed offset): records from that offset on are needed.
-        now_ms: The time, by which brokers delete.
+    `needed` are topics, partitions and committed offsets. Kafka deletes whole segments: it may come
+    later, and never sooner. Left out are partitions of which nothing is needed, whose topic keeps
+    everything, or whose record cannot be read.
     """
     left_s = {}
     for topic, partition, offset in needed:
@@ -340,13 +320,9 @@ class ListedTopic:
     """One topic.
 
     Attributes:
-        name: The topic's name.
         use: The records in it: "half", "op", "dead letters", "check", "settings", "audit" or
             "manifests"; for a real topic its type, "transaction" or "plain".
-        partitions: Number of partitions.
-        retention_ms: How long records are kept, -1: for ever; None: the brokers do not
-            report it.
-        is_compacted: The newest record of each key is kept for ever.
+        retention_ms: -1: for ever; None: the brokers do not report it.
         problems: How many problems are about this topic or a partition of it.
     """
 
@@ -365,9 +341,6 @@ def list_topics(
 
     At most `REAL_TOPICS_MAX` real topics are listed. A real topic without a type is not among them:
     nothing says which installation writes there.
-
-    Raises:
-        AdminError: brokers do not answer, or refuse; the operator acts.
     """
     uses = _uses(cluster, names)
     seen = cluster.describe(uses)
@@ -419,12 +392,7 @@ class RealTopic(NamedTuple):
 
 
 class Typed(NamedTuple):
-    """What became of a real topic.
-
-    Attributes:
-        is_new: It was made; False: it was there.
-        before: Its type until now; None: it had none.
-    """
+    """Whether a real topic is new, and its type until now; None: it had none."""
 
     is_new: bool
     before: TopicType | None
@@ -436,10 +404,6 @@ def create_real_topic(
     """Create the topic unless it exists, and write its type to the settings topic.
 
     Repeating it is harmless: the last record of a topic holds.
-
-    Raises:
-        AdminError: an internal name, no settings topic, or the brokers refuse; the text says what
-            to do.
     """
     if names.is_internal(wanted.name):
         raise AdminError(f"{wanted.name} is an internal name, which no real topic may have")
@@ -461,10 +425,6 @@ def create_real_topic(
 
 
 def types_of(cluster: Cluster, names: TopicNames) -> dict[str, TopicType]:
-    """Return the types that clients go by; a record that cannot be read says no type.
-
-    Raises:
-        AdminError: brokers do not answer, or there is no settings topic; the operator acts.
-    """
+    """Return the types that clients go by; a record that cannot be read says no type."""
     types = cluster.settings(names).types
     return {topic: each for topic, each in types.items() if each is not None}

@@ -25,11 +25,7 @@ ARGUMENTS = (
 
 
 def look(services: Services, values: Mapping[str, Any]) -> list[KeptAction]:
-    """Return the newest records of the audit topic that are asked for, the newest first.
-
-    Raises:
-        AdminError: no such topic, or not to be read; the operator acts.
-    """
+    """Return the newest records of the audit topic that are asked for, the newest first."""
     wanted = ActionFilter(
         action=values["action"],
         who=values["actor"],

@@ -50,11 +50,7 @@ CHANGED_BY = (REASON, _UNVERIFIED, *_REDELIVERED)
 
 
 def look(services: Services, values: Mapping[str, Any]) -> list[DeadTransaction]:
-    """Return the dead letters that are asked for, by transaction.
-
-    Raises:
-        AdminError: the topic cannot be read; the operator acts.
-    """
+    """Return the dead letters that are asked for, by transaction."""
     wanted = Wanted(
         groups=_one(values["group"]),
         topics=_one(values["topic"]),
@@ -65,11 +61,7 @@ def look(services: Services, values: Mapping[str, Any]) -> list[DeadTransaction]
 
 
 def lives_of(services: Services, name: str) -> list[DeadTransaction]:
-    """Return the dead letters of each life of one transaction.
-
-    Raises:
-        Refusal: 404.
-    """
+    """Return the dead letters of each life of one transaction; Refusal 404 if there are none."""
     wanted = Wanted(ids=frozenset({name}))
     found = DeadLetters(services.cluster(), services.config.names).find(wanted)
     if not found:
@@ -90,7 +82,6 @@ def bring_back(
     Raises:
         Refusal: 400 for more transactions; 404 without an open letter; 409 where nothing can be
             done, or while another change is under way.
-        AdminError: it could not be done, or not be noted in the audit topic; the operator acts.
     """
     if not 1 <= len(names) <= BULK_MAX:
         raise Refusal(400, f"choose 1 to {BULK_MAX} transactions")

@@ -27,11 +27,7 @@ SINCE = Argument(
 
 
 def look(services: Services, values: Mapping[str, Any], *, only: str = "") -> Groups:
-    """Return the producer groups that were seen, those with the most undecided first.
-
-    Raises:
-        AdminError: the logs cannot be read; the operator acts.
-    """
+    """Return the producer groups that were seen, those with the most undecided first."""
     cluster = services.cluster()
     since_ms = max(0, cluster.ports.clock.time_ms() - values["since_s"] * 1000)
     return read_groups(cluster, services.config.names, since_ms=since_ms, only=only)
@@ -46,11 +42,7 @@ async def groups(call: Call) -> dict[str, Any]:
 
 
 async def group(call: Call) -> dict[str, Any]:
-    """Return one producer group.
-
-    Raises:
-        Refusal: 404, no such group was seen.
-    """
+    """Return one producer group; Refusal 404 if no such group was seen."""
     services, values = call.services, call.values
     found = await services.work.run(lambda: look(services, values, only=values["name"]))
     if not found.groups:

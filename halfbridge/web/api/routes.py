@@ -31,11 +31,7 @@ class Argument:
     """One argument of a route, in the query or in the body.
 
     Attributes:
-        name: As requests have it.
         kind: str, int or bool.
-        doc: One sentence.
-        required: Whether a request without it is refused.
-        default: What it is where a request does not have it.
         minimum: Least number, or fewest characters.
         maximum: Greatest number, or most characters.
         words: The only texts allowed, or ().
@@ -51,11 +47,7 @@ class Argument:
     words: tuple[str, ...] = ()
 
     def read(self, raw: Any) -> Any:
-        """Return the argument's value; `raw` is text of a query, or a value of JSON.
-
-        Raises:
-            Refusal: 400.
-        """
+        """Return the value of a query's text or of JSON's value; refuses wrong ones by 400."""
         value = self._converted(raw)
         size = len(value) if isinstance(value, str) else value
         most = TEXT_CHARS_MAX if self.kind is str and self.maximum is None else self.maximum
@@ -83,13 +75,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read and allowed.
-
-    Attributes:
-        services: What answers it.
-        principal: Who makes it.
-        values: Each argument's value, those in the path too.
-    """
+    """One request, read and allowed; `values` has the arguments of the path too."""
 
     services: Services
     principal: Principal
@@ -102,9 +88,7 @@ class Route:
 
     Attributes:
         path: Behind `PREFIX`, with {arguments}.
-        summary: One sentence.
         answer: Answers a call by a JSON-able object.
-        method: GET or POST.
         role: What a token needs.
         query: Arguments in the query of a GET.
         body: Arguments in the JSON object of a POST.
@@ -141,11 +125,7 @@ REASON = Argument(
 
 
 def read_arguments(wanted: tuple[Argument, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each argument in `wanted`.
-
-    Raises:
-        Refusal: 400, for a value that is not allowed, an unknown name or a missing argument.
-    """
+    """Return the value of each wanted argument; refuses wrong, unknown and missing ones by 400."""
     known = {each.name for each in wanted}
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:

@@ -24,23 +24,14 @@ KEEPS = Keeps(fresh_s=10.0, old_s=300.0)
 
 @dataclass(frozen=True, slots=True)
 class TopicsFound:
-    """What is there, and what is wrong with it.
-
-    Attributes:
-        report: Of `topics check`.
-        topics: The installation's topics.
-    """
+    """The installation's topics, and the report of `topics check`."""
 
     report: Report
     topics: tuple[ListedTopic, ...]
 
 
 def look(services: Services) -> TopicsFound:
-    """Return the installation's topics, and every problem of topics and offsets.
-
-    Raises:
-        AdminError: Kafka does not answer; the operator acts.
-    """
+    """Return the installation's topics, and every problem of topics and offsets."""
     cluster, names = services.cluster(), services.config.names
     layout = plan_layout(
         cluster,

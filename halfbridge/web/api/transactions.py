@@ -66,11 +66,7 @@ FOUND_BY = (
 
 
 def look(services: Services, values: Mapping[str, Any]) -> Listing:
-    """Return the undecided transactions that are asked for, up to the end of the page.
-
-    Raises:
-        AdminError: the logs cannot be read; the operator acts.
-    """
+    """Return the undecided transactions that are asked for, up to the end of the page."""
     wanted = Filter(
         group=values["group"],
         topic=values["topic"],
@@ -81,11 +77,7 @@ def look(services: Services, values: Mapping[str, Any]) -> Listing:
 
 
 def found_by_key(services: Services, values: Mapping[str, Any]) -> Found:
-    """Return the newest transactions with a message of a key.
-
-    Raises:
-        AdminError: the logs cannot be read; the operator acts.
-    """
+    """Return the newest transactions with a message of a key."""
     cluster = services.cluster()
     now_ms = cluster.ports.clock.time_ms()
     sought = Sought(
@@ -114,7 +106,6 @@ def life_of(services: Services, values: Mapping[str, Any]) -> Life:
 
     Raises:
         Refusal: 400 for an id that says no time, where none is given; 404.
-        AdminError: the logs cannot be read; the operator acts.
     """
     transaction_id, from_ms = values["id"], values["from_ms"]
     if from_ms is None and search.birth_ms(transaction_id) is None:

@@ -28,11 +28,7 @@ async def look(visit: Visit) -> dict[str, Any]:
 
 
 async def look_at_one(visit: Visit) -> dict[str, Any]:
-    """Return one producer group.
-
-    Raises:
-        Refusal: 404, no such group was seen.
-    """
+    """Return one producer group."""
     services, values = visit.services, query_of(visit.request, (SINCE,))
     name = visit.request.path_params["name"]
     kept = await visit.kept(

@@ -43,14 +43,7 @@ _HERE = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request for a page by somebody who may see it.
-
-    Attributes:
-        services: What answers it.
-        request: The request.
-        principal: Who looks.
-        session: Of the browser; None on a server without tokens.
-    """
+    """One request for a page by somebody who may see it; no session on a server without tokens."""
 
     services: Services
     request: Request
@@ -67,10 +60,7 @@ class Visit:
     ) -> Kept[T] | None:
         """Return an answer that all visits share; None: the first one is being made.
 
-        Args:
-            key: What is asked for, with all its arguments.
-            read: Makes the answer, in a thread.
-            keeps: How long the answer is kept.
+        `key` is what is asked for, with all its arguments; `read` makes the answer, in a thread.
         """
         return await self.services.answers.get(
             key, read, fresh_s=keeps.fresh_s, old_s=keeps.old_s, wait_s=WAIT_S
@@ -83,8 +73,6 @@ class Page:
 
     Attributes:
         path: Its address, with {arguments}.
-        title: In the browser's tab.
-        template: File in `templates`.
         look: Returns what the template shows, or the address to `goto` instead.
         entry: Its name in the navigation; empty: it is not there.
     """
@@ -110,12 +98,7 @@ class Fields(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a form.
-
-    Attributes:
-        said: One sentence, for the page that is shown next.
-        address: Of that page.
-    """
+    """One sentence about what came of a form, for the page at `address`, which is shown next."""
 
     said: str
     address: str
@@ -123,12 +106,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """One form that changes something.
-
-    Attributes:
-        path: Where it is sent to, with {arguments}.
-        act: Makes the change that the fields ask for; those of the path are among them.
-    """
+    """One form that changes something; `act` gets its fields, those of the path among them."""
 
     path: str
     act: Callable[[Services, Principal, Fields], Awaitable[Done]]
@@ -207,10 +185,7 @@ def labelled(rows: str) -> Markup:
     """Return a table's rows with the column's heading as `data-label` of each cell.
 
     A narrow screen shows each row as a card, where the labels take the place of the headings. A
-    cell over several columns has none.
-
-    Args:
-        rows: HTML of a template, in which what strangers wrote is escaped.
+    cell over several columns has none. What strangers wrote in `rows` is escaped already.
     """
     rows = str(rows)  # a pattern would escape what it puts into Markup
     headings = _HEADING.findall(rows)
@@ -329,11 +304,7 @@ def error_page(request: Request, refusal: Refusal) -> Response:
 
 
 def query_of(request: Request, wanted: tuple[Argument, ...]) -> dict[str, Any]:
-    """Return the arguments in a page's address; an empty field of a form counts as not given.
-
-    Raises:
-        Refusal: 400.
-    """
+    """Return the arguments in a page's address; an empty field of a form counts as not given."""
     given = {name: text for name, text in request.query_params.items() if text}
     return read_arguments(wanted, given)
 

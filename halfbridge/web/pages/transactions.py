@@ -161,9 +161,7 @@ class Timeline:
     """The picture.
 
     Attributes:
-        width, height: Of the picture.
         lanes: Name and height of each line.
-        marks: The events.
         ticks: Place and text of each time on the axis.
         left_out: Events beyond `MARKS_MAX`.
     """

@@ -56,7 +56,6 @@ class Letter(NamedTuple):
     """A dead letter without its body.
 
     Attributes:
-        place: The letter's position.
         stored_ms: Its record's timestamp.
         dead: The content of RMQ_DEAD.
         half: The content of RMQ_HALF; None where that cannot be read.
@@ -84,7 +83,7 @@ class Letter(NamedTuple):
 
     @property
     def message_index(self) -> int:
-        """The message index; 0 where RMQ_HALF cannot be read."""
+        """0 where RMQ_HALF cannot be read."""
         return 0 if self.half is None else self.half.message_index
 
 
@@ -161,8 +160,6 @@ class ExaminedLetter(NamedTuple):
     """A letter with the records that it names.
 
     Attributes:
-        letter: The letter.
-        standing: Whether the letter says the truth.
         body: The half record; None of a stub whose half record was deleted.
         op: The op that decided; None where it was deleted or does not exist.
     """
@@ -176,14 +173,9 @@ class ExaminedLetter(NamedTuple):
 def look_at(
     letter: Letter, body: Body | None, half: Source, op: Source, verifier: Verifier | None = None
 ) -> ExaminedLetter:
-    """Return whether a letter is genuine.
+    """Return whether a letter is genuine, by the records at the half and op offsets that it names.
 
-    Args:
-        letter: The letter.
-        body: The letter's message; None: it is a stub, and its half record is returned.
-        half: The record at the half offset that the letter names.
-        op: The record at the op offset that the letter names; nothing if it names none.
-        verifier: Judges the signatures of both; None: every record is believed.
+    `body` is the letter's message; None for a stub, which gets the body of its half record.
     """
     stands = half.record
     there = None if stands is None else Body(stands.key, stands.value, stands.headers)
@@ -228,7 +220,6 @@ def _of_op(letter: Letter, op: Op | None, *, is_deleted: bool) -> Standing:
 
 
 def _is_believed(record: LogRecord | None, verifier: Verifier | None) -> bool:
-    """Tell whether a half record is believed; the daemon's letters are of such records only."""
     try:
         return record is None or verifier is None or bool(record.half(verifier))
     except DecodeError:
@@ -411,16 +402,11 @@ class Found:
     def deletable(
         self, ends: Mapping[int, int], given_up: frozenset[LetterPlace] = frozenset()
     ) -> dict[int, int]:
-        """Return partition -> offset below which every letter is dealt with.
+        """Return partition -> offset, `ends` at most, below which all letters are dealt with.
 
         A letter or mark of a transaction that has an open letter anywhere is kept: the next resume
-        count is computed from them. Records left out are kept: it is unknown whether they are dealt
-        with. Example: of 250,000 letters, all dealt with, the first 200,000 may be deleted, and the
-        next command sees the others.
-
-        Args:
-            ends: Where each partition was read to.
-            given_up: Letters to be counted as dealt with.
+        count is computed from them. Letters in `given_up` count as dealt with. Records left out are
+        kept: it is unknown whether they are dealt with.
         """
         still_open = {
             each.place: _id_of(each)

@@ -52,12 +52,10 @@ class NewLife(NamedTuple):
 
     Attributes:
         key: The life that the dead letters are of.
-        action: The action in the marks.
         halves: In the order of their message indices.
-        message_count: The OPERATOR's COMMIT's: COUNT_UNKNOWN where an index is missing. Of no
-            meaning for a resume, which writes no op.
+        message_count: The OPERATOR's COMMIT's: COUNT_UNKNOWN where an index is missing. A resume
+            writes no op.
         marked: The letters to mark, duplicates included.
-        resume_count: The new life's.
     """
 
     key: Key
@@ -116,14 +114,7 @@ def plan_life(
     choice: Choice,
     resume_count: int,
 ) -> NewLife | Refusal:
-    """Return what to write for a transaction.
-
-    Args:
-        transaction: The transaction.
-        examined: Its chosen letters, at least one, with the records that they name.
-        choice: The operator's choice.
-        resume_count: The new life's.
-    """
+    """Return what to write for the `examined` letters of a transaction, at least one."""
     key = transaction.key
     messages = _messages(key, examined, choice)
     if why := objection(transaction, messages, examined, choice, resume_count):
@@ -206,12 +197,7 @@ def objection(
 ) -> str:
     """Return why nothing may be written, and the operator's next step; empty if all is well.
 
-    Args:
-        transaction: The transaction.
-        messages: Message index -> what would be stored, ascending.
-        examined: The chosen letters, with the records that they name.
-        choice: The operator's choice.
-        resume_count: The new life's.
+    `messages` are the messages that would be stored, by ascending index.
     """
     return (
         _not_believed(examined, choice)

@@ -35,7 +35,6 @@ class DeadTopic:
     """The dead-letter topic of an installation, read once from its start, and on from there.
 
     Attributes:
-        found: The part that was read so far.
         starts: Partition -> log start, when the partition was read last.
         ends: Partition -> offset below which all was read.
     """
@@ -54,11 +53,7 @@ class DeadTopic:
 
     @property
     def partitions(self) -> range:
-        """Return the numbers of the partitions.
-
-        Raises:
-            AdminError: there is no such topic.
-        """
+        """Return the numbers of the partitions; AdminError if there is no such topic."""
         count = self._cluster.partition_count(self._names.dead)
         if not count:
             raise AdminError(
@@ -68,14 +63,7 @@ class DeadTopic:
         return range(count)
 
     def read_on(self, ends: Mapping[int, int] | None = None) -> None:
-        """Read the new records.
-
-        Args:
-            ends: Partition -> offset to read to; None: to the ends of now.
-
-        Raises:
-            AdminError: a partition cannot be read.
-        """
+        """Read the new records, up to `ends` or to the ends of now."""
         for partition in self.partitions if ends is None else ends:
             low, now = self._cluster.watermarks(self._names.dead, partition)
             end = now if ends is None else ends[partition]
@@ -93,9 +81,6 @@ def examine(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> l
     """Return letters with their bodies and standing, in the given order.
 
     Letters that name another topic than the installation's half or op topic name nothing.
-
-    Raises:
-        AdminError: a partition cannot be read.
     """
     places = [each.place for each in letters]
     stored = read_at(cluster, names.dead, places)
@@ -126,11 +111,7 @@ def examine(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> l
 def read_at(
     cluster: Cluster, topic: str, places: Iterable[LetterPlace]
 ) -> dict[LetterPlace, Source]:
-    """Return the records at some offsets of a topic; none for offsets that never existed.
-
-    Raises:
-        AdminError: a partition cannot be read.
-    """
+    """Return the records at some offsets of a topic; none for offsets that never existed."""
     found: dict[LetterPlace, Source] = {}
     wanted: dict[int, list[int]] = {}
     for place in set(places):
@@ -164,11 +145,7 @@ def _runs(offsets: Sequence[int]) -> list[list[int]]:
 
 
 def _body(letter: Letter, stored: Source) -> Body | None:
-    """Return a letter's message; None for a stub.
-
-    Raises:
-        AdminError: the letter was deleted since it was read.
-    """
+    """Return a letter's message; None for a stub."""
     if letter.dead.is_stub:
         return None
     record: LogRecord | None = stored.record

@@ -41,9 +41,8 @@ class Change(NamedTuple):
     """A change to a transaction, planned or done.
 
     Attributes:
-        transaction: The transaction, as it was before.
+        transaction: As it was before.
         resume_count: The new life's; -1: none.
-        indices: The messages' indices.
         refusal: Why nothing is done; empty where something is.
     """
 
@@ -58,13 +57,8 @@ def redo(
 ) -> list[Change]:
     """Resume or redeliver transactions; return the changes, planned with `dry_run`.
 
-    Each kafka_txn holds whole transactions.
-
-    Args:
-        letters: The installation's dead letters.
-        order: Which transactions, how fast, who and why.
-        choice: The operator's choice.
-        agrees: Is shown what would be done before anything is written; False: do nothing.
+    Each kafka_txn holds whole transactions. `agrees` is called with what would be done before
+    anything is written; nothing is done if it returns False.
 
     Raises:
         AdminError: nothing more was written; the same order may be given again.
@@ -222,14 +216,9 @@ def purge(
 ) -> Purged | None:
     """Give up letters, and delete settled records from the start of each partition.
 
-    Args:
-        letters: The installation's dead letters.
-        order: Which transactions, who and why.
-        agrees: Is shown what would be done before anything is done.
-        gives_up: Mark the open letters of the transactions that the order names.
-
-    Returns:
-        The effect, planned with `dry_run`; None: the operator did not agree.
+    With `gives_up` the open letters of the transactions that the order names are marked. `agrees`
+    is called with what would be done. Returns None if the operator did not agree; with `dry_run`
+    the plan.
 
     Raises:
         AdminError: the same order may be given again.
@@ -299,16 +288,7 @@ def _purged(letters: DeadLetters, given_up: tuple[DeadTransaction, ...]) -> Purg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The operator's order.
-
-    Attributes:
-        wanted: Which transactions.
-        limit: The most transactions, the first ones decided.
-        rate: The most transactions a second.
-        who: Who acts.
-        why: The operator's reason.
-        dry_run: Only report the effect.
-    """
+    """The operator's order: the first `limit` transactions that were decided, `rate` a second."""
 
     wanted: Wanted
     limit: int
@@ -319,13 +299,7 @@ class Order:
 
 
 class Acting(NamedTuple):
-    """The context of a command that changes something.
-
-    Attributes:
-        writer: Writes kafka_txns.
-        log: The audit topic.
-        order: The operator's order.
-    """
+    """The context of a command that changes something."""
 
     writer: DeadWriter
     log: OperatorLog
@@ -336,10 +310,6 @@ class DeadLetters:
     """The dead letters of one installation, for one command.
 
     Attributes:
-        cluster: Where they are.
-        names: The installation's topics.
-        on_progress: Called with lines of progress.
-        topic: The dead-letter topic.
         left_out: How many wanted transactions the last call of `first` left out.
     """
 

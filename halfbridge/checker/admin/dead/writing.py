@@ -69,9 +69,8 @@ class DeadWriter:
     def fence(self, partitions: Iterable[int]) -> dict[int, int]:
         """End what another command has open, keep it from writing again, and prove where logs end.
 
-        Returns:
-            Partition of the dead-letter topic -> offset below which every mark of another command
-            stands.
+        Returns partition of the dead-letter topic -> offset below which all marks of other commands
+        are.
 
         Raises:
             AdminError: the brokers refuse, or do not answer; nothing was written.
@@ -92,8 +91,8 @@ class DeadWriter:
         """Write lives, their COMMITs and the marks of their letters, in one kafka_txn.
 
         Raises:
-            AdminError: the outcome is not known, or nothing was written; the same command may be
-                run again in either case.
+            AdminError: the outcome is not known, or nothing was written; the command may be
+                repeated.
         """
         self._in_kafka_txn(lambda: self._write_lives(lives))
 
@@ -217,11 +216,7 @@ class DeadWriter:
             raise KafkaFailure(Code.QUEUE_FULL) from error
 
     def _settle(self) -> None:
-        """Wait until all is stored.
-
-        Raises:
-            KafkaFailure: something was refused, or is not known to be stored.
-        """
+        """Wait until all is stored; raise KafkaFailure if something is not known to be stored."""
         left = self._writer.flush(_CALL_S)
         if self._refused is not None:
             raise self._refused

@@ -54,7 +54,6 @@ class BornClock(NamedTuple):
 
     Attributes:
         lag_ms: Least of (append time - born timestamp): negative where a client's clock is ahead.
-        records: Number of half records that were read.
     """
 
     producer_group: str
@@ -99,7 +98,6 @@ class Delayed(NamedTuple):
     """Committed transactions whose delivery waits, by a real topic of theirs.
 
     Attributes:
-        transactions: How many.
         oldest_id: The one that was committed first.
         since_ms: Append time of its COMMIT; below 0: not known.
         lacks: What of the topic cannot be written to now, by the brokers' metadata.
@@ -117,7 +115,6 @@ class Connector(NamedTuple):
 
     Attributes:
         state: As Kafka Connect names it, such as FAILED.
-        tasks: State of each task, in order.
         trace: First cause of a failure, one line; empty without one.
     """
 
@@ -148,9 +145,7 @@ class Changes(NamedTuple):
     Attributes:
         connect_url: Address of Kafka Connect; empty: it was not asked.
         connect_silent: Why it did not answer; empty: it did.
-        connectors: Those that do not run.
         database: Connection string for psql, without a password.
-        slots: Logical slots of the database.
     """
 
     connect_url: str = ""
@@ -181,32 +176,23 @@ class Facts:
     """The answers; unanswered questions keep their defaults and are listed in `silent`.
 
     Attributes:
-        asked_at_ms: When, by this machine's clock.
         unreachable: Why no broker was reached; empty: one was.
         silent: Question -> why it was not answered.
         brokers: Id -> host:port.
-        broker_settings: Broker's id -> its settings.
-        topics: All topics that may be seen.
-        report: What `topics check` found.
         daemon_lacks, client_lacks: Grants that are not there, in part.
         transactional_refusal: Why a transactional id of the daemon's was refused; empty: it was
             not.
         workers: Live members of the daemon's group.
         responders: Producer group -> live members of its check group.
-        stalls: Partitions whose readers are held back.
         away: Partitions, of internal topics and of known real ones, that take no records.
-        delayed: What committed transactions wait for.
         damaged: Pair -> the record that aborts every reader.
         plain: Transaction topics to which somebody else writes.
-        clocks: Clients' clocks, by producer group.
         newest_ms: Newest append time of the half topic; -1: none.
         not_believed: Who does not sign as is demanded; empty without a key file.
         key_file_flaw: Why the key file cannot be used; empty: it can, or there is none.
         key_problems: What has to be done about the key file.
         record: Limits that the daemon published last.
         named_topics: Real topics that the policy names without a pattern, or the request.
-        changes: Connectors and slots, where they were asked for.
-        host: This machine.
     """
 
     asked_at_ms: int = 0
@@ -247,14 +233,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
-
-    Attributes:
-        severity: How bad it is.
-        code: Key of MEANINGS.
-        what: The fault, in one line.
-        mend: A command that mends it, or that shows what to mend.
-    """
+    """One thing that is wrong; `mend` is a command that mends it, or that shows what to mend."""
 
     severity: Severity
     code: str
@@ -367,11 +346,8 @@ def memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
 def foreign_modules(package: Path | None = None) -> dict[str, str]:
     """Return rooms of the package that are imported from elsewhere, and from where.
 
-    A module `serde` of another project is no conflict: ours is `halfbridge.serde`
-    (ADR 14). Trouble is a directory or package `halfbridge` that has no or other rooms.
-
-    Args:
-        package: Where the package is; by default the one that this module is of.
+    A module `serde` of another project is no conflict: ours is `halfbridge.serde` (ADR 14). Trouble
+    is a directory or package `halfbridge` that has no or other rooms.
     """
     base = package or _PACKAGE
     found = {}
@@ -402,11 +378,7 @@ def finding_body(found: Sequence[Finding]) -> dict[str, Any]:
 def write_bundle(
     path: Path, facts: Facts, found: Sequence[Finding], config: CheckerConfig, *, version: str
 ) -> None:
-    """Write a ZIP file of JSON files; it holds no record, no password and no Kafka property.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a ZIP file of JSON files; it holds no record, no password and no Kafka property."""
     settings = {**to_plain(config), "kafka": dict.fromkeys(config.kafka, HIDDEN)}
     system = {
         "halfbridge": version,

@@ -65,7 +65,6 @@ class Request:
         client_kafka: Properties of a client's principal; None: its rights are not tried.
         principals: The daemon's and the client's, for the commands that grant rights.
         policy_topics: Topics that the policy names without a pattern.
-        timeout_s: For all questions together.
     """
 
     producer_groups: tuple[str, ...] = ()
@@ -357,11 +356,7 @@ def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Questions:
-    """Asks questions in parallel; all of them together take at most `timeout_s`.
-
-    Args:
-        ports: Clock and concurrency.
-        timeout_s: From now on, for all questions.
+    """Asks questions in parallel, from now on for `timeout_s` together.
 
     Attributes:
         silent: Question -> why it was not answered.

@@ -44,9 +44,6 @@ def open_txns(
 
     Kafka does not tell a client which producer holds it (only `kafka-transactions.sh` asks that);
     the first record of the kafka_txn says since when, and of which transaction it is.
-
-    Raises:
-        KafkaFailure: the brokers do not report the ends.
     """
     admin = ports.kafka.admin(common)
     asked = places[:PLACES_MAX]
@@ -63,11 +60,7 @@ def open_txns(
 def plain_records(
     places: Sequence[Place], ports: Ports, common: Mapping[str, Any]
 ) -> tuple[PlainRecords, ...]:
-    """Return the topics in which newest records were not written by the daemon.
-
-    Raises:
-        KafkaFailure: the brokers do not report the ends, or a topic cannot be read.
-    """
+    """Return the topics in which newest records were not written by the daemon."""
     admin = ports.kafka.admin(common)
     asked = places[:PLAIN_PLACES_MAX]
     starts = newest_starts(admin, asked)
@@ -117,13 +110,7 @@ GROUPS_MAX = 1_000  # bounds memory: who may write the half topic chooses the gr
 
 
 class NewestHalves(NamedTuple):
-    """Facts from the newest half records of an installation.
-
-    Attributes:
-        clocks: Clients' clocks, by producer group.
-        newest_ms: Newest append time; -1: none.
-        not_believed: Who writes records that are not signed as is demanded.
-    """
+    """Facts from the newest half records of an installation."""
 
     clocks: tuple[BornClock, ...] = ()
     newest_ms: int = -1
@@ -138,21 +125,11 @@ def newest_halves(
     names: TopicNames,
     ring: KeyRing | None,
 ) -> NewestHalves:
-    """Return facts from the newest half records.
+    """Return facts from the newest half records; without a key ring, nothing about signatures.
 
     The time from `born_timestamp` to append is the error of a client's clock and the delay of the
     send. The half record with the least such time has the least delay, so that record shows the
     clock of its producer group. Copies show no clock: the daemon wrote them later.
-
-    Args:
-        places: Partitions of the half topic; the first PLACES_MAX are read.
-        ports: To read with.
-        common: Properties of Kafka clients.
-        names: The installation's topics.
-        ring: The key file's content; None: there is none, and nothing is judged.
-
-    Raises:
-        KafkaFailure: the half topic cannot be read.
     """
     asked = places[:HALF_PLACES_MAX]
     now_ms = ports.clock.time_ms()
@@ -240,22 +217,14 @@ RECORDS_MAX = 200
 
 
 def newest_starts(admin: Admin, places: Sequence[Place]) -> dict[Place, int]:
-    """Return where the newest RECORDS_MAX records of each partition begin, empty ones left out.
-
-    Raises:
-        KafkaFailure: the brokers do not report the ends.
-    """
+    """Return where the newest RECORDS_MAX records of each partition begin, empty ones left out."""
     firsts = ends_of(admin, places, Edge.START)
     ends = {place: end for place, end in ends_of(admin, places, Edge.END).items() if end > 0}
     return {place: max(firsts[place], end - RECORDS_MAX) for place, end in ends.items()}
 
 
 def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, int]:
-    """Return one end of each partition.
-
-    Raises:
-        KafkaFailure: the brokers do not report an end.
-    """
+    """Return one end of each partition."""
     if not places:
         return {}
     answers = admin.ask_ends(places, edge, ENDS_S)
@@ -263,11 +232,7 @@ def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, in
 
 
 def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Iterator[Any]:
-    """Yield records from offsets to the ends of their partitions, for at most `READ_S`.
-
-    Raises:
-        KafkaFailure: a partition cannot be read.
-    """
+    """Yield records from offsets to the ends of their partitions, for at most `READ_S`."""
     left = set(starts)
     if not left:
         return

@@ -57,11 +57,7 @@ class Request(NamedTuple):
 
 
 def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
-    """Return the daemon's limits as its settings record says; the defaults where there is none.
-
-    Raises:
-        AdminError: No broker answers; the operator checks the address.
-    """
+    """Return the daemon's limits as its settings record says; the defaults where there is none."""
     said: DaemonSettings | None = None
     # Brokers that do not answer at all are an error here: the record would be waited for in vain.
     cluster.broker_count()
@@ -100,12 +96,7 @@ def requests(
 ) -> Iterator[Request]:
     """Yield the readable check requests of some partitions, the newest `records_max` at most.
 
-    Args:
-        cluster: Where the check topics are.
-        places: Partitions of check topics that exist.
-        since_ms: Older requests are left out.
-        records_max: Most records of all partitions together.
-        is_wanted: Tells by the bytes of RMQ_CHECK whether a request is decoded.
+    Only requests whose bytes of RMQ_CHECK `is_wanted` accepts are decoded.
     """
     starts = edges(cluster, places, Edge.START)
     ends = edges(cluster, places, Edge.STABLE_END)
@@ -170,15 +161,7 @@ SEARCHED_REQUESTS_MAX = 500_000
 
 
 class CheckHistory:
-    """Finds the check requests of a transaction, and their answers.
-
-    Args:
-        cluster: Where the installation is.
-        names: The installation's topics.
-        key: Transaction id, resume count and producer group.
-        limits: The daemon's.
-        counts: Topic -> number of partitions.
-    """
+    """Finds the check requests of a transaction, and their answers."""
 
     def __init__(
         self,
@@ -196,12 +179,7 @@ class CheckHistory:
         self._counts = counts
 
     def requests(self, begun_ms: int, decided_ms: int | None) -> list[Request]:
-        """Return the check requests about the transaction that can still be read.
-
-        Args:
-            begun_ms: When its first half message was appended.
-            decided_ms: When its decision was appended; None: it is undecided.
-        """
+        """Return the requests that can still be read; without `decided_ms` it is undecided."""
         places = check_places(self._names, self._group, self._counts)
         due_ms = begun_ms + self._limits.transaction_timeout_ms
         if not places or (decided_ms is not None and decided_ms < after(due_ms)):
@@ -217,12 +195,7 @@ class CheckHistory:
         return [each for each in found if each.request.transaction_id == self._id]
 
     def world(self, requests: Sequence[Request], ops: Sequence[Op]) -> World:
-        """Return the facts by which the transaction's wait is explained.
-
-        Args:
-            requests: As `requests` returned them.
-            ops: The readable ops about the transaction id, in op order.
-        """
+        """Return the facts by which the transaction's wait is explained."""
         names, group = self._names, self._group
         members = members_of(self._cluster, [names.daemon_group, names.check_group(group)])
         answers = [

@@ -87,10 +87,7 @@ class Hit(NamedTuple):
     """A transaction with a message that has the key.
 
     Attributes:
-        id: The transaction's id.
-        state: PREPARED, COMMITTED, ROLLED_BACK or DISCARDED.
         half: The half record of the first such message that was read, of the last life.
-        key: Its key.
         end: Where the message came to: a delivery or a dead letter; None: none was found.
     """
 
@@ -116,12 +113,10 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What `find` found.
+    """What `find` found, the newest first.
 
     Attributes:
-        hits: The newest first.
         total: How many transactions have such a message, with those beyond the limit.
-        records: Half records that were read.
         unread: Half records of the range that were not read: there were more than `records_max`.
         read_from_ms: From when on all of them were read.
         unreadable: Records with the key that are no half records, or are not believed.
@@ -144,17 +139,8 @@ def find(
 ) -> Found:
     """Return the transactions with a message of a key; change nothing.
 
-    Works beside running daemons, joins no group and commits nothing.
-
-    Args:
-        cluster: Where the installation is.
-        names: The installation's topics.
-        sought: Which transactions.
-        tell: Called with a line of progress about once a second.
-
-    Raises:
-        AdminError: There are no such topics, or the brokers do not answer; the text says what to
-            do.
+    Works beside running daemons, joins no group and commits nothing. `tell` gets a line of progress
+    about once a second.
     """
     search = _Search(cluster, names, sought, tell)
     search.read()
@@ -183,11 +169,8 @@ class _Trace:
     """The records of one transaction that were found.
 
     Attributes:
-        id: The transaction's id.
-        key: The message's key.
         lives: Resume count -> the first half record with the key.
         half: That of the last life, as an event.
-        ops: About the transaction.
         ends: Deliveries and dead letters of the message.
     """
 
@@ -201,7 +184,6 @@ class _Trace:
         self.add(half, record)
 
     def add(self, half: HalfRead, record: Record) -> None:
-        """Take a half record with the key."""
         life = half.metadata.resume_count
         if life not in self.lives and len(self.lives) < LIVES_MAX:
             if life > max(self.lives, default=-1):

@@ -43,11 +43,9 @@ GROUPS_COUNTED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """What `read_groups` found.
+    """What `read_groups` found, most undecided first, then by name.
 
     Attributes:
-        groups: Most undecided first, then by name.
-        since_ms: Ops were counted from here on.
         is_whole: Whether all ops since then were counted; else the newest OPS_MAX.
         stopped: Pairs whose undecided transactions are unknown.
         at_ms: When this was found, by the operator's clock.
@@ -61,19 +59,9 @@ class Groups:
 
 
 def read_groups(cluster: Cluster, names: TopicNames, *, since_ms: int, only: str = "") -> Groups:
-    """Return the producer groups of the logs, with their facts.
+    """Return the producer groups of the logs, or `only` one, with their facts.
 
-    A group is seen if it has a check topic, an undecided transaction, or an op in the range of
-    time.
-
-    Args:
-        cluster: Where the installation is.
-        names: The installation's topics.
-        since_ms: Count ops from here on.
-        only: The only group that is wanted; empty: all.
-
-    Raises:
-        AdminError: As `read_pairs`.
+    A group is seen if it has a check topic, an undecided transaction, or an op since `since_ms`.
     """
     listing = list_undecided(cluster, names, Filter(group=only))
     counts, is_whole = _ops_since(cluster, names, since_ms)
@@ -127,14 +115,7 @@ def _members(
 
 
 class Answer(NamedTuple):
-    """An answer to a check.
-
-    Attributes:
-        at_ms: When the answer was appended; None: its append time is not known.
-        op: COMMIT, ROLLBACK or UNKNOWN.
-        actor: Which instance of the group.
-        reason: Why a checker gave no resolution; empty with a resolution.
-    """
+    """An answer to a check; `reason` says why a checker gave no resolution."""
 
     at_ms: int | None
     op: str
@@ -174,8 +155,7 @@ class GroupFacts:
 class OpCounts:
     """Counts ops by producer group and kind, and keeps the last answer of each group.
 
-    Args:
-        groups_max: Most groups that are counted: a writer of ops may name any number.
+    A writer of ops may name any number of groups; only the first `groups_max` are counted.
     """
 
     def __init__(self, groups_max: int) -> None:
@@ -210,11 +190,7 @@ def group_facts(
 ) -> tuple[GroupFacts, ...]:
     """Return the facts of every group: most undecided first, then by name.
 
-    Args:
-        undecided: Undecided transactions, the oldest first.
-        counts: Ops in a range of time.
-        check_topics: Groups that have a check topic.
-        members: Group -> live members of its check responders.
+    `undecided` has the oldest first; `members` are those of a group's check responders.
     """
     by_group: dict[str, list[Undecided]] = {}
     for each in undecided:

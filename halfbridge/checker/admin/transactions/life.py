@@ -125,22 +125,16 @@ class Life:
     """The life of one transaction.
 
     Attributes:
-        id: The transaction id.
         state: PREPARED, COMMITTED, ROLLED_BACK, DISCARDED or NOT_FOUND.
         resume_count: The life that `state` is of: the last one found.
-        producer_group: That of the first half message, or of the first op; None: none was found.
-        partition: The pair; None: nothing was found.
-        decided_by: The op that won; None while undecided.
+        producer_group: That of the first half message, or of the first op.
         is_applied: Whether the daemon has applied the decision; None: undecided, or not known.
         events: The records, in the order of time.
-        undecided: Why the transaction waits; None once it is decided.
         is_deferred: A worker has applied the COMMIT, and the delivery waits.
         lacks: What its messages cannot be written to now, as long as some are not delivered.
         topic_gone_ms: For how long a delivery waits for a topic, by the daemon's settings record.
         read_from_ms, read_until_ms: The range of time that was read; None: to the end of the logs.
         at_ms: When this was found, by the operator's clock.
-        delivery: The mode in which the daemon delivers, as its settings record says; None: it does
-            not say.
         notes: What else an operator should know, one sentence each.
     """
 
@@ -176,9 +170,8 @@ class Judged(NamedTuple):
     Attributes:
         group: The producer group that the id belongs to; empty without records.
         resume_count: The last life found of that group.
-        state: That life's state.
         winner: Op offset of the decision of that life; None while undecided.
-        entry: The ledger's entry of that life while it is undecided; else None.
+        entry: The ledger's entry of that life while it is undecided.
         rulings: Op offset -> what became of the op.
         deliver: (resume count, message index) of the messages that the daemon delivers.
         dead: The same of what becomes a dead letter -> the reason.
@@ -199,10 +192,7 @@ def judge(
 ) -> Judged | None:
     """Return what becomes of a transaction; None where no record of it was found.
 
-    Args:
-        halves: Its half records, all of one id and one half partition.
-        ops: Its ops, all of one id and one op partition.
-        settings: A ledger's settings.
+    The half records and the ops are all of one id and one pair.
     """
     if not halves and not ops:
         return None
@@ -339,14 +329,7 @@ def half_event(record: Record, half: HalfRead) -> Event:
 def op_event(
     record: Record, read: OpRead, ruling: Ruling | None, progress: Progress | None
 ) -> Event:
-    """Return an answer or a decision.
-
-    Args:
-        record: The op record.
-        read: The record's content.
-        ruling: What became of the op; None: not known.
-        progress: The daemon's committed progress of the pair; None: not known.
-    """
+    """Return an answer or a decision."""
     op = read.op
     return Event(
         kind=Kind.ANSWER

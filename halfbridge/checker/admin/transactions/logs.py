@@ -182,12 +182,9 @@ def not_read(places: Iterable[Place], topics: Collection[str]) -> list[str]:
 
 
 def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:
-    """Return where partitions can be read to (read_committed).
+    """Return where partitions can be read to (read_committed), at least to the offsets in `least`.
 
-    Args:
-        cluster: Where the partitions are.
-        least: Partition -> an offset up to which the log must be readable. It is waited for: an
-            open kafka_txn may hold it back for a moment.
+    Such an offset is waited for: an open kafka_txn may hold it back for a moment.
 
     Raises:
         AdminError: An open kafka_txn held a partition back for CALL_TIMEOUT_S.
@@ -284,12 +281,8 @@ def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice
     """Return the spans to read for the first half message, the likeliest range of time first.
 
     Example: an id was made at 12:00:00. The first range is 11:59:59 to 12:00:02, the second one
-    11:59:50 to 11:59:59, and the last ones are 12:00:30 to 12:10:00, and 12:10:00 to the end.
-
-    Args:
-        begin_ms: The time in the id, or the time that the operator gave.
-        until_ms: Where the search ends; None: at the ends of the logs.
-        is_exact: The operator gave the time: nothing before it is read.
+    11:59:50 to 11:59:59, and the last ones are 12:00:30 to 12:10:00, and 12:10:00 to the end. With
+    `is_exact` nothing before `begin_ms` is read: the operator gave it.
     """
     usual_end_ms = begin_ms + USUAL_MS
     if is_exact:
@@ -331,13 +324,10 @@ def headers_or_none(record: Any) -> Headers:
 def half_read(
     record: Any, verifier: Verifier | None, *, with_key: bool = False
 ) -> HalfRead | JunkRead:
-    """Return a half record without its body. `size_bytes` are the user's bytes.
+    """Return a half record without its body; `size_bytes` are the user's bytes.
 
-    Args:
-        record: As consumed.
-        verifier: Judges signatures, as the daemon's does; None: every record is believed.
-        with_key: The key replaces the body. It counts as metadata, so that a ledger never
-            releases it.
+    Without a verifier every record is believed. With `with_key` the key replaces the body. It
+    counts as metadata, so that a ledger never releases it.
     """
     appended_ms = append_ms(record)
     try:

@@ -42,10 +42,8 @@ class Wanted:
     """The wanted transaction, and the range to search.
 
     Attributes:
-        id: The transaction id.
         from_ms: Where the search begins; None: at the time in the id.
         until_ms: Where the search ends; None: at the ends of the logs, or once it is settled.
-        partition: The pair; None: any.
         with_payload: Keep keys, values and headers of the records.
     """
 
@@ -65,17 +63,11 @@ def look_up(
 ) -> Life:
     """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
-    Works beside running daemons, joins no group and commits nothing.
-
-    Args:
-        cluster: Where the installation is.
-        names: The installation's topics.
-        wanted: Which transaction.
-        tell: Called with a line of progress about once a second.
+    Works beside running daemons, joins no group and commits nothing. `tell` gets a line of progress
+    about once a second.
 
     Raises:
-        AdminError: The id says no time and none was given, there are no such topics, or the brokers
-            do not answer; the text says what to do.
+        AdminError: The id says no time and none was given, or the logs cannot be read.
     """
     return _LookUp(cluster, names, wanted, tell).life()
 
@@ -162,12 +154,7 @@ class _LookUp:
     ) -> tuple[Pieces, Judged]:
         """Return the known records and those in a range of time, with the ledger's judgement.
 
-        Args:
-            partition: The pair.
-            time: What to read.
-            limits: The daemon's.
-            known: Records that were read before.
-            life: The transaction is not settled before this life of it is decided.
+        The transaction is not settled before its `life` is decided.
         """
         half, op = (self._names.half, partition), (self._names.op, partition)
         spans = self._trail.spans([half, op], time)

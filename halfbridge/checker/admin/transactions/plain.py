@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
     """Return `{"transactions": [...], "undecided": n, "stopped": [...], "at_ms": n}`.
 
-    Args:
-        found: The result.
-        with_keys: With the key of each first message, which is a part of its payload.
+    The key of each first message is a part of its payload; it is left out without `with_keys`.
     """
     return {
         "transactions": [

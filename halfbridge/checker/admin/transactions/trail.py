@@ -65,11 +65,6 @@ class Trail:
 
     A record is decoded only if it contains the bytes of the id in a field for ids. Keys are
     ignored: strangers may write any.
-
-    Args:
-        cluster: Where the installation is.
-        transaction_id: Any text.
-        tell: Called with a line of progress about once a second.
     """
 
     def __init__(self, cluster: Cluster, transaction_id: str, tell: Callable[[str], None]) -> None:
@@ -114,11 +109,7 @@ class Trail:
     ) -> Pieces:
         """Return the half records and ops of the id in one pair.
 
-        Args:
-            half: What to read of the half partition.
-            op: What to read of the op partition.
-            places: The two partitions.
-            is_settled: Asked whenever a record was found: whether a while longer is enough.
+        Whenever a record was found, `is_settled` is asked whether a while longer is enough.
         """
         pieces = Pieces([], [])
         scan = Scan(self._cluster, spans := {places[0]: half, places[1]: op})

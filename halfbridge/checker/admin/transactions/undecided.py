@@ -86,7 +86,6 @@ class PairState:
     Attributes:
         ledger: Rebuilt, and brought to the end of the log.
         answers: The last answer of a transaction that decides nothing.
-        ops: Ops read, by (producer group, kind).
     """
 
     def __init__(self, partition: int, progress: Progress, settings: LedgerSettings) -> None:
@@ -119,12 +118,7 @@ def read_pairs(
 ) -> tuple[list[PairState], list[Stopped]]:
     """Return the state of the pairs, and which pairs are stopped; change nothing.
 
-    Args:
-        cluster: Where the installation is.
-        names: The installation's topics.
-        limits: The daemon's.
-        partitions: The pairs to read; None: all.
-        on_progress: Called with the number of records that were read so far.
+    `on_progress` is called with the number of records that were read so far.
 
     Raises:
         AdminError: There are no such topics or pairs, the brokers do not answer, or there is more
@@ -151,11 +145,7 @@ def read_pairs(
 def wanted_partitions(
     cluster: Cluster, names: TopicNames, partitions: Collection[int] | None
 ) -> list[int]:
-    """Return the numbers of the pairs to read.
-
-    Raises:
-        AdminError: There is no installation of this prefix, or no such pair.
-    """
+    """Return the numbers of the pairs to read."""
     count = common_partitions(cluster, names)
     if not count:
         raise AdminError(
@@ -356,17 +346,7 @@ def list_undecided(
     *,
     on_progress: Callable[[int], None] = lambda _records: None,
 ) -> Listing:
-    """Return the undecided transactions, the oldest first; change nothing.
-
-    Args:
-        cluster: Where the installation is.
-        names: The installation's topics.
-        wanted: Which of them.
-        on_progress: Called with the number of records that were read so far.
-
-    Raises:
-        AdminError: As `read_pairs`.
-    """
+    """Return the undecided transactions, the oldest first; change nothing."""
     limits = asked.daemon_limits(cluster, names)
     pairs, stopped = read_pairs(
         cluster, names, limits, partitions=wanted.partitions, on_progress=on_progress

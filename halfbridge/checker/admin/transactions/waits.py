@@ -38,12 +38,7 @@ class Wait(str, Enum):
 
 
 class CheckRequests(NamedTuple):
-    """Check requests about one transaction in the group's check topic.
-
-    Attributes:
-        requests: How many were found. Older ones may have expired.
-        last: The newest one.
-    """
+    """Check requests about one transaction that have not expired, and the newest one."""
 
     requests: int
     last: CheckRequest
@@ -73,11 +68,10 @@ class World:
 
     Attributes:
         now_ms: The operator's clock.
-        limits: The daemon's, as its settings record says, or the defaults.
         workers: Live workers of the daemon; None: not known.
         check_topics: Producer groups that have a check topic.
-        members: Producer group -> live members of its check responders; groups that were not
-            asked about are left out.
+        members: Producer group -> live members of its check responders, of groups that were asked
+            about.
         asked: (transaction id, resume count, group) -> requests found; None: none were looked for.
         answers: The same key -> the last answer that decides nothing.
     """
@@ -101,18 +95,13 @@ class Undecided(NamedTuple):
 
     Attributes:
         id: The transaction id, any text: a client wrote it.
-        resume_count: Life of the transaction.
         age_ms: Since the first half message was appended; None: its append time is not known.
-        checks_asked: Requests found in the check topic, at least the answered ones; None: the check
-            topic was not read.
+        checks_asked: Requests found in the check topic, at least the answered ones; None: not read.
         checks_answered: Counted UNKNOWN answers.
-        next_check_at_ms: When the transaction is asked about next; None: not known.
-        messages, bytes: Half messages, and bytes of their keys, values and headers.
+        bytes: Of the half messages' keys, values and headers.
         real_topic, real_partition: The first message's; None: the partition is chosen by key.
         partition, offset: The pair, and the half offset of the first message's original.
         last_offset: Highest half offset of a message's original: a decision names it.
-        wait: Why the transaction waits, as a word.
-        why: The same as a sentence.
         key: The first message's; None also if it was not requested.
     """
 
@@ -141,11 +130,7 @@ class Undecided(NamedTuple):
 def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = "") -> Undecided:
     """Return an undecided entry of a ledger as operators see it.
 
-    Args:
-        entry: Undecided, with its messages.
-        partition: The pair.
-        world: Facts from elsewhere than the ledger.
-        decision: The kind of a decision that was read and cannot be applied yet; else empty.
+    `decision` is the kind of a decision that was read and cannot be applied yet; else empty.
     """
     messages = entry.messages
     only = len(messages) == 1
