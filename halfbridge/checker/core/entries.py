@@ -378,9 +378,9 @@ class Decided:
     T is the offset of the op at the front, so this class and a rebuild, which reads the ops from T
     on, know the same decisions. The front is kept as long as one of these holds:
 
-    - A rebuild from the committed H would read one of its half records. So a deferred transaction
-      is always kept: its messages are still held, and H does not pass them.
-    - One of its copies has not been read back.
+    - A rebuild from the committed H would read one of its half records.
+    - One of its copies has not been read back. For one of these two reasons a deferred transaction
+      is always kept: its messages are still held, so H does not pass them.
     - Its decision is at most RECENT_MS old, and the queue has at most RECENT_MAX transactions: so a
       late duplicate half is recognised (rule 7).
 

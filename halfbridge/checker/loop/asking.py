@@ -1,8 +1,4 @@
-"""Sends checks to producer groups, and asks brokers where partitions end.
-
-`Pacer` and `Unanswered` limit how many checks are sent: by a rate for the worker, and by a number
-for each producer group.
-"""
+"""Sends checks to producer groups, and asks brokers where partitions end."""
 
 from __future__ import annotations
 
@@ -218,11 +214,7 @@ def in_parts(checks: list[Check]) -> Iterator[list[Check]]:
 
 
 def spread(check: Check, partitions: int) -> int:
-    """Return the partition of the check topic for this request.
-
-    Each repetition goes to another partition, so that another member is asked: one member may not
-    answer, or may not know the topic.
-    """
+    """Return the check topic's partition for a request; each repetition asks another member."""
     return (crc32(check.half.metadata.transaction_id.encode()) + check.attempt) % partitions
 
 
@@ -245,11 +237,6 @@ class CheckSender:
 
     A producer whose requests have all timed out for `silence.REPLACED_AFTER_S`, or which has failed
     for good, is replaced. The worker that sends requests reads records meanwhile.
-
-    Args:
-        config: The daemon's settings.
-        ports: Make the producer.
-        on_replaced: Called when the producer was replaced.
     """
 
     def __init__(
@@ -276,9 +263,7 @@ class CheckSender:
     def send(self, record: Outgoing, turn: int) -> bool:
         """Send without waiting; False if the queue is full.
 
-        Args:
-            record: The request.
-            turn: The turn of `TimestampSource` that gave the request's timestamp.
+        `turn` is the turn of `TimestampSource` that gave the request's timestamp.
         """
         if self._silence.is_over_limit(self._monotonic()):
             self._replace()
@@ -309,7 +294,6 @@ class CheckSender:
         self._writer.close()
 
     def _replace(self) -> None:
-        """Send by a new producer; the requests of the old one are repeated when they are due."""
         self._silence.end()
         with suppress(ConfigError):  # not possible now: the old producer is kept
             old, self._writer = self._writer, self._kafka.writer(self._properties)
@@ -346,11 +330,7 @@ GROUPS_MAX = 1_000
 
 
 class Pacer:
-    """Allows `rate` checks a second, in bursts of the checks of `BURST_S` (at least one).
-
-    Args:
-        rate: Checks a second; > 0.
-    """
+    """Allows `rate` (> 0) checks a second, in bursts of the checks of `BURST_S` (at least one)."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -372,7 +352,7 @@ class Pacer:
 
 @dataclass(slots=True)
 class _Group:
-    """What one group was asked and has not answered: when, and how much, the oldest first."""
+    """A group's unanswered requests: when they were sent and how many, the oldest first."""
 
     asked: deque[tuple[float, int]] = field(default_factory=deque)
     count: int = 0
@@ -383,12 +363,10 @@ class _Group:
 class Unanswered:
     """Bounds the unanswered requests of each group, so that a group is asked as fast as it answers.
 
-    A request counts until it is answered, or until it is repeated. While a group is silent, its
-    requests count for `SILENT_S` only. Example: a group answers 100 checks a second, and 10,000
-    fall due. It is asked 1,000 times at once, then 100 times a second.
-
-    Args:
-        repeated_after_s: When an unanswered request is repeated (`check_interval_ms`).
+    A request counts until it is answered, or repeated after `repeated_after_s`
+    (`check_interval_ms`). While a group is silent, its requests count for `SILENT_S` only. Example:
+    a group answers 100 checks a second, and 10,000 fall due. It is asked 1,000 times at once, then
+    100 times a second.
     """
 
     def __init__(self, repeated_after_s: float) -> None:

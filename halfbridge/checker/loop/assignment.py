@@ -1,7 +1,7 @@
 """The pairs of a worker: starts them from committed offsets, leaves them out or stops them.
 
-A pair that brokers do not answer for waits (`WaitingPairs`), so that the other pairs are served. No
-operator is needed: brokers are asked again, and the pair is served once they answer.
+A pair that brokers do not answer for waits (`WaitingPairs`) without an operator: brokers are asked
+again, and the other pairs are served meanwhile.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ _log = logging.getLogger("halfbridge.checker")
 
 
 class Assignment:
-    """The pairs that this worker serves at present.
-
-    Attributes:
-        pairs: Partition number -> pair; without stopped pairs and pairs that are left out.
-    """
+    """The pairs that this worker serves; `pairs` has none that are stopped or left out."""
 
     def __init__(
         self,
@@ -98,11 +94,9 @@ class Assignment:
     def start(self) -> None:
         """Begin anew, from the committed offsets of the assigned partitions.
 
-        A partition whose progress cannot be trusted is stopped and reported. A partition that
-        brokers do not answer for is left out for now. The other partitions are served.
-
-        Raises:
-            InputLostError: offsets cannot be read now, or cannot be trusted yet; try again.
+        A partition whose progress cannot be trusted is stopped and reported; one that brokers do
+        not answer for is left out for now. The others are served. InputLostError: offsets cannot be
+        read now, or cannot be trusted yet; try again.
         """
         self._status.set_ready(ready=False, reason="rebuilds its ledgers")
         self.drop()
@@ -140,14 +134,10 @@ class Assignment:
     def lost(
         self, unread: Mapping[int, str], why: str, *, since: float | None = None
     ) -> InputLostError:
-        """Record that pairs cannot be read, and return the error to raise.
+        """Record that pairs (partition -> topic) cannot be read, and return the error to raise.
 
-        A pair that fails a second time is left out, and the others are served.
-
-        Args:
-            unread: Partition number -> the topic of the pair that cannot be read.
-            why: The reason, for people.
-            since: When the failure began, monotonic seconds; None: now.
+        A pair that fails a second time is left out, and the others are served. The failure began at
+        `since`, monotonic seconds; None: now.
         """
         now = self._clock.monotonic()
         are_all = len(unread) == len(self.pairs)
@@ -224,8 +214,7 @@ class Assignment:
     def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
         """Return the pairs to begin with: all but waiting ones, or those if there are no others.
 
-        Raises:
-            InputLostError: all pairs wait, and none may be tried yet.
+        Raises InputLostError if all pairs wait, and none may be tried yet.
         """
         asked = [number for number in numbers if number not in self._waits.numbers]
         asked = asked or [number for number in numbers if self._waits.may_be_tried(number, now)]
@@ -266,8 +255,7 @@ class Assignment:
     ) -> dict[int, Progress | ProgressError]:
         """Return the known progress, and leave out the pairs that brokers do not answer for.
 
-        Raises:
-            InputLostError: brokers answer for no pair; all partitions are asked about again.
+        Raises InputLostError if brokers answer for no pair; all partitions are asked about again.
         """
         known: dict[int, Progress | ProgressError] = {}
         silent: dict[int, InputLostError] = {}
@@ -297,7 +285,6 @@ class Assignment:
         return {number: each for number, each in found.items() if number not in unsafe}
 
     def _stop_all(self, numbers: Collection[int], why: str) -> None:
-        """Stop `numbers` until the guard lets them go on."""
         for number in numbers:
             self._waits.end(number)
             self._status.stop_partition(number, why)
@@ -327,11 +314,8 @@ def where_to_begin(
 ) -> Progress | ProgressError | InputLostError:
     """Return where a pair begins, or why that is not known.
 
-    Args:
-        number: The pair's partition number.
-        topics: Half and op topic.
-        committed: (topic, partition) -> committed offset and metadata.
-        ranges: (topic, partition) -> log start and end, or why its broker did not answer.
+    `topics` are half and op topic; `ranges` has each log's start and end, or why its broker did not
+    answer.
     """
     half, op = ((topic, number) for topic in topics)
     if half not in committed or op not in committed:
@@ -359,14 +343,9 @@ class EndsInDoubt:
         self._since: dict[int, float] = {}
 
     def check(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
-        """Check the findings about all pairs to serve.
+        """Check where pairs begin.
 
-        Args:
-            found: Partition number -> where the pair begins, or why it is stopped.
-            now: Monotonic seconds.
-
-        Raises:
-            InputLostError: the finding is too new; all partitions are asked about again.
+        InputLostError: a finding is too new; all brokers are asked again.
         """
         self._since = {
             number: self._since.get(number, now)
@@ -397,10 +376,7 @@ class WaitingPair:
     """A waiting pair.
 
     Attributes:
-        why: The last error.
-        since: When the pair was left out.
         failures: Number of failures in a row.
-        ask_at: When brokers are asked about the pair again.
         was_lost: Brokers answer, but the pair cannot be read.
         is_over: Brokers have answered, and the pair will be served again.
     """
@@ -456,17 +432,11 @@ class WaitingPairs:
     def lost(
         self, number: int, why: str, now: float, *, well_s: float, are_all: bool = False
     ) -> None:
-        """Record that a pair cannot be read.
+        """Record that a pair cannot be read; it is left out only after a second failure.
 
-        A pair is left out only after a second failure, because a single one usually passes at once.
-
-        Args:
-            number: The pair.
-            why: The error.
-            now: The time.
-            well_s: How long the pair was read well; 0 if it was never read to its end.
-            are_all: Whether all pairs failed: then the next attempt comes sooner, because it
-                rebuilds no other pair.
+        A single failure usually passes at once. The pair was read well for `well_s` before, 0 if it
+        was never read to its end. If all pairs failed (`are_all`), the next attempt comes sooner,
+        because it rebuilds no other pair.
         """
         was = self._losses.get(number)
         if was is None or not was.is_followed(now, well_s):
@@ -539,12 +509,7 @@ def ledger_settings(
 ) -> LedgerSettings:
     """Return the settings of a worker's ledgers; `LedgerSettings.shared_by` divides the budgets.
 
-    Args:
-        config: The daemon's settings.
-        policy: Which group may deliver to which topics.
-        sizes: The size limits of topics.
-        actor: Name of the worker in its discards.
-        signs: Whether copies are signed, which makes them longer.
+    `actor` is the worker's name in its discards. If it `signs` copies, they become longer.
     """
     growth_bytes = COPY_GROWTH_BYTES + (SIGNATURE_GROWTH_BYTES if signs else 0)
 
@@ -574,8 +539,8 @@ def known_limits(
 ) -> Callable[[str], int | None]:
     """Return the function of topics' known limits; with compression it always returns None.
 
-    A topic's limit applies to the compressed batch. With compression the size of a record says too
-    little, and limits are learned from refusals (halfbridge.checker.loop.blame).
+    A topic's limit applies to the compressed batch, so limits are learned from refusals
+    (`loop.blame`).
     """
     codecs = (config.kafka.get(name, "none") for name in _CODEC_PROPERTIES)
     return max_bytes if set(codecs) <= {"none"} else lambda _topic: None

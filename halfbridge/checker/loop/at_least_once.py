@@ -1,10 +1,9 @@
 """Writes batches in the mode at-least-once: first the records, then their offsets.
 
-A batch that consists of real records only is written by an idempotent producer, proven, and only
-then are its offsets committed through the group. After a crash or a failure between the two steps
-the batch is written again, with the same transaction ids and message indices. All other batches are
-kafka_txns in this mode too, because rebuilds and operators read their records: copies, DISCARD ops
-and dead letters (ADR 21).
+A batch of real records only is written by an idempotent producer and proven; then its offsets are
+committed through the group. After a failure between the two steps the batch is written again, with
+the same transaction ids and message indices. All other batches (copies, DISCARD ops, dead letters)
+are kafka_txns in this mode too, because rebuilds and operators read them (ADR 21).
 """
 
 from __future__ import annotations
@@ -48,14 +47,10 @@ _FENCED = MEMBER_FENCED | {Code.FATAL}
 class BoundMember:
     """A member of the group, bound to the generation in which it was assigned its partitions.
 
-    Args:
-        member: The member.
-        membership: Its id and generation in the assignment callback.
-
     Attributes:
-        must_be_replaced: The outcome of a commit was unknown, or the client lost a connection
-            during a commit. The request may still arrive after a later commit, and set the offsets
-            back. Brokers refuse a late request of a member that another one has replaced.
+        must_be_replaced: A commit's outcome was unknown, or a connection was lost during a commit.
+            The request may arrive after a later commit, and set the offsets back; brokers refuse it
+            once another member has replaced this one.
     """
 
     def __init__(self, member: Member, membership: object) -> None:
@@ -71,15 +66,10 @@ class BoundMember:
         is_over: Callable[[], bool],
         pause: Callable[[], None],
     ) -> None:
-        """Commit, again and again while the outcome is unknown: a repetition changes nothing.
+        """Commit all offsets or none; repeat while the outcome is unknown, which changes nothing.
 
-        Args:
-            offsets: (topic, partition, offset, metadata); all are committed, or none is.
-            is_over: Tells whether to give up.
-            pause: Called before each repetition.
-
-        Raises:
-            KafkaFailure: as `Member.commit_as`.
+        `is_over` tells whether to give up; `pause` is called before each repetition. Raises
+        KafkaFailure as `Member.commit_as`.
         """
         wanted = {(topic, number): (offset, text) for topic, number, offset, text in offsets}
         self._is_committing, self._is_in_doubt = True, False
@@ -109,17 +99,14 @@ class BoundMember:
 
 
 def commits_with(member: Member, delivery: str) -> object:
-    """Return what an outlet is given to commit offsets with, in the member's present generation."""
+    """Return what an outlet commits offsets with, in the member's present generation."""
     membership = member.membership()
     is_exact = delivery == Delivery.EXACTLY_ONCE
     return membership if is_exact else BoundMember(member, membership)
 
 
 class AtLeastOnce:
-    """An outlet as `Transactor` is; real records do not go through its kafka_txns.
-
-    Args: as `Transactor`.
-    """
+    """An outlet as `Transactor` is; real records do not go through its kafka_txns."""
 
     def __init__(
         self,
@@ -147,10 +134,7 @@ class AtLeastOnce:
         return self._id
 
     def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
-        """Hand `records` over, in order, in a kafka_txn if they need one.
-
-        Returns and raises: as `Transactor.write`.
-        """
+        """Hand `records` over as `Transactor.write`, in a kafka_txn if they need one."""
         batch = [*records]
         self._is_plain = self._may_be_plain(batch)
         if self._is_plain:
@@ -165,15 +149,10 @@ class AtLeastOnce:
         return self._transactor.write(batch, stall_s)
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit `offsets` once the written records are proven.
+        """Commit `offsets` once the written records are proven; `membership` is a `BoundMember`.
 
-        Args:
-            offsets: (topic, partition, offset, metadata).
-            membership: A `BoundMember`, from `Input`.
-
-        Raises:
-            KafkaTxnFailedError: a record is not proven; or the offsets are not committed, or may
-                not be.
+        Raises KafkaTxnFailedError: a record is not proven; or the offsets are not committed, or may
+        not be.
         """
         if self._is_plain:
             self._plain.commit(offsets, membership)
@@ -217,8 +196,6 @@ class PlainOutlet(BatchWriter[Writer]):
       (`FirstWrites`).
     - After a refusal the client sends nothing more (`enable.gapless.guarantee`).
     - No record is given up alone, for its age (`_NEVER_MS`).
-
-    Args: as `Transactor`.
     """
 
     def __init__(
@@ -237,11 +214,7 @@ class PlainOutlet(BatchWriter[Writer]):
         self._first_writes = FirstWrites(writer)
 
     def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
-        """Hand `records` over, in order; there are no copies among them.
-
-        Raises:
-            KafkaTxnFailedError: the client takes no more records.
-        """
+        """Hand `records` over, in order, without copies. KafkaTxnFailedError: no more are taken."""
         self._reports.begin()
         self._stall_s = stall_s
         try:
@@ -256,11 +229,7 @@ class PlainOutlet(BatchWriter[Writer]):
         return {}
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Prove the written records, then commit `offsets` as the member of that generation.
-
-        Raises:
-            KafkaTxnFailedError: as `AtLeastOnce.commit`.
-        """
+        """Prove the records, then commit `offsets`; raises as `AtLeastOnce.commit`."""
         try:
             self._prove_all()
         except KafkaFailure as failure:
@@ -272,7 +241,6 @@ class PlainOutlet(BatchWriter[Writer]):
             self._sending_since = None
 
     def _prove_all(self) -> None:
-        """As `_prove`; a record that is refused for any reason is not proven."""
         self._prove()
         refused = self._reports.refused
         if refused is not None:
@@ -298,8 +266,8 @@ class PlainOutlet(BatchWriter[Writer]):
     def _given_up(self, cause: KafkaFailure) -> KafkaTxnFailedError:
         """Return the error of a batch that is not proven; nothing is blamed for it.
 
-        The client says less of a refusal than a kafka_txn does: of two records with bad timestamps
-        it calls each one invalid. The kafka_txns that follow find the cause (FIRST_KAFKA_TXNS).
+        Of two records with bad timestamps the client calls each one invalid, so the kafka_txns that
+        follow find the cause (FIRST_KAFKA_TXNS).
         """
         named, topic = self._reports.refused or (cause, "")
         where = f" for {topic}" if topic else ""
@@ -319,9 +287,6 @@ class FirstWrites:
     requests to a partition that are in flight, the broker refuses the first one because too few
     replicas are in sync, and accepts the second one a moment later. So the first record of a
     producer in a partition is proven alone, and the broker knows the producer from then on.
-
-    Args:
-        writer: The producer's client, which is asked how many partitions a topic has.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -330,10 +295,9 @@ class FirstWrites:
         self._counts: dict[str, int] = {}
 
     def pieces(self, batch: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-        """Yield the batch in order, in pieces: each must be proven before the next one is taken.
+        """Yield the batch in order, in pieces; prove each before taking the next.
 
-        Raises:
-            KafkaFailure: no broker tells how many partitions a topic has.
+        Raises KafkaFailure if no broker tells how many partitions a topic has.
         """
         topics = {record.topic for record in batch}
         if not [topic for topic in topics if not self._is_open(topic)]:

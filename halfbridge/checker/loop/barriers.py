@@ -1,11 +1,9 @@
 """Where a half partition ends, proven by a record that the worker appends and aborts (rule 1).
 
-A broker's answer about the end of a partition proves nothing, because a deposed leader reports its
-old end until it learns that it was deposed. The offset of an acknowledged record proves the end,
-because brokers acknowledge a record (acks=all) only together, under the present leader. The
-kafka_txn around the record is aborted, so no consumer reads the record.
-Source: the read barrier of replicated logs (Raft, section 8: a leader that is to answer a read
-commits an entry first).
+A deposed leader reports its old end until it learns that it was deposed. The offset of a record
+acknowledged with acks=all proves the end, because the brokers acknowledge it together, under the
+present leader. The kafka_txn around the record is aborted, so no consumer reads it. Source: the
+read barrier of Raft (section 8: a leader that is to answer a read commits an entry first).
 """
 
 from __future__ import annotations
@@ -52,16 +50,9 @@ class Barriers:
     """Appends barrier records without delaying the loop; `answers` returns the proofs.
 
     One round runs at a time, in a thread of its own, because the calls of a transactional producer
-    block. The producer is made at once, which aborts an open kafka_txn of a killed predecessor.
-
-    A partition that is away stops the proofs of no other one: a round ends without it, and the
-    next round has a spare transactional id (ADR 26).
-
-    Args:
-        config: The daemon's settings.
-        ids: Kafka's ids of the worker's slot.
-        ports: Kafka, clock and concurrency are used.
-        spare_taken: Called when a spare transactional id is taken.
+    block. The producer is made at once, which aborts an open kafka_txn of a killed predecessor. A
+    partition that is away stops no other proof: a round ends without it, and the next round has a
+    spare transactional id (ADR 26), after a call of `spare_taken`.
     """
 
     def __init__(
@@ -96,9 +87,7 @@ class Barriers:
     def serve(self, now: float, stall_s: float = STALL_S) -> int:
         """Begin a round if one is wanted and none is under way; return its number of records.
 
-        Args:
-            now: Monotonic seconds.
-            stall_s: How long a partition may take no record, seconds.
+        A partition may take no record for `stall_s`.
         """
         if not self._wanted or self._under_way is not None or now < self._next_at:
             return 0
@@ -123,10 +112,9 @@ class Barriers:
         return proofs
 
     def pop_silent(self) -> Mapping[int, bool]:
-        """Return which partitions took no record in time, and whether they are to blame for it.
+        """Return, once, which partitions took no record in time, and whether they are to blame.
 
-        Where no partition took any, the last kafka_txn of the id may not have ended yet. Each round
-        is returned once.
+        Where no partition took any, the last kafka_txn of the id may not have ended yet.
         """
         silent, self._silent = self._silent, {}
         return silent
@@ -142,7 +130,6 @@ class Barriers:
         self._thread.leave()
 
     def _note(self, error: BaseException | None, now: float) -> None:
-        """Keep how a round ended, for `trouble`; a failure is logged at a limited pace."""
         if error is None:
             self._failing_since = None
             return
@@ -165,8 +152,6 @@ _FAILURES = (KafkaFailure, KafkaTxnFailedError, ConfigError)
 
 
 class _Writer:
-    """The transactional writer, in its thread."""
-
     def __init__(self, config: CheckerConfig, ids: TransactionalIds, ports: Ports) -> None:
         self._kafka = ports.kafka
         self._ids = ids
@@ -215,13 +200,9 @@ class _Writer:
     ) -> tuple[dict[int, int], dict[int, bool]]:
         """Return for each partition an offset above all records stored before the call.
 
-        Returns:
-            Partition -> offset, and what `Barriers.pop_silent` returns. After silence there is no
-            writer: call `open`.
-
-        Raises:
-            KafkaFailure: not possible now; try again, with a new writer.
-            KafkaTxnFailedError: the same.
+        Also returns what `Barriers.pop_silent` returns; after silence there is no writer: call
+        `open`. Raises KafkaFailure or KafkaTxnFailedError: not possible now; try again, with a new
+        writer.
         """
         writer = self._writer or self._opened()
         is_first, self._is_first_round = self._is_first_round, False
@@ -252,7 +233,6 @@ class _Writer:
         return ends, {}
 
     def close(self) -> None:
-        """Drop the writer; the next writer with its id aborts an open kafka_txn."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

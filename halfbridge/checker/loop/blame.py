@@ -2,8 +2,8 @@
 
 librdkafka often fails a whole kafka_txn without naming the record. A transaction is blamed only if
 no other record can be the cause. A refused size is remembered for its topic: then dead letters
-become stubs, copies become discards, and larger messages become dead letters. Other refusals by the
-daemon's own topics are never blamed on a transaction; an operator corrects the topic.
+become stubs, copies discards, and larger messages dead letters. For other refusals by the daemon's
+own topics no transaction is blamed; an operator corrects the topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DOUBTFUL_MAX = 100
 class SendSize(Enum):
     """How much is sent to a partition at once: a topic's `max.message.bytes` limits each batch.
 
-    There are only three steps, because each step costs a failed kafka_txn.
+    There are only three steps, because each costs a failed kafka_txn.
     """
 
     USUAL = "as the client likes"
@@ -44,13 +44,6 @@ class SendSize(Enum):
 
 class Blame:
     """Makes the batches of a pair smaller until `routes` knows what is refused.
-
-    Args:
-        names: Names of the installation's own topics.
-        routes: Records the refused topics and transactions.
-        sizes: Records the sizes that topics refuse.
-        questions: Asks brokers for rights.
-        limit_max: Records in a batch while nothing is refused.
 
     Attributes:
         send_size: How much the client may send to a partition at once.
@@ -92,8 +85,8 @@ class Blame:
     def succeeded(self, plans: Mapping[int, Plan]) -> None:
         """Record that `plans` were committed: pairs that delivered get a larger next batch.
 
-        A batch without deliveries, such as one of dead letters, does not count. If such batches
-        raised the limit too, no batch would ever hold a refused transaction alone.
+        A batch without deliveries, such as one of dead letters, does not count: otherwise no batch
+        would ever hold a refused transaction alone.
         """
         for partition in [partition for partition, plan in plans.items() if plan.deliveries]:
             limit = self._limits.pop(partition, self._limit_max) * 2
@@ -104,15 +97,10 @@ class Blame:
         self._doubtful = max(0, self._doubtful - 1)
 
     def failed(self, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int) -> None:
-        """Record that the broker permanently refuses something in `plans`.
+        """Record that the broker permanently refuses something in `plans` (by partition).
 
-        Args:
-            error: The error of the kafka_txn. No transaction is blamed for a refused timestamp.
-            plans: The batch: partition -> plan of the pair.
-            now_ms: Monotonic milliseconds.
-
-        Raises:
-            InputLostError: no broker answered; try again.
+        No transaction is blamed for a refused timestamp. InputLostError: no broker answered; try
+        again.
         """
         if error.is_vague and self.send_size is not SendSize.ONE_RECORD:
             # The client reports the broker's reason only for a record that is sent alone.
@@ -151,8 +139,8 @@ class Blame:
     def _takes_less(self, topic: str, now_ms: int) -> bool:
         """Change one thing about the next batch of a refused size; tell whether that may help.
 
-        The client sends less at once: 32 KiB, then one record. Once one record alone was refused,
-        the topic's limit is learned from it, and the client sends as much as before.
+        The client sends less at once: 32 KiB, then one record. From a record that is refused alone,
+        the topic's limit is learned, and the client sends as much as before.
         """
         if self.send_size is not SendSize.ONE_RECORD:
             # Perhaps no single record is too large, but several records that were sent at once.
@@ -168,10 +156,10 @@ class Blame:
     def _learn(self, topic: str, now_ms: int) -> bool:
         """Learn a topic's limit; tell whether the next kafka_txn will be different.
 
-        Each record was sent alone and one was refused, so the largest is refused too. For the
-        dead-letter topic half of that size becomes the limit, because a stub loses only the body.
-        For another topic the limit is one byte less, so that no size is refused that the topic may
-        take. For example, a dead letter of 800,000 bytes sets 400,000, a message 799,999.
+        Each record was sent alone and one was refused, so the largest is refused too. The limit is
+        one byte less, so that no size is refused that the topic may take; half of it for the
+        dead-letter topic, because a stub loses only the body. A message of 800,000 bytes sets
+        799,999, a dead letter 400,000.
         """
         largest = self._largest.get(topic)
         if largest is None:

@@ -1,12 +1,9 @@
 """The Kafka clients of a worker: their common properties, the admin client, and silent clients.
 
-`Questions` asks brokers where partitions end, which topics exist, and where the daemon may write.
-
-`Silence` is the rule for the clients that a worker keeps for its life: its consumer, its admin
-client and its producer of check requests. A client that no broker answers is replaced. `StallWatch`
-replaces a consumer that is answered and reads nothing. All other clients are replaced after each
-failure, or live as long as one question: the producers of batches and of barriers, the reader of
-bodies, and the clients of the settings record and of the marks.
+A client that a worker keeps for its life (consumer, admin client, producer of check requests) is
+replaced when no broker answers it (`Silence`). `StallWatch` replaces a consumer that is answered
+and reads nothing. All other clients are replaced after each failure, or live as long as one
+question.
 """
 
 from __future__ import annotations
@@ -147,7 +144,6 @@ class SettingsAnswer:
     Attributes:
         settings: Name of each setting -> value; None: not known.
         why: The error in place of the settings.
-        is_missing: There is no such topic.
         is_silent: No broker answered; a later question may succeed.
     """
 
@@ -183,11 +179,6 @@ class Questions:
 
     A client that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
     answered. librdkafka's client may stay silent after its broker was frozen and restarted.
-
-    Args:
-        config: The daemon's settings.
-        ports: Make the client.
-        on_replaced: Called when the client was replaced.
     """
 
     def __init__(
@@ -237,11 +228,7 @@ class Questions:
         return SettingsQuestion(self._admin, topics, self._clock)
 
     def topics(self) -> dict[str, SeenTopic]:
-        """Return all topics that the daemon may see; blocks.
-
-        Raises:
-            InputLostError: no broker answered.
-        """
+        """Return all topics that the daemon may see; blocks. InputLostError: no broker answered."""
         asked_at = self._clock.monotonic()
         try:
             topics = self._topics(asked_at)
@@ -272,8 +259,7 @@ class Questions:
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
         """Return for each topic whether the daemon may write to it; None: the broker cannot tell.
 
-        Raises:
-            InputLostError: no broker answered.
+        Raises InputLostError if no broker answers.
         """
         answers = self._admin.ask_rights(topics, QUESTION_S)
         return {topic: _may_write(answer) for topic, answer in answers.items()}

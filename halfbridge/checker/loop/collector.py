@@ -38,7 +38,6 @@ class Batch:
     """The pairs of one kafka_txn, each of which holds its plan until the commit.
 
     Attributes:
-        pairs: The pairs.
         records: Partition -> the records of its plan; empty before `KafkaTxns.write`.
         progress: Partition -> the progress that is committed with its plan; empty before.
         began: When the kafka_txn began, monotonic seconds.
@@ -70,13 +69,10 @@ class Collector:
     def collect(self, pairs: Mapping[int, Pair], now: float) -> Batch:
         """Return the next batch; only its last transaction may exceed the limits.
 
-        Deliveries whose real topic is missing, or whose partition is away, are in none.
-
-        A pair in which something is refused is a batch of its own. Otherwise it would fail the
-        other pairs too, and a success of the others would prove nothing about it.
-
-        Raises:
-            InputLostError: topics must be looked up, and no broker answered.
+        Deliveries whose real topic is missing, or whose partition is away, are in none. A pair in
+        which something is refused is a batch of its own: it would fail the other pairs, and their
+        success would prove nothing about it. InputLostError: topics must be looked up, and no
+        broker answered.
         """
         self._topics.find_dead_topic(now)
         batch: list[Pair] = []
@@ -107,7 +103,7 @@ class Collector:
     def _plan(
         self, pair: Pair, now: float, *, records_max: int, size_bytes_max: int
     ) -> Plan | None:
-        """Return the plan, which the pair holds from now on; None if there is nothing to do."""
+        """Return the plan, which the pair holds from now on, if there is anything to do."""
         plan = pair.held
         if plan is None:
             plan = pair.ledger.plan(
@@ -142,17 +138,7 @@ BACKGROUND_RECORDS = 500
 
 
 class KafkaTxns:
-    """Writes the kafka_txns of the loop, and records in the pairs which are committed.
-
-    Args:
-        names: Names of the installation's topics.
-        producers: The transactional producers.
-        intake: Has the membership for committed offsets.
-        blame: Finds refused records.
-        bodies: Reads bodies again that a ledger has dropped.
-        timestamps: Chooses the records' timestamps.
-        reporter, metrics: Count the written records.
-    """
+    """Writes the kafka_txns of the loop, and records in the pairs which are committed."""
 
     def __init__(
         self,
@@ -178,13 +164,8 @@ class KafkaTxns:
     def write(self, batch: Batch, now: float, stall_s: float) -> Batch:
         """Write the plans of a batch and begin the commit; a large one goes on in the background.
 
-        Args:
-            batch: Pairs with their plans; the plans get their bodies back.
-            now: Monotonic seconds.
-            stall_s: The longest time without any acknowledgement, seconds.
-
-        Returns:
-            The batch with its records and its progress, for `committed`.
+        The plans get their bodies back. `stall_s` is the longest time without any acknowledgement.
+        Return the batch with its records and its progress, for `committed`.
 
         Raises:
             KafkaTxnFailedError: The kafka_txn failed, or its outcome is unknown.
@@ -227,7 +208,6 @@ class KafkaTxns:
         return pair.publisher.records(plan, self._timestamps.ms(now_ms, pair.latest_ms), now_ms)
 
     def _offsets(self, progress: Mapping[int, Progress]) -> Iterator[tuple[str, int, int, str]]:
-        """Yield the offsets that belong to the kafka_txn."""
         for number, each in progress.items():
             yield self._names.half, number, each.half, ""
             yield self._names.op, number, each.op, each.metadata()

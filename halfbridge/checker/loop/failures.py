@@ -1,9 +1,6 @@
 """Errors between the loop and Kafka, and the count of failures in a row.
 
-InputLostError          consumed records may be lost: read again from the committed offsets
-KafkaTxnFailedError     a kafka_txn failed, or its outcome is unknown; producers are replaced
-
-After each of them the ledgers are dropped and rebuilt, after a pause that grows with the count.
+After each error the ledgers are dropped and rebuilt, after a pause that grows with the count.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ class InputLostError(Exception):
 
 
 class KafkaTxnFailedError(Exception):
-    """A kafka_txn failed, or its outcome is unknown.
+    """A kafka_txn failed, or its outcome is unknown; producers are replaced.
 
     Attributes:
         failure: The error of the client or a broker; None if there was none.
@@ -94,9 +91,9 @@ FAILURES_RED = 3
 class FailureCount:
     """Counts failures in a row, and ends the count when the worker succeeds.
 
-    A rebuild is a success only for a worker that was able to write. For example, the broker
-    refuses each kafka_txn of pair 3. The worker rebuilds pair 3 between two attempts; that rebuild
-    proves nothing, and only a commit ends the count.
+    A rebuild is a success only for a worker that was able to write. Example: the broker refuses
+    each kafka_txn of pair 3. Its rebuilds between the attempts prove nothing; only a commit ends
+    the count.
     """
 
     def __init__(self, status: Status) -> None:

@@ -1,7 +1,4 @@
-"""Updates a worker's health and gauges each second: missing topics, waiting pairs, other problems.
-
-It also logs when a pair begins to wait for a real topic.
-"""
+"""Updates a worker's health and gauges each second: topics, waiting pairs, other problems."""
 
 from __future__ import annotations
 

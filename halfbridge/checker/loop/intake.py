@@ -1,8 +1,6 @@
 """The consumer of half and op topic, a member of the daemon's group.
 
-`MemberFailures` decides when the member must be replaced, and when another worker has its slot.
-`FirstReads` keeps a damaged record from ending one worker after the other. Each guard against a
-trap of Kafka's protocol names the trap.
+Each guard against a trap of Kafka's protocol names the trap.
 """
 
 from __future__ import annotations
@@ -58,22 +56,13 @@ _ANSWER_S = 3.0
 class Input:
     """Reads half and op topic for a worker.
 
-    An assignment alone starts no reading. `assigned` holds the assigned partitions, and `read_from`
-    starts them after a check of their committed offsets.
-
-    A consumer that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
-    answered.
-
-    Args:
-        config: The daemon's settings.
-        ids: Kafka's ids of the worker's slot.
-        ports: Make the consumer.
-        on_replaced: Called when the consumer was replaced for its silence.
+    An assignment alone starts no reading: `read_from` starts the `assigned` partitions after a
+    check of their committed offsets. A consumer that no broker answers for
+    `silence.REPLACED_AFTER_S` is replaced if a new client is answered.
 
     Attributes:
         assigned: (topic, partition) pairs of the current generation.
         changed: The assignment has changed since the caller last cleared this.
-        reading: How far partitions were read, and since when.
         group_trouble: Errors of the group or a topic, which come among the records only.
         is_member: The group has assigned partitions to this member, perhaps none.
         membership: Read in the assignment callback and kept until the next one. Before the first
@@ -142,20 +131,12 @@ class Input:
         }
 
     def renew(self, why: str) -> NoReturn:
-        """Replace the member by a new one.
-
-        Raises:
-            InputLostError: always; read again from the committed offsets.
-        """
+        """Replace the member, and raise InputLostError: read again from the committed offsets."""
         self._failures.give_up(why)
         self._renew(why)
 
     def committed(self, wanted: Iterable[Place]) -> dict[Place, Committed]:
-        """Return the committed, stable offsets of the given partitions.
-
-        Raises:
-            InputLostError: the coordinator did not answer.
-        """
+        """Return committed, stable offsets. InputLostError: the coordinator did not answer."""
         asked_at = self._monotonic()
         try:
             found = self._member.committed(wanted, QUESTION_S)
@@ -263,8 +244,7 @@ class Input:
     def _replace_if_silent(self) -> None:
         """Replace the consumer if no broker answers it, and one answers another client.
 
-        Raises:
-            InputLostError: a new member joins; read again from the committed offsets.
+        Raises InputLostError when a new member joins; read again from the committed offsets.
         """
         now = self._monotonic()
         if self.is_member:
@@ -327,11 +307,7 @@ class Input:
         return is_done()
 
     def _close_member(self) -> None:
-        """Close the member, whose callbacks change nothing from now on.
-
-        In a member that leaves the group, close() may call back, and the client may not answer a
-        question any more.
-        """
+        """Close the member; callbacks of its close() change nothing, and it may answer nothing."""
         self._generation += 1
         self._ports.run.let_go(self._member)
 
@@ -380,8 +356,8 @@ class Reading:
     """How far a consumer has read.
 
     Attributes:
-        ends: (topic, partition) -> where reading began, or the last PARTITION_EOF, which may lie
-            behind markers that no record shows.
+        ends: Where reading began, or the last PARTITION_EOF, which may lie behind markers that no
+            record shows.
     """
 
     def __init__(self) -> None:
@@ -433,11 +409,11 @@ TROUBLE_S = 60.0
 class MemberFailures:
     """What the present member reported, and what follows from that.
 
-    A static member can fence itself in two ways. The answer to its JoinGroup is lost with the
-    connection: then the group has given it a member id that it does not know. Or the coordinator
-    was silent for a session: then the client sends a heartbeat without a member id. So a fenced
-    member means another worker, unless a connection was lost in the last TROUBLE_S. If another
-    worker came in that time, this worker takes the slot back and the other one ends.
+    A static member can fence itself. The answer to its JoinGroup is lost with the connection: the
+    group has given it a member id that it does not know. Or the coordinator was silent for a
+    session: the client sends a heartbeat without a member id. So a fenced member means another
+    worker, unless a connection was lost in the last TROUBLE_S. If another worker came in that time,
+    this worker takes the slot back and the other one ends.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -468,8 +444,7 @@ class MemberFailures:
     def why_replace(self) -> str:
         """Return why the member must be replaced, until `replaced`; empty if it can be used.
 
-        Raises:
-            SlotTakenError: another worker runs on this slot; the operator stops one of the two.
+        Raises SlotTakenError: another worker runs on this slot; the operator stops one of the two.
         """
         if self._fatal is not None:
             text = self._fatal.text
@@ -497,14 +472,8 @@ class FirstReads:
     A damaged record may end the process that reads it (`halfbridge.kafka.first_reads`), and the
     pair then moves to the next worker. So a worker leaves a mark in Kafka before it reads a pair,
     and clears the mark once the pair is rebuilt. A worker that finds a mark has the pair's records
-    read in a child process first. Marks are offsets with a text in a group of their own, because
-    workers on different machines share nothing else. Their offsets have no meaning, and the
-    daemon's own offsets are not changed.
-
-    Args:
-        config: The daemon's settings.
-        ports: Make the clients of the marks.
-        probe: Reads records in a child process.
+    read in a child process first (`probe`). Marks are offsets with a text in a group of their own,
+    because workers on different machines share nothing else.
     """
 
     def __init__(self, config: CheckerConfig, ports: Ports, probe: Probe) -> None:
@@ -515,10 +484,7 @@ class FirstReads:
         self._marked: set[int] = set()
 
     def begin(self, pairs: Mapping[int, Progress]) -> dict[int, str]:
-        """Mark pairs, and return why some of them must not be read; blocks.
-
-        Without an answer of the brokers no pair is held up.
-        """
+        """Mark pairs; return why some must not be read. Blocks. Silent brokers hold up no pair."""
         if not pairs:
             return {}
         unsafe = {

@@ -1,8 +1,6 @@
 """A transactional producer of the daemon, which writes one kafka_txn after the other.
 
-`BatchWriter` hands a batch of records to a producer, and proves that brokers have stored them.
-`DeliveryReports` collects the reports of the producer's client. Each guard against a trap of
-Kafka's protocol names the trap.
+Each guard against a trap of Kafka's protocol names the trap.
 """
 
 from __future__ import annotations
@@ -69,13 +67,9 @@ TRY_S = 1.5
 
 
 class BatchWriter(Generic[AnyWriter]):
-    """What all outlets share, with kafka_txns or without.
+    """Hands batches of records to a producer, and proves that brokers have stored them.
 
-    Args:
-        writer: Made with `shared_properties`.
-        reports: Takes the reports of that writer's client.
-        timeout_ms: Longest wait for brokers, milliseconds.
-        clock: The clock.
+    The writer is made with `shared_properties`; `reports` takes the reports of its client.
 
     Attributes:
         names_places: Whether a partition that does not acknowledge is to blame for it. If it is
@@ -98,8 +92,8 @@ class BatchWriter(Generic[AnyWriter]):
     def must_be_replaced(self) -> bool:
         """Whether this producer must be replaced before its next batch.
 
-        Late requests of the last kafka_txn may still arrive. With the same epoch they would apply
-        to the next kafka_txn (KAFKA-17754).
+        Late requests of the last kafka_txn would apply to the next one with the same epoch
+        (KAFKA-17754).
         """
         return self._reports.must_be_replaced
 
@@ -118,8 +112,7 @@ class BatchWriter(Generic[AnyWriter]):
     def _prove(self) -> None:
         """Wait until brokers have confirmed every record, or have refused one.
 
-        The client's own check before a commit is weaker, because it accepts inferred
-        acknowledgements.
+        The client's own check before a commit accepts inferred acknowledgements.
 
         Raises:
             KafkaTxnFailedError: a record is not confirmed.
@@ -154,7 +147,6 @@ class BatchWriter(Generic[AnyWriter]):
         )
 
     def _places(self) -> frozenset[Place]:
-        """Return the partitions that are to blame because they do not take records for now."""
         is_clear = self.names_places or self._reports.has_stored
         return frozenset(self._reports.away) if is_clear else frozenset()
 
@@ -186,7 +178,6 @@ class BatchWriter(Generic[AnyWriter]):
         return has_copies
 
     def _make_room(self, until: float) -> None:
-        """Wait a moment for acknowledgements, which take records from the full queue."""
         if self._clock.monotonic() > until:
             raise KafkaTxnFailedError(
                 f"the producer's queue was full for {self._timeout_s:g} s: brokers do not answer,"
@@ -198,11 +189,7 @@ class BatchWriter(Generic[AnyWriter]):
 class Transactor(BatchWriter[TransactionalWriter]):
     """One transactional producer; lives as long as there is a reference to it.
 
-    Args:
-        config: The daemon's settings.
-        transactional_id: The transactional id; also an attribute.
-        ports: Kafka and the clock are used.
-        send_size: How much is sent to a partition at once; also an attribute.
+    How much is sent to a partition at once is `send_size`.
     """
 
     def __init__(
@@ -229,11 +216,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
     def start(self, timeout_s: float | None = None) -> None:
         """Take over the transactional id, which aborts an open kafka_txn of a dead predecessor.
 
-        Args:
-            timeout_s: Longest wait, seconds; None: that of other requests.
-
-        Raises:
-            KafkaTxnFailedError: not possible now; try again.
+        Raises KafkaTxnFailedError: not possible now; try again.
         """
         try:
             self._writer.init(self._timeout_s if timeout_s is None else timeout_s)
@@ -243,17 +226,10 @@ class Transactor(BatchWriter[TransactionalWriter]):
         self._reports.must_be_replaced = False  # earlier trouble does not affect the new epoch
 
     def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
-        """Begin a kafka_txn and hand `records` over, in order.
+        """Begin a kafka_txn and hand `records` over, in order; KafkaTxnFailedError if it failed.
 
-        Args:
-            records: The records to write.
-            stall_s: The longest time without any acknowledgement, for `commit` too.
-
-        Returns:
-            Half partition -> highest offset of a copy plus one; a rebuild must read that far.
-
-        Raises:
-            KafkaTxnFailedError: the kafka_txn failed.
+        `stall_s`, the longest time without any acknowledgement, holds for `commit` too. Return half
+        partition -> highest offset of a copy plus one; a rebuild must read that far.
         """
         self._reports.begin()
         self._stall_s = stall_s
@@ -267,14 +243,9 @@ class Transactor(BatchWriter[TransactionalWriter]):
         return self._reports.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit the written records together with `offsets`.
+        """Commit the written records with `offsets`: (topic, partition, offset, metadata).
 
-        Args:
-            offsets: (topic, partition, offset, metadata).
-            membership: From `Input`.
-
-        Raises:
-            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         began = self._clock.monotonic()
         try:
@@ -316,14 +287,14 @@ class Transactor(BatchWriter[TransactionalWriter]):
     def _aborted(self, cause: KafkaFailure) -> KafkaTxnFailedError:
         """Abort if that is possible, and return the error to raise.
 
-        A record may be refused while later records of the kafka_txn are still handed over. The
-        client then refuses the later records (STATE), and names neither the reason nor that an
-        abort is required. Both are in the acknowledgement of the refused record.
+        If a record is refused while later records are handed over, the client refuses those
+        (STATE). The reason, and that an abort is required, are only in the acknowledgement of the
+        refused record.
 
         To send offsets is two requests. If a record is refused between the two, the client tells
-        STATE as well (librdkafka's rd_kafka_txn_send_TxnOffsetCommitRequest). If several records
-        of one batch have bad timestamps, the acknowledgement of each only says that the record is
-        invalid. With STATE, nothing tells this case from a record that is invalid by itself.
+        STATE as well (librdkafka's rd_kafka_txn_send_TxnOffsetCommitRequest). If several records of
+        one batch have bad timestamps, their acknowledgements say only that the record is invalid.
+        With STATE, nothing tells this case from a record that is invalid by itself.
         """
         requires_abort = cause.requires_abort
         if cause.code == Code.STATE:
@@ -384,7 +355,7 @@ def failed(
     is_vague: bool = False,
     places: Iterable[Place] = (),
 ) -> KafkaTxnFailedError:
-    """Return the error of a batch that failed; the arguments are those of the error."""
+    """Return the error of a batch that failed."""
     text = failure.text
     return KafkaTxnFailedError(
         text, failure, topic=topic, fenced=fenced, is_vague=is_vague, places=places
@@ -394,11 +365,10 @@ def failed(
 class DeliveryReports:
     """The reports of a producer's client, and the callbacks that take them.
 
-    The callbacks hold no reference to the producer. Such a cycle would keep a dropped producer,
+    The callbacks hold no reference to the producer: such a cycle would keep a dropped producer,
     with its threads and connections, because a worker hardly collects cycles (`GC_THRESHOLDS`).
 
     Attributes:
-        must_be_replaced: See `Transactor`.
         copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
         refused: The failure of a record of this kafka_txn, and the record's topic.
         has_stored: Brokers have confirmed a record of this kafka_txn.
@@ -441,10 +411,10 @@ class DeliveryReports:
     def on_delivery(self, error: Any, record: Any) -> None:
         """Take the outcome of a record; one that can never be stored counts more than others.
 
-        No broker has said that a record without an offset is stored (`INFERRED`). A record that
-        is merely called invalid may be one of several with bad timestamps: it does not replace
-        another refusal. Example: `beta` refuses a size, then `alpha` two timestamps. The client
-        names the size for the kafka_txn; `alpha` must not be blamed.
+        A record without an offset is not known to be stored (`INFERRED`). A record that is merely
+        called invalid, perhaps one of several with bad timestamps, does not replace another
+        refusal. Example: `beta` refuses a size, then `alpha` two timestamps: `alpha` must not be
+        blamed for the size.
         """
         if error is None and record.offset() is not None:
             self.has_stored = True

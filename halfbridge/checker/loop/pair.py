@@ -1,8 +1,4 @@
-"""A pair as a worker serves it: its ledger, its clock, its held plan, and its memory.
-
-`Throttle` bounds the memory of pairs by deciding which topics are not fetched. Bodies that a plan
-or a ledger has released to stay within its budget are read again by offset (`BodyReader`).
-"""
+"""A pair as a worker serves it: its ledger, its clock, its held plan, and its memory."""
 
 from __future__ import annotations
 
@@ -61,10 +57,8 @@ class Pair:
         retried_by: `TopicWatch.refreshes` when the last plan was made: deferred deliveries are
             retried after a further refresh.
         began_from: Progress from which this ledger was rebuilt.
-        committed: Progress that is committed.
         paused: Topics of the pair that are not fetched at present.
         latest_ms: Append time of the record that was read last; 0 before the first record.
-        rebuild_began: When this ledger was made, monotonic seconds.
         announced: The end of the rebuild was logged.
         read_to_end: Topics of the pair that this ledger has once read to their end.
         has_news: The ledger got records or answers since it last had nothing to write.
@@ -102,10 +96,7 @@ class Pair:
         self._newest_at = began
 
     def now_ms(self, monotonic_s: float) -> int:
-        """Return partition time: the newest append time seen, plus the monotonic time since then.
-
-        0 before the first record: then nothing can fall due.
-        """
+        """Return partition time: newest append time plus time since; 0 before the first record."""
         if not self._newest_ms:
             return 0
         return self._newest_ms + int((monotonic_s - self._newest_at) * 1000)
@@ -187,12 +178,12 @@ class Pair:
         return append_ms
 
     def op_end(self, end: int, asked_ms: int) -> None:
-        """Hand a broker's answer to the ledger, as `Ledger.op_end`."""
+        """Hand a broker's answer to the ledger."""
         self.has_news = True
         self.ledger.op_end(end, asked_ms)
 
     def half_end(self, end: int, token: int) -> None:
-        """Hand a proven end to the ledger, as `Ledger.half_end`."""
+        """Hand a proven end to the ledger."""
         self.has_news = True
         self.ledger.half_end(end, token)
 
@@ -238,9 +229,7 @@ class Pair:
     def keep_bodies(self, *, is_written: bool) -> None:
         """Drop bodies beyond the budget: those of undecided messages first, then the plan's.
 
-        Args:
-            is_written: Whether the plan's kafka_txn is under way and needs its bodies. One batch
-                bounds their bytes.
+        A plan that `is_written` now needs its bodies; one batch bounds their bytes.
         """
         memory = self.ledger.memory
         if self.held is not None and not is_written and memory.is_too_large(self.plan_bytes):
@@ -297,9 +286,8 @@ class Throttle:
         """Return the topics of a pair that must not be fetched now.
 
         The half topic: if the budget of entries is nearly spent; or if more than one batch of dead
-        letters waits, until none waits, because ops wait for dead letters. The op topic: if too
-        many ops wait for a half record or a missing real topic, or if the budget of entries is
-        spent.
+        letters waits, until none waits, because ops wait for them. The op topic: if too many ops
+        wait for a half record or a missing real topic, or if the budget of entries is spent.
         """
         names = set()
         is_paused = self._half in pair.paused
@@ -342,12 +330,7 @@ def whole_or_bare(message: Any) -> Any:
 
 
 def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
-    """Read again the bodies of `plan` that the ledger has released.
-
-    Args:
-        plan: Changed in place.
-        read: Half offsets -> records by offset.
-    """
+    """Read again, by half offset, the bodies that the ledger has released, into `plan`."""
     missing = [half.offset for half in _halves(plan) if half.body is None]
     missing += [each.record.offset for each in plan.junk if each.record.body is None]
     if not missing:
@@ -419,25 +402,22 @@ def _halves(plan: Plan) -> Iterable[HalfRead]:
 
 
 class WithoutHeaders:
-    """A record whose headers the client cannot read: key and value are kept, and not the headers.
-
-    The headers may have any size, which cannot be found out.
-    """
+    """A record whose headers the client cannot read: key and value only."""
 
     def __init__(self, message: Any) -> None:
         self._key: bytes | None = message.key()
         self._value: bytes | None = message.value()
 
     def key(self) -> bytes | None:
-        """Return the record's key."""
+        """Return the key."""
         return self._key
 
     def value(self) -> bytes | None:
-        """Return the record's value."""
+        """Return the value."""
         return self._value
 
     def headers(self) -> Headers | None:
-        """Return None, for no headers."""
+        """Return no headers."""
         return None
 
 
@@ -457,11 +437,7 @@ class BodyReader:
         self._reader = self._open()
 
     def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Record]:
-        """Return the records at `offsets`, by offset.
-
-        Raises:
-            InputLostError: a record cannot be read (deleted, or no broker answers).
-        """
+        """Return the records by offset. InputLostError: one is deleted, or no broker answers."""
         found: dict[int, Record] = {}
         position = -1 - SKIP_MAX
         try:

@@ -1,11 +1,9 @@
 """The transactional producers, which take turns, and the kafka_txn that is under way.
 
-Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS while the markers of the last
-kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
-at a time: each commit is acknowledged before the next kafka_txn begins.
-
-If a partition is away, its marker cannot be written, and the transactional id cannot be used until
-it is. `TransactionalIds` then lets a producer use a spare id (ADR 26).
+A producer's next kafka_txn meets CONCURRENT_TRANSACTIONS while the markers of its last one are
+being written, so two or three producers take turns. There is still only one kafka_txn at a time:
+each commit is acknowledged before the next kafka_txn begins. If a partition is away, its marker
+cannot be written: until it is, `TransactionalIds` lets a producer use a spare id (ADR 26).
 """
 
 from __future__ import annotations
@@ -75,14 +73,7 @@ class TransactionalProducers:
         return len(self._transactors) == self._config.transactional_producers
 
     def start(self, send_size: SendSize = SendSize.USUAL) -> None:
-        """Make the missing producers.
-
-        Args:
-            send_size: How much they send to a partition at once.
-
-        Raises:
-            KafkaTxnFailedError: not possible now; try again.
-        """
+        """Make the missing producers. KafkaTxnFailedError: not possible now; try again."""
         while not self.are_ready:
             self._transactors.append(self._new(send_size))
         self._ids.fence(self._fence, self._in_use)
@@ -96,17 +87,9 @@ class TransactionalProducers:
     ) -> Mapping[int, int]:
         """Begin a kafka_txn and write `records`, in order; `commit` ends it.
 
-        Args:
-            records: The records to write.
-            send_size: How much is sent to a partition at once. A producer with another size is
-                replaced first.
-            stall_s: The longest time without any acknowledgement, for `commit` too, seconds.
-
-        Returns:
-            Half partition -> highest offset of a copy plus one; all copies are acknowledged.
-
-        Raises:
-            KafkaTxnFailedError: the kafka_txn failed.
+        A producer with another `send_size` is replaced first. `stall_s`, the longest time without
+        any acknowledgement, holds for `commit` too. Return half partition -> highest offset of a
+        copy plus one; all copies are acknowledged. Raises KafkaTxnFailedError.
         """
         transactor = self._transactors[self._turn]
         if transactor.must_be_replaced or transactor.send_size is not send_size:
@@ -120,15 +103,10 @@ class TransactionalProducers:
         *,
         in_background: bool,
     ) -> None:
-        """Commit the written records, together with offsets.
+        """Commit the written records with `offsets`: (topic, partition, offset, metadata).
 
-        Args:
-            offsets: (topic, partition, offset, metadata).
-            membership: From `Input`.
-            in_background: Whether to return before the commit is acknowledged; see `is_done`.
-
-        Raises:
-            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        With `in_background`, return before the commit is acknowledged; see `is_done`. Raises
+        KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         self._committing = self._transactors[self._turn]
         self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
@@ -144,8 +122,7 @@ class TransactionalProducers:
     def is_done(self, timeout_s: float = 0) -> bool:
         """Tell whether the commit under way is acknowledged, waiting at most `timeout_s`.
 
-        Raises:
-            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         under_way = self._under_way
         if under_way is None:
@@ -166,8 +143,8 @@ class TransactionalProducers:
     def settle(self) -> bool:
         """Wait until no commit is under way; tell whether one was, and succeeded.
 
-        After a failure all producers are dropped. Late requests of the failed kafka_txn may still
-        arrive, and with the same epoch they would apply to the next kafka_txn (KAFKA-17754).
+        After a failure all producers are dropped: late requests of the failed kafka_txn would apply
+        to the next one with the same epoch (KAFKA-17754).
         """
         was_under_way = self.is_under_way
         try:
@@ -201,11 +178,6 @@ class TransactionalProducers:
         raise KafkaTxnFailedError("sending offsets does not return: abandoned with its producer")
 
     def _new(self, send_size: SendSize) -> Transactor | AtLeastOnce:
-        """Return a producer of the first transactional id that is free.
-
-        Raises:
-            KafkaTxnFailedError: none is free, or brokers do not answer.
-        """
         return self._ids.started(lambda name: self._started(name, send_size), self._in_use)
 
     @property
@@ -265,12 +237,9 @@ def with_spares(count: int) -> range:
 
 
 class TransactionalIds:
-    """The ids that producers of one thread share.
+    """The ids that producers of one thread share, in the order in which they are taken.
 
-    Args:
-        names: The ids, in the order in which they are taken.
-        clock: The clock.
-        spare_taken: Called when an id is left for another one.
+    When an id is left for another one, `spare_taken` is called.
     """
 
     def __init__(
@@ -288,14 +257,10 @@ class TransactionalIds:
         return self._names[0]
 
     def started(self, start: Callable[[str], T], in_use: Collection[str] = ()) -> T:
-        """Return what `start` returns for the first id that is free.
+        """Return what `start` returns for the first id that is free, without those `in_use`.
 
-        Args:
-            start: Takes an id over; raises KafkaTxnFailedError.
-            in_use: Ids of producers that are there.
-
-        Raises:
-            KafkaTxnFailedError: no id is free, or brokers do not answer.
+        `start` takes an id over. Raises KafkaTxnFailedError: no id is free, or brokers do not
+        answer.
         """
         for name in self._free(in_use):
             try:
@@ -315,8 +280,7 @@ class TransactionalIds:
     def fence(self, fence: Callable[[str], None], in_use: Collection[str]) -> None:
         """Abort, once, what a predecessor left open under the other ids: readers wait for it.
 
-        Raises:
-            KafkaTxnFailedError: brokers do not answer; call again.
+        Raises KafkaTxnFailedError: brokers do not answer; call again.
         """
         if self._are_fenced:
             return

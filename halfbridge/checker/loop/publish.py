@@ -1,9 +1,6 @@
 """Makes the records of a kafka_txn from the ledgers' plans. Pure.
 
-The body of a half record is the consumed message itself (`key()`, `value()`, `headers()`): it goes
-from consumer to producer unchanged. What a record needs beside its content is decided here as well:
-whether its size fits into its topic (`Sizes`), and which clock its timestamp comes from
-(`TimestampSource`).
+The body of a half record, the consumed message itself, goes from consumer to producer unchanged.
 """
 
 from __future__ import annotations
@@ -74,12 +71,7 @@ class PlanRecords(NamedTuple):
 class Publisher:
     """Turns the plans of one partition pair into records.
 
-    Args:
-        topics: Names of the installation's topics.
-        partition: Number of the pair.
-        routes: Where deliveries go, and which are refused.
-        sizes: The size limits of topics.
-        signer: Signs copies and discards; None: they are written without signatures.
+    The signer signs copies and discards; None: they are written without signatures.
     """
 
     def __init__(
@@ -99,11 +91,8 @@ class Publisher:
     def records(self, plan: Plan, now_ms: int, partition_ms: int | None = None) -> PlanRecords:
         """Return the records of `plan`.
 
-        Args:
-            plan: What to write.
-            now_ms: Timestamps: partition time, which comes from the brokers, unless brokers refuse
-                it (`TimestampSource`). A worker's wall clock decides nothing.
-            partition_ms: Partition time, of signatures; None: `now_ms`.
+        Timestamps are `now_ms`: partition time, unless brokers refuse it (`TimestampSource`).
+        Signatures have `partition_ms`; None: `now_ms`. A worker's wall clock decides nothing.
 
         Raises:
             KafkaTxnFailedError: no key may sign a copy or a discard now. Nothing is written then,
@@ -309,8 +298,7 @@ LEARNED_MAX = 1_000
 class Sizes:
     """The size limits of topics. Times are monotonic milliseconds.
 
-    Args:
-        configured: Topic -> its `max.message.bytes`; None: not known, and every size is tried.
+    `configured` is a topic's `max.message.bytes`; None: not known, and every size is tried.
     """
 
     def __init__(self, configured: Callable[[str], int | None]) -> None:
@@ -390,8 +378,8 @@ class TimestampSource:
     """Partition time, unless a broker refuses it: then another clock, until that one is refused.
 
     A broker refuses timestamps too far ahead of its clock (`message.timestamp.after.max.ms`).
-    Partition time comes from another broker's clock, or from the same clock before it was set back.
-    The client's clock may be wrong as well. The append time of the last record is right as soon as
+    Partition time comes from another broker's clock, or from the same clock before it was set back;
+    the client's clock may be wrong as well. The append time of the last record is right as soon as
     the brokers' clocks are. The daemon makes the timestamps, so no transaction is blamed for them.
     """
 
@@ -399,12 +387,7 @@ class TimestampSource:
         self._turn = 0
 
     def ms(self, partition_ms: int, latest_ms: int) -> int:
-        """Return the timestamp of a record to write.
-
-        Args:
-            partition_ms: Partition time.
-            latest_ms: Append time of the record that was read last.
-        """
+        """Return a record's timestamp; `latest_ms` is the append time of the last record read."""
         return (partition_ms, CLIENTS_CLOCK, latest_ms)[self._turn]
 
     @property

@@ -2,7 +2,7 @@
 
 While the log level is debug, there is also one line for each check, answer, decision and delivery,
 by transaction id (`trace_...`). At any other level nothing is formatted, decoded or counted for
-these lines: the loop asks `is_traced` once for all records of one fetch, and once for each plan.
+these lines: the loop calls `is_traced` once for each fetch and each plan.
 """
 
 from __future__ import annotations
@@ -62,12 +62,7 @@ class ReportLimiter:
 
 
 class LimitedLog:
-    """Logs lines about records of clients, at most LINES_A_SECOND_MAX a second.
-
-    Args:
-        clock: Limits the lines per second.
-        level: Level of every line, as in `logging`.
-    """
+    """Logs lines about records of clients, at most LINES_A_SECOND_MAX a second."""
 
     def __init__(self, clock: Clock, level: int = logging.WARNING) -> None:
         self._clock = clock
@@ -90,12 +85,7 @@ class LimitedLog:
 
 
 class Reporter:
-    """Reports the effects of plans.
-
-    Args:
-        metrics: The worker's metrics.
-        clock: Limits the log lines per second.
-    """
+    """Reports the effects of plans."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
@@ -106,11 +96,7 @@ class Reporter:
     def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
         """Report that `plan` is committed.
 
-        Args:
-            plan: The plan that was written.
-            pair: The plan's pair.
-            refused: Messages of deliveries that became dead letters.
-            stubs: Dead letters that only refer to their records.
+        `refused` became dead letters; `stubs` of the dead letters only refer to their records.
         """
         metrics = self._metrics
         if plan.deliveries:
@@ -177,13 +163,7 @@ class Reporter:
     def state(
         self, pairs: Iterable[Pair], monotonic_s: float, retention_ms: tuple[int | None, int | None]
     ) -> None:
-        """Set the gauges.
-
-        Args:
-            pairs: The pairs that are served.
-            monotonic_s: The time, monotonic seconds.
-            retention_ms: Retention of half and op topic; None: not known.
-        """
+        """Set the gauges; retention is that of half and op topic, None where it is not known."""
         by_topic: Counter[str] = Counter()
         oldest_s = 0.0
         held_bytes = entries_bytes = fill_percent = 0
@@ -320,12 +300,9 @@ def trace_ops(records: Iterable[Any], op_topic: str) -> None:
 
 
 def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) -> None:
-    """Log the effects of a committed kafka_txn on transactions.
+    """Log the effects of a committed kafka_txn on transactions, with the `refused` messages.
 
-    Args:
-        plan: The written plan; its dead letters have lines of their own at every level.
-        partition: Number of the pair.
-        refused: Messages of the plan's deliveries that became dead letters.
+    Dead letters of the plan have lines of their own at every level.
     """
     not_delivered = {dead.half.metadata.transaction_id for dead in refused}
     for one in plan.deliveries:

@@ -1,8 +1,8 @@
 """The destinations of deliveries: which real topics and partitions can be written, or are refused.
 
-A real topic that is missing, or that this daemon may not write to, and a partition that is away,
-are waited for: their deliveries are deferred (`checker.core.deferred`) until `must_wait` says no.
-Then they are delivered, or `refusal` says why they become dead letters. Pure.
+Deliveries to a real topic that is missing or refused, or to a partition that is away, are deferred
+(`checker.core.deferred`) until `must_wait` says no. Then they are delivered, or `refusal` says why
+they become dead letters. Pure.
 """
 
 from __future__ import annotations
@@ -63,10 +63,8 @@ class _Blamed(NamedTuple):
 class Routes:
     """The known real topics. Times are monotonic milliseconds.
 
-    Args:
-        gone_ms: The longest wait for a missing topic, or for a partition that is away: for that
-            AWAY_MS_MIN at least.
-        partitioner: Real topic -> partitioner.
+    `gone_ms` is the longest wait for a missing topic, and for a partition that is away, there at
+    least AWAY_MS_MIN. `partitioner` is that of a real topic.
     """
 
     def __init__(
@@ -96,12 +94,9 @@ class Routes:
         now_ms: int,
         min_in_sync: Callable[[str], int | None] = lambda _: None,
     ) -> None:
-        """Replace the known topics by those of the cluster.
+        """Replace the known topics by those that a look-up has answered.
 
-        Args:
-            topics: What a look-up has answered.
-            now_ms: The time.
-            min_in_sync: Topic -> its `min.insync.replicas`; None where it is not known.
+        `min_in_sync` returns a topic's `min.insync.replicas`; None: not known.
         """
         partitions = {name: one.partitions for name, one in topics.items()}
         grown = {name for name, count in partitions.items() if count != self._partitions.get(name)}
@@ -161,21 +156,14 @@ class Routes:
     def _due_for_last_try(self, place: Place, blamed: _Blamed, now_ms: int) -> _Blamed:
         """Return `blamed`, due at once if its partition was away for so long that it is given up.
 
-        Only a partition that has failed again after that time is given up: silence may have had
-        another cause, such as a network that is mended by now.
+        It must fail again after that time: silence may have had a cause that is mended by now.
         """
         if blamed.is_last or self._away_ms.get(place, 0) < self._away_limit_ms:
             return blamed
         return blamed._replace(until_ms=min(blamed.until_ms, now_ms))
 
     def blame(self, place: Place, why: str, now_ms: int) -> None:
-        """Record that records of a partition were not acknowledged: it is not written to for now.
-
-        Args:
-            place: Real topic and partition.
-            why: What the client or a broker said.
-            now_ms: The time.
-        """
+        """Record why records of a partition were not acknowledged: it is not written to for now."""
         topic, number = place
         if not 0 <= number < self._partitions.get(topic, 0):
             return
@@ -211,10 +199,7 @@ class Routes:
         return len(self._away.get(topic, ())) < self._partitions.get(topic, 0)
 
     def any_partition(self, topic: str, key: bytes | None) -> int:
-        """Return the partition of a record that may go anywhere; PARTITION_BY_KEY: the client's.
-
-        A partition is chosen here where the client might choose one that is away.
-        """
+        """Return a partition that is not away, for any record; PARTITION_BY_KEY: the client's."""
         away = self._away.get(topic)
         if not away or not self.is_open(topic):
             return PARTITION_BY_KEY
@@ -244,16 +229,12 @@ class Routes:
         return True
 
     def must_wait(self, messages: Iterable[HalfRead], op_age_ms: int, now_ms: int) -> bool:
-        """Tell whether the delivery of `messages` must wait for a topic or a partition.
+        """Tell whether the delivery of a transaction's `messages` must wait.
 
-        The longest wait is `gone_ms` for a missing topic, for one that this daemon may not write
-        to, and for a partition that is away. It is PARTITION_NEW_MS for a partition that the topic
-        does not have, once a minute for each topic.
-
-        Args:
-            messages: Messages of one transaction.
-            op_age_ms: Time since the append time of the COMMIT.
-            now_ms: The time.
+        The longest wait from the append time of the COMMIT (`op_age_ms`) is `gone_ms` for a topic
+        that is missing or that this daemon may not write to, and for a partition that is away. It
+        is PARTITION_NEW_MS for a partition that the topic does not have, once a minute for each
+        topic.
         """
         return any(
             op_age_ms < each.limit_ms or each.left_ms > 0 or each.topic in self._lost_since
@@ -285,8 +266,8 @@ class Routes:
     def refuse(self, delivery: Delivery, why: str) -> None:
         """Remember that the broker permanently refuses a record of this transaction.
 
-        The key includes the deciding op's offset, because another group may have a transaction of
-        the same id.
+        The key includes the deciding op's offset: another group may have a transaction of the same
+        id.
         """
         if len(self._refused) >= REFUSED_TRANSACTIONS_MAX:
             del self._refused[next(iter(self._refused))]
@@ -298,13 +279,7 @@ class Routes:
         return list(self._refused_topics)
 
     def refuse_topic(self, topic: str, why: str, now_ms: int) -> None:
-        """Remember for a while that this daemon may not write to `topic`.
-
-        Args:
-            topic: The real topic.
-            why: As in "may not be written".
-            now_ms: The time.
-        """
+        """Remember for a while that this daemon may not write to `topic`."""
         self._refused_topics[topic] = (now_ms + REFUSED_TOPIC_MS, why)
 
     def allow_topic(self, topic: str) -> None:
@@ -361,7 +336,6 @@ class Routes:
         return lack if now_ms - since < PARTITION_NEW_MS else lack._replace(limit_ms=0)
 
     def _is_refused(self, topic: str) -> Lack | None:
-        """Return why this daemon may not write to a topic; None if it may, or it is not known."""
         if topic not in self._refused_topics:
             return None
         return Lack(topic, PARTITION_BY_KEY, self._refused_topics[topic][1], self._gone_ms)
@@ -369,7 +343,7 @@ class Routes:
     def _is_away(self, half: HalfRead) -> Lack | None:
         """Return why the partition of a message cannot be written; None if it can, or is missing.
 
-        Where the body was released, the key is not known: then any partition that is away counts.
+        Without the body the key is not known: then any partition that is away counts.
         """
         topic = half.metadata.real_topic
         away = self._away.get(topic)

@@ -1,9 +1,4 @@
-"""What a worker knows of topics: which exist, how they are set, and what must wait for them.
-
-`TopicWatch` refreshes the known topics. `TopicSettings` reads their settings, and `TopicGuard`
-stops all pairs while settings of the half or op topic make records untrustworthy. `OwnTopics`
-reports missing topics of the installation, without which a worker delivers nothing.
-"""
+"""What a worker knows of topics: which exist, how they are set, and what must wait for them."""
 
 from __future__ import annotations
 
@@ -63,16 +58,7 @@ NO_RIGHT = "may not be written by this daemon: grant it WRITE"
 class TopicWatch:
     """Looks up topics for `routes`. Times are monotonic seconds.
 
-    Args:
-        questions: Asks the brokers.
-        routes: Holds the known topics.
-        config: The daemon's settings.
-        status: Shows wrong settings of topics.
-        clock: Measures look-ups.
-
     Attributes:
-        settings: The known settings of topics.
-        guard: Judges the settings.
         lacks_dead: A plan waits for the dead-letter topic, which is missing.
         refreshes: Number of refreshes that were answered.
         refresh_at: When the refresh is due that deferred deliveries wait for; infinite if none is.
@@ -112,11 +98,7 @@ class TopicWatch:
         return number(half), number(op)
 
     def refresh(self, now: float) -> None:
-        """Look up all topics.
-
-        Raises:
-            InputLostError: no broker answered.
-        """
+        """Look up all topics. InputLostError: no broker answered."""
         self._at, self.refresh_at = now, float("inf")
         began = self._clock.monotonic()
         topics = self._questions.topics()
@@ -161,10 +143,7 @@ class TopicWatch:
     def half_is_silent(self, number: int, now: float, *, is_clear: bool) -> None:
         """Record that half partition `number` took no record in time.
 
-        Args:
-            number: The partition.
-            now: The time.
-            is_clear: It is to blame for it; else it is only if it was before.
+        It is to blame if that `is_clear`, else only if it was before.
         """
         place = self._names.half, number
         if is_clear or self._routes.was_blamed(place):
@@ -188,8 +167,8 @@ class TopicWatch:
     def finds(self, topic: str, now: float) -> bool:
         """Tell whether a topic exists for which no plan waits.
 
-        A missing topic is looked up at once, then after 1 s, 2 s and so on up to ABSENT_S. A
-        look-up stops the loop, and a missing topic usually stays missing.
+        A missing topic is looked up at once, then after 1 s, 2 s and so on up to ABSENT_S, because
+        a look-up stops the loop.
         """
         is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
         pause_s = self._pauses.get(topic, MISSING_S) if is_known else ABSENT_S
@@ -206,7 +185,7 @@ class TopicWatch:
         return self._routes.partitions(topic)
 
     def expect(self, topics: set[str], now: float) -> None:
-        """Make a look-up due at once if a half message is for a topic that was never looked for.
+        """Make a look-up due at once for topics of half messages that were never looked for.
 
         So a new topic is known before the first COMMIT for it is applied.
         """
@@ -219,8 +198,8 @@ class TopicWatch:
     def awaits(self, pair: Pair, now: float) -> Awaits:
         """Return which deliveries of a pair must wait for a real topic or a partition of it.
 
-        No delivery is given up by a look-up from before its COMMIT was read: the topic may be newer
-        than the look-up. So each waits for the next look-up, which is due at once (`refresh_at`).
+        The topic may be newer than a look-up from before the COMMIT was read, so each delivery
+        waits for the next look-up, which is due at once (`refresh_at`).
         """
         routes, partition_ms, monotonic_ms = self._routes, pair.now_ms(now), int(now * MS_PER_S)
         is_early = self._first_at is None or now - self._first_at < FIRST_REFRESHES_S
@@ -276,10 +255,7 @@ class TopicWatch:
         return True
 
     def _ask_rights(self, topics: Iterable[str], now: float) -> None:
-        """Ask for missing rights before they fail a kafka_txn with the plans of all its pairs.
-
-        If no broker can tell, a kafka_txn has to try.
-        """
+        """Ask for missing rights before they fail a kafka_txn with the plans of all its pairs."""
         asked = sorted(topics)
         if not asked:
             return
@@ -316,11 +292,7 @@ FORGOTTEN_S = 2 * QUESTION_S
 class TopicSettings:
     """Asks brokers for the settings of topics now and then, and never waits for them.
 
-    Times are monotonic seconds.
-
-    Args:
-        questions: Asks the brokers.
-        always: The internal topics, which are always asked about.
+    Internal topics are `always` asked about. Times are monotonic seconds.
 
     Attributes:
         known: Topic -> its settings, as far as they matter here.
@@ -340,10 +312,9 @@ class TopicSettings:
         self._pause_s = NEW_S
 
     def max_bytes(self, topic: str) -> int | None:
-        """Return the `max.message.bytes` of a topic, bytes.
+        """Return the `max.message.bytes` of a topic; None: not known yet, missing, or no right.
 
-        None: not known yet, missing, or this daemon has no right to read it. The first call for a
-        topic makes it known soon.
+        The first call for a topic makes it known soon.
         """
         self.want(topic)
         return number(self.known.get(topic, {}).get(MAX_BYTES, ""))
@@ -365,12 +336,7 @@ class TopicSettings:
         self._take(self._questions.ask_settings(sorted(self._always)).answers(wait_s))
 
     def poll(self, now: float, pace_s: float = SETTINGS_POLL_S) -> bool:
-        """Send the questions that are due, or take answers; tell whether any came. Never waits.
-
-        Args:
-            now: The time.
-            pace_s: Interval of questions about all topics.
-        """
+        """Send the questions that are due, or take answers; tell whether any came. Never waits."""
         if self._question is not None:
             return self._take_answers(now)
         # A round ends before the next begins; otherwise the last topics would never be asked about.
@@ -430,11 +396,6 @@ FLAWS_LOGGED_S = 3600.0
 class TopicGuard:
     """Judges the settings of topics, and reports wrong ones. Times are monotonic seconds.
 
-    Args:
-        config: The daemon's settings.
-        settings: The known settings of topics.
-        status: Shows wrong settings.
-
     Attributes:
         stops: Why no pair may be served; empty if pairs may be served.
     """
@@ -455,10 +416,7 @@ class TopicGuard:
         self._judge(now)
 
     def poll(self, now: float) -> bool:
-        """Judge new answers of brokers; never waits.
-
-        Returns whether the pairs must begin anew, to stop or to go on.
-        """
+        """Judge new answers, without waiting; tell whether the pairs must begin anew."""
         is_flawed = self._flaws.stopping or self._flaws.alarms
         if not self._settings.poll(now, FLAWED_S if is_flawed else SETTINGS_POLL_S):
             return False
@@ -517,15 +475,7 @@ OWN_LOGGED_S = 300.0
 
 
 class OwnTopics:
-    """Whether the topics of this installation are there. Times are monotonic seconds.
-
-    Args:
-        config: The daemon's settings.
-        status: Shows missing topics after `UNHEALTHY_S`.
-
-    Attributes:
-        missing: Names of half, op and dead-letter topic that are not there.
-    """
+    """Whether the topics of this installation are there; health shows it after `UNHEALTHY_S`."""
 
     def __init__(self, config: CheckerConfig, status: Status) -> None:
         names = config.names

@@ -1,8 +1,7 @@
 """The daemon's loop: consume records, take plans, write one kafka_txn, repeat.
 
-Batches form by themselves: while a kafka_txn commits, records accumulate and the next kafka_txn is
-larger. Every failure is handled in the same way: drop the ledgers, read the committed offsets,
-rebuild. DESIGN.md describes the steps.
+While a kafka_txn commits, records accumulate for the next one. Every failure is handled in the same
+way: drop the ledgers, read the committed offsets, rebuild. DESIGN.md describes the steps.
 """
 
 from __future__ import annotations
@@ -172,13 +171,9 @@ class Worker:
             self.close()
 
     def turn(self, stop: Event) -> None:
-        """Take one turn of the loop, and recover from its failures.
+        """Take one turn of the loop, and recover from its failures; raises as `run`.
 
-        Args:
-            stop: Ends the wait after a failure.
-
-        Raises:
-            SlotTakenError: as `run`.
+        `stop` ends the wait after a failure.
         """
         try:
             self._step()
@@ -272,7 +267,6 @@ class Worker:
             self._committed()
 
     def _committed(self) -> None:
-        """Record that the present batch is committed."""
         batch, plans, self._batch = self._batch, self._batch.plans, Batch()
         self._kafka_txns.committed(batch, self._monotonic())
         for pair in batch.pairs:
@@ -336,10 +330,7 @@ DUE_S = 0.01
 def idle_s(pairs: Iterable[Pair], now: float, refresh_at: float) -> float:
     """Return how long to wait, seconds; 0 if a pair has work.
 
-    Args:
-        pairs: The pairs that are served.
-        now: Monotonic seconds.
-        refresh_at: When topics must be refreshed at the latest.
+    Topics must be refreshed at `refresh_at` at the latest.
     """
     wait_s = max(0.0, min(IDLE_S, refresh_at - now))
     for pair in pairs:
@@ -362,9 +353,9 @@ FORGOTTEN_S = 2 * QUESTION_S
 
 
 class StallWatch:
-    """Notices a stalled consumer: it fetches nothing, although brokers have more records for it.
+    """Notices a consumer that fetches nothing, although logs go on beyond its positions.
 
-    It compares the positions with the ends of logs. Times are monotonic seconds.
+    Times are monotonic seconds.
     """
 
     def __init__(
@@ -379,7 +370,7 @@ class StallWatch:
         self._behind: dict[Place, Behind] = {}
 
     def poll(self, now: float) -> None:
-        """Find out whether logs go on beyond the positions; never waits.
+        """Compare the positions with the ends of logs; never waits.
 
         Raises:
             InputLostError: a log went on for STALLED_S, and none of its records came. A new
@@ -435,11 +426,7 @@ def distribute(
 ) -> Fetched:
     """Hand each record of half and op topic to its pair, in order; stop at a failure.
 
-    Args:
-        messages: The records that `Input.fetch` returned.
-        pairs: Partition -> pair, for pairs that are served; records of other pairs are left out.
-        half_topic: Name of the half topic; every other topic is the op topic.
-        now: Monotonic seconds.
+    A topic other than `half_topic` is the op topic. Records of pairs not in `pairs` are left out.
     """
     answers: list[Op] = []
     for message in messages:
