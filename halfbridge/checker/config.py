@@ -57,8 +57,8 @@ UNSAFE_KAFKA_KEYS = frozenset(
 class CheckerConfig:
     """Settings of the daemon; every field is a flag, a HALFBRIDGE_ variable and a TOML key.
 
-    Raises:
-        ConfigError: a field is wrong, or two contradict each other; the operator corrects them.
+    Raises ConfigError if a field is wrong, or two contradict each other; the operator corrects
+    them.
     """
 
     refusal = ConfigError

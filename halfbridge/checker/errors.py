@@ -48,12 +48,7 @@ class AdminError(CheckerError):
 
 
 class DamagedRecordError(AdminError):
-    """A record cannot be read: the operator repairs the partition from another replica.
-
-    Attributes:
-        place: Topic and partition.
-        offset: The first offset that cannot be read.
-    """
+    """The record at `offset` of `place` is unreadable: mend the partition from another replica."""
 
     def __init__(self, place: tuple[str, int], offset: int, why: str = "") -> None:
         (topic, partition), cause = place, f" ({why})" if why else ""

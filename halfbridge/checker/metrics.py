@@ -1,7 +1,7 @@
 """The daemon's metrics: RocketMQ's names where they exist, `halfbridge_` for the rest.
 
-Every method takes the totals of a whole batch, never one record. So each counter is incremented
-once in a batch, and each label value is looked up once.
+Every method takes the totals of a whole batch, so each counter is incremented, and each label value
+looked up, once in a batch.
 
 Source: RocketMQ BrokerMetricsConstant (rocketmq_half_messages, rocketmq_commit_messages_total,
 rocketmq_rollback_messages_total, rocketmq_finish_message_latency).
@@ -52,14 +52,11 @@ def _version() -> str:
 
 
 class Metrics:
-    """All metrics of one worker, on a registry of its own.
+    """All metrics of one worker, on a registry of its own. Thread-safe; made for one hot loop.
 
-    Each attribute is a call that records; the metric's text says what. For a counter the call adds
-    a number (1 if none is given), for a gauge it sets the value, for a histogram it observes. Where
-    the metric has labels, the call takes a mapping: label value, or a tuple of them -> number.
-    Gauges that are not in the mapping fall to 0.
-
-    Thread-safe (prometheus-client locks each value); made for one hot loop.
+    Each attribute is a call that records: a counter adds a number (default 1), a gauge sets the
+    value, a histogram observes. Where the metric has labels, the call takes a mapping: label value,
+    or a tuple of them -> number. Gauges that are not in the mapping fall to 0.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

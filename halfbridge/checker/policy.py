@@ -47,12 +47,10 @@ _TYPES = {each.value.lower(): each for each in TopicType}
 class Policy:
     """The topics to which each group may deliver, and the partitioner of each topic.
 
+    Patterns match a topic's name as a whole.
+
     Attributes:
-        names: The installation's topic names.
-        groups: Pattern of the real topics of each listed group, matched as a whole.
         default_allow: Whether a group that is not listed may deliver.
-        partitioners: Pattern of real topics, matched as a whole, and how their keys are placed.
-        types: Pattern of real topics, matched as a whole, and their type.
     """
 
     names: TopicNames = field(default_factory=TopicNames)
@@ -91,11 +89,7 @@ def may_deliver(policy: Policy, topic: str) -> bool:
 
 
 def named_topics(path: Path | None) -> tuple[str, ...]:
-    """Return the real topics that the policy file at `path` names without a pattern, once each.
-
-    Raises:
-        ConfigError: as `load_policy`, which is called first.
-    """
+    """Return the topics that the policy file names without a pattern; as `load_policy`."""
     if path is None:
         return ()
     groups: Any = _read(path).get("groups", {})
@@ -104,12 +98,7 @@ def named_topics(path: Path | None) -> tuple[str, ...]:
 
 
 def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
-    """Return the policy in the file at `path`; None: all topics but internal ones are allowed.
-
-    Raises:
-        ConfigError: no such file, not TOML, or not what the module's docstring shows; the
-            operator must correct the file.
-    """
+    """Return the policy in a file; None: all but internal topics. ConfigError: correct the file."""
     if path is None:
         return Policy(names)
     raw = _read(path)

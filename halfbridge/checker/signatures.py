@@ -35,20 +35,12 @@ def daemon_signatures(config: CheckerConfig) -> Signatures:
 
 
 def operator_signatures(config: CheckerConfig) -> Signatures:
-    """Return what the key file of an operator's command says.
-
-    Raises:
-        ConfigError: the file cannot be used; its owner corrects it.
-    """
+    """Return an operator's signatures. ConfigError: the key file is unusable; its owner acts."""
     return load_signatures(config.key_file, Role.OPERATOR, config.names)
 
 
 def check_signer(signatures: Signatures, group: str, now_ms: int) -> None:
-    """Check that an operator's record about a group's transaction would be believed.
-
-    Raises:
-        AdminError: it has to be signed, and the key file has no key for it.
-    """
+    """Raise AdminError if a record about a group must be signed, and no key in the file can."""
     ring, signer = signatures.ring, signatures.signer
     if ring is None:
         return
@@ -75,11 +67,7 @@ def signed_half(
     value: bytes | None,
     now_ms: int,
 ) -> Headers:
-    """Return the headers of an operator's half record, signed where the key file has a key.
-
-    Raises:
-        AdminError: as `check_signer`.
-    """
+    """Return a half record's headers, signed if a key exists; AdminError as `check_signer`."""
     check_signer(signatures, group, now_ms)
     if signatures.signer is None:
         return headers
@@ -89,11 +77,7 @@ def signed_half(
 def signed_op(
     signatures: Signatures, group: str, partition: int, *, key: bytes, value: bytes, now_ms: int
 ) -> Headers:
-    """Return the headers of an operator's op, signed where the key file has a key.
-
-    Raises:
-        AdminError: as `check_signer`.
-    """
+    """Return an op's headers, signed if a key exists; AdminError as `check_signer`."""
     check_signer(signatures, group, now_ms)
     if signatures.signer is None:
         return []

@@ -21,8 +21,7 @@ class Health:
         healthy: Whether nothing needs an operator, apart from `partition_errors`.
         reason: Why the process is not ready or not healthy; empty otherwise.
         partition_errors: Partition -> why the partition is stopped, or has been waiting for long.
-        delivery: The mode of delivery; of several workers with different modes, all modes; empty
-            where nothing is delivered.
+        delivery: All modes of delivery of its workers; empty where nothing is delivered.
     """
 
     ready: bool = False
@@ -38,10 +37,7 @@ class Health:
 
 
 class Status:
-    """The health and the metrics of a process, kept up to date.
-
-    Thread-safe: one thread writes, the HTTP threads read.
-    """
+    """The health and the metrics of a process; one thread writes, the HTTP threads read."""
 
     def __init__(self, metrics: Metrics | None = None) -> None:
         self.metrics = Metrics() if metrics is None else metrics

@@ -174,11 +174,7 @@ class Book:
         )
 
     def _holds_ops(self, entry: Entry, op: int, ops_max: int | None) -> bool:
-        """Tell whether `entry`, the lowest, makes a rebuild read too many ops.
-
-        It holds T while the transaction of the op at T has a record at or above the offset of
-        `entry`.
-        """
+        """Tell whether `entry`, the lowest, holds T and so makes a rebuild read too many ops."""
         first = self.decided.first()
         if first is None or first.last_record < entry.offset or first.deferred is not None:
             return False  # T is held for another reason, which a put back would not change

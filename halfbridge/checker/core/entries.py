@@ -469,11 +469,7 @@ class Decided:
             del self._again[entry.key]
 
     def _keep_whole(self, first: int, last: int) -> None:
-        """Add the span of half offsets of a discarded transaction.
-
-        A span that begins at or below the end of the last span is merged with it: spans never
-        overlap.
-        """
+        """Add a discarded transaction's span of half offsets, or merge it with the last span."""
         spans = self._discarded
         while spans and first <= spans[-1][1]:
             before = spans.pop()

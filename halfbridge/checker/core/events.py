@@ -90,11 +90,7 @@ class OpRead(NamedTuple):
 
 
 class JunkRead(NamedTuple):
-    """A half or op record that is unreadable or not believed.
-
-    It is unreadable if its metadata is missing or broken, or its schema unknown; it is not believed
-    if its signature is missing or wrong. The body of an op is never released.
-    """
+    """A half or op record that is unreadable, or whose signature is missing or wrong."""
 
     offset: int
     append_ms: int

@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """The state of one partition pair. Not thread-safe: one worker loop owns the ledger.
-
-    To rebuild it from `committed`, the caller reads half records from H and ops from T.
-    """
+    """The state of one partition pair, rebuilt from `committed`. One worker loop owns it."""
 
     def __init__(self, settings: LedgerSettings, committed: Progress) -> None:
         self._settings = settings

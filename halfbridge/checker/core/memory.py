@@ -91,19 +91,14 @@ class Memory:
 
     @property
     def needs_copies(self) -> bool:
-        """Whether decided transactions can be forgotten only after more half records are read.
-
-        True when a copy of the first decided transaction has not been read back.
-        """
+        """Whether decided transactions are kept until a copy of the first one is read back."""
         first = self._book.decided.first()
         return first is not None and bool(first.unread_copies)
 
     def takes_halves(self, plan_bytes: int, *, are_needed: bool, is_paused: bool) -> bool:
         """Tell whether more half records may be read; `are_needed`: an op waits for one.
 
-        A rebuild always reads more: it reads again what was in memory before. Paused reading
-        resumes only RESUME_PERCENT below the limit. `plan_bytes` is a returned, uncommitted plan's,
-        without bodies.
+        A rebuild always reads more. Paused reading resumes only RESUME_PERCENT below the limit.
         """
         if self.rebuild is not None:
             return True
@@ -112,10 +107,7 @@ class Memory:
         return self.fill_percent(plan_bytes) < HALVES_PERCENT - RESUME_PERCENT * is_paused
 
     def takes_ops(self, plan_bytes: int, *, wait: bool, is_paused: bool) -> bool:
-        """Tell whether more ops may be read.
-
-        If ops `wait` for a half record, more ops would take the memory that it needs.
-        """
+        """Tell whether more ops may be read; not if those read `wait` for half records."""
         if self.junk_op_bytes > self._bodies_max // JUNK_OPS_SHARE:
             return False
         if self.ops_bytes > min(OPS_BYTES_MAX, self._entries_max // OPS_SHARE):

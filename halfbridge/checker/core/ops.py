@@ -94,10 +94,7 @@ class Ops:
     def retry_deferred(
         self, awaits: Awaits | None, now_ms: int, *, records_max: int, size_bytes_max: int
     ) -> bool:
-        """Deliver the deferred transactions that need not wait any more, in op order.
-
-        The last one may exceed the plan's limits. Return whether the plan had room for all of them.
-        """
+        """Deliver, in op order, deferred transactions that need not wait; False: no room left."""
         book, plan = self._book, self._book.draft.plan
         before, book.deferred = book.deferred, Deferred()
         is_full = False

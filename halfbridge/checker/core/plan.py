@@ -282,10 +282,7 @@ class Draft:
     def discard(
         self, entry: Entry, reason: str, actor: str, now_ms: int, *, age_ms: int = 0
     ) -> None:
-        """Write a DISCARD of the daemon with reason CHECK_TIMES, AGE or TOO_LARGE.
-
-        For AGE, its append time must prove `age_ms`.
-        """
+        """Write a DISCARD; one for AGE has an `age_ms` that its append time must prove."""
         half = max(entry.messages.values(), key=lambda half: half.offset)
         metadata = half.metadata
         self.plan.discards.append(

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class BeyondEndError(ProgressError):
-    """An offset is beyond the end of the log.
-
-    A broker that no longer leads the partition answers with an old end, so the caller asks again
-    for a while before it stops the pair.
-    """
+    """An offset is beyond the end of the log, perhaps an old end that a deposed leader reported."""
 
 
 def check_against_log(
@@ -66,10 +62,7 @@ def check_against_log(
 
 
 class Rebuild:
-    """Collects the records that are read until the committed progress is reached again.
-
-    Bodies beyond `body_bytes_max` are released, and read again by offset.
-    """
+    """Collects the records that are read until the committed progress is reached again."""
 
     def __init__(self, progress: Progress, body_bytes_max: int) -> None:
         self._progress = progress

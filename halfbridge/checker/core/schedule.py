@@ -49,11 +49,10 @@ def backoff_ms(attempt: int, interval_ms: int, backoff_ms_max: int) -> int:
 
 
 class CheckSchedule:
-    """Undecided transactions by due time.
+    """Undecided transactions by due time; those decided meanwhile are skipped.
 
     First checks with the default timeout fall due in the order of their append times: a queue has
-    them. All other first checks are in a heap, repeats in another. Transactions decided in the
-    meantime are skipped when they fall due.
+    them. All other first checks are in a heap, repeats in another.
     """
 
     def __init__(self) -> None:
@@ -218,10 +217,7 @@ class _Due:
         self.count += 1
 
     def next(self, until_ms: int, shares: _Shares) -> Entry | None:
-        """Return the entry whose turn it is, of the groups with room, and count it in `shares`.
-
-        A due time after `until_ms` means that a queued entry was rescheduled meanwhile.
-        """
+        """Return the entry whose turn it is, of the groups with room, and count it in `shares`."""
         for _ in range(len(self._by_group)):
             group = next(iter(self._by_group))
             queue = self._by_group.pop(group)

@@ -235,7 +235,7 @@ _UNANSWERED = frozenset((Code.MSG_TIMED_OUT, Code.FATAL))
 class CheckSender:
     """Sends check requests, outside any kafka_txn: a lost request is repeated.
 
-    A producer whose requests have all timed out for `silence.REPLACED_AFTER_S`, or which has failed
+    A producer whose requests have all timed out for `REPLACED_AFTER_S`, or which has failed
     for good, is replaced. The worker that sends requests reads records meanwhile.
     """
 
@@ -261,10 +261,7 @@ class CheckSender:
         self.untimely: int | None = None  # the turn of `TimestampSource` that was refused last
 
     def send(self, record: Outgoing, turn: int) -> bool:
-        """Send without waiting; False if the queue is full.
-
-        `turn` is the turn of `TimestampSource` that gave the request's timestamp.
-        """
+        """Send without waiting; False if the queue is full. `turn`: the timestamp's clock."""
         if self._silence.is_over_limit(self._monotonic()):
             self._replace()
         try:

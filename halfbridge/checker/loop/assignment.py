@@ -134,11 +134,7 @@ class Assignment:
     def lost(
         self, unread: Mapping[int, str], why: str, *, since: float | None = None
     ) -> InputLostError:
-        """Record that pairs (partition -> topic) cannot be read, and return the error to raise.
-
-        A pair that fails a second time is left out, and the others are served. The failure began at
-        `since`, monotonic seconds; None: now.
-        """
+        """Record that pairs cannot be read; return the error. A second failure leaves one out."""
         now = self._clock.monotonic()
         are_all = len(unread) == len(self.pairs)
         texts = {number: f"{topic}[{number}]: {why}" for number, topic in unread.items()}
@@ -212,10 +208,7 @@ class Assignment:
         return self._throttle.trouble(self.pairs.values())
 
     def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
-        """Return the pairs to begin with: all but waiting ones, or those if there are no others.
-
-        Raises InputLostError if all pairs wait, and none may be tried yet.
-        """
+        """Return the pairs to begin with: waiting ones if there are no others, when due."""
         asked = [number for number in numbers if number not in self._waits.numbers]
         asked = asked or [number for number in numbers if self._waits.may_be_tried(number, now)]
         if not asked:
@@ -253,10 +246,7 @@ class Assignment:
     def _leave_out(
         self, found: Mapping[int, Progress | ProgressError | InputLostError], now: float
     ) -> dict[int, Progress | ProgressError]:
-        """Return the known progress, and leave out the pairs that brokers do not answer for.
-
-        Raises InputLostError if brokers answer for no pair; all partitions are asked about again.
-        """
+        """Return the known progress, and leave out silent pairs; InputLostError if all are."""
         known: dict[int, Progress | ProgressError] = {}
         silent: dict[int, InputLostError] = {}
         for number, progress in found.items():
@@ -312,11 +302,7 @@ def where_to_begin(
     committed: Mapping[tuple[str, int], Committed],
     ranges: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
 ) -> Progress | ProgressError | InputLostError:
-    """Return where a pair begins, or why that is not known.
-
-    `topics` are half and op topic; `ranges` has each log's start and end, or why its broker did not
-    answer.
-    """
+    """Return where a pair begins, or why that is not known; `topics` are half and op topic."""
     half, op = ((topic, number) for topic in topics)
     if half not in committed or op not in committed:
         return ProgressError(
@@ -343,10 +329,7 @@ class EndsInDoubt:
         self._since: dict[int, float] = {}
 
     def check(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
-        """Check where pairs begin.
-
-        InputLostError: a finding is too new; all brokers are asked again.
-        """
+        """Check where pairs begin. InputLostError: too new a finding; brokers are asked again."""
         self._since = {
             number: self._since.get(number, now)
             for number, progress in found.items()
@@ -537,10 +520,6 @@ def ledger_settings(
 def known_limits(
     config: CheckerConfig, max_bytes: Callable[[str], int | None]
 ) -> Callable[[str], int | None]:
-    """Return the function of topics' known limits; with compression it always returns None.
-
-    A topic's limit applies to the compressed batch, so limits are learned from refusals
-    (`loop.blame`).
-    """
+    """Return the function of topics' known limits: none with compression (see `loop.blame`)."""
     codecs = (config.kafka.get(name, "none") for name in _CODEC_PROPERTIES)
     return max_bytes if set(codecs) <= {"none"} else lambda _topic: None

@@ -66,11 +66,7 @@ class BoundMember:
         is_over: Callable[[], bool],
         pause: Callable[[], None],
     ) -> None:
-        """Commit all offsets or none; repeat while the outcome is unknown, which changes nothing.
-
-        `is_over` tells whether to give up; `pause` is called before each repetition. Raises
-        KafkaFailure as `Member.commit_as`.
-        """
+        """Commit all or none; repeat after a `pause` until the outcome is known, or `is_over`."""
         wanted = {(topic, number): (offset, text) for topic, number, offset, text in offsets}
         self._is_committing, self._is_in_doubt = True, False
         try:
@@ -149,11 +145,7 @@ class AtLeastOnce:
         return self._transactor.write(batch, stall_s)
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit `offsets` once the written records are proven; `membership` is a `BoundMember`.
-
-        Raises KafkaTxnFailedError: a record is not proven; or the offsets are not committed, or may
-        not be.
-        """
+        """Commit `offsets` once the written records are proven; else KafkaTxnFailedError."""
         if self._is_plain:
             self._plain.commit(offsets, membership)
         else:
@@ -264,10 +256,9 @@ class PlainOutlet(BatchWriter[Writer]):
             self._writer.poll(_PAUSE_S)
 
     def _given_up(self, cause: KafkaFailure) -> KafkaTxnFailedError:
-        """Return the error of a batch that is not proven; nothing is blamed for it.
+        """Return the error of an unproven batch.
 
-        Of two records with bad timestamps the client calls each one invalid, so the kafka_txns that
-        follow find the cause (FIRST_KAFKA_TXNS).
+        FIRST_KAFKA_TXNS find the cause: the client cannot.
         """
         named, topic = self._reports.refused or (cause, "")
         where = f" for {topic}" if topic else ""
@@ -295,10 +286,7 @@ class FirstWrites:
         self._counts: dict[str, int] = {}
 
     def pieces(self, batch: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-        """Yield the batch in order, in pieces; prove each before taking the next.
-
-        Raises KafkaFailure if no broker tells how many partitions a topic has.
-        """
+        """Yield pieces of the batch, each to be proven before the next. May raise KafkaFailure."""
         topics = {record.topic for record in batch}
         if not [topic for topic in topics if not self._is_open(topic)]:
             yield [*batch]

@@ -85,10 +85,7 @@ class Barriers:
             self._wanted[partition] = token
 
     def serve(self, now: float, stall_s: float = STALL_S) -> int:
-        """Begin a round if one is wanted and none is under way; return its number of records.
-
-        A partition may take no record for `stall_s`.
-        """
+        """Begin a round if one is wanted and none is under way; return its number of records."""
         if not self._wanted or self._under_way is not None or now < self._next_at:
             return 0
         self._asked, self._wanted = self._wanted, {}
@@ -201,8 +198,7 @@ class _Writer:
         """Return for each partition an offset above all records stored before the call.
 
         Also returns what `Barriers.pop_silent` returns; after silence there is no writer: call
-        `open`. Raises KafkaFailure or KafkaTxnFailedError: not possible now; try again, with a new
-        writer.
+        `open`. Raises KafkaFailure or KafkaTxnFailedError: try again, with a new writer.
         """
         writer = self._writer or self._opened()
         is_first, self._is_first_round = self._is_first_round, False

@@ -32,10 +32,7 @@ DOUBTFUL_MAX = 100
 
 
 class SendSize(Enum):
-    """How much is sent to a partition at once: a topic's `max.message.bytes` limits each batch.
-
-    There are only three steps, because each costs a failed kafka_txn.
-    """
+    """How much is sent to a partition at once. Few steps: each costs a failed kafka_txn."""
 
     USUAL = "as the client likes"
     SMALL = "some records"
@@ -43,11 +40,7 @@ class SendSize(Enum):
 
 
 class Blame:
-    """Makes the batches of a pair smaller until `routes` knows what is refused.
-
-    Attributes:
-        send_size: How much the client may send to a partition at once.
-    """
+    """Makes the batches of a pair smaller until `routes` knows what is refused."""
 
     def __init__(
         self,

@@ -177,7 +177,7 @@ class SettingsQuestion:
 class Questions:
     """Asks brokers without delaying the loop; `answers` returns the answers.
 
-    A client that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
+    A client that no broker answers for `REPLACED_AFTER_S` is replaced if a new client is
     answered. librdkafka's client may stay silent after its broker was frozen and restarted.
     """
 
@@ -198,10 +198,7 @@ class Questions:
         self._were_answered = False
 
     def ask_end(self, topic: str, partition: int, token: int) -> None:
-        """Ask for the high watermark of a partition, one question per partition at a time.
-
-        The last stable offset would be too low while a kafka_txn with copies is open.
-        """
+        """Ask for the high watermark, which an open kafka_txn with copies does not hold back."""
         place = (topic, partition)
         if place not in self._open:
             answers = self._admin.ask_ends([place], Edge.END, QUESTION_S)
@@ -257,10 +254,7 @@ class Questions:
         return topics
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
-        """Return for each topic whether the daemon may write to it; None: the broker cannot tell.
-
-        Raises InputLostError if no broker answers.
-        """
+        """Return whether the daemon may write; None: unknown. InputLostError: no broker answers."""
         answers = self._admin.ask_rights(topics, QUESTION_S)
         return {topic: _may_write(answer) for topic, answer in answers.items()}
 

@@ -58,7 +58,7 @@ class Input:
 
     An assignment alone starts no reading: `read_from` starts the `assigned` partitions after a
     check of their committed offsets. A consumer that no broker answers for
-    `silence.REPLACED_AFTER_S` is replaced if a new client is answered.
+    `REPLACED_AFTER_S` is replaced if a new client is answered.
 
     Attributes:
         assigned: (topic, partition) pairs of the current generation.
@@ -99,9 +99,8 @@ class Input:
     def fetch(self, wait_s: float) -> list[Record]:
         """Return fetched records, waiting `wait_s` for the first one.
 
-        Raises:
-            InputLostError: read again from the committed offsets.
-            SlotTakenError: another worker runs on this slot.
+        Raises InputLostError: read again from the committed offsets; or SlotTakenError: another
+        worker runs on this slot.
         """
         self._replace_if_broken()
         self._replace_if_silent()
@@ -229,12 +228,7 @@ class Input:
             self.group_trouble.note(failure.text, self._monotonic())
 
     def _replace_if_broken(self) -> None:
-        """Join with a new member if the present one cannot go on.
-
-        Raises:
-            InputLostError: a new member joins; read again from the committed offsets.
-            SlotTakenError: another worker runs on this slot.
-        """
+        """Join with a new member if the present one cannot go on; raises as `fetch`."""
         bound = self.membership
         if self.assigned and isinstance(bound, BoundMember) and bound.must_be_replaced:
             self._failures.give_up("a commit of offsets may arrive late")
@@ -242,10 +236,7 @@ class Input:
             self._renew(why)
 
     def _replace_if_silent(self) -> None:
-        """Replace the consumer if no broker answers it, and one answers another client.
-
-        Raises InputLostError when a new member joins; read again from the committed offsets.
-        """
+        """Replace the consumer, and raise InputLostError, if only another client is answered."""
         now = self._monotonic()
         if self.is_member:
             self._ask_at = now + REPLACED_AFTER_S
@@ -353,12 +344,7 @@ SAID_S = 60.0
 
 
 class Reading:
-    """How far a consumer has read.
-
-    Attributes:
-        ends: Where reading began, or the last PARTITION_EOF, which may lie behind markers that no
-            record shows.
-    """
+    """How far a consumer has read. `ends` may lie behind markers, which no record shows."""
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, int], int] = {}

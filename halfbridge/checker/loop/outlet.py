@@ -90,11 +90,7 @@ class BatchWriter(Generic[AnyWriter]):
 
     @property
     def must_be_replaced(self) -> bool:
-        """Whether this producer must be replaced before its next batch.
-
-        Late requests of the last kafka_txn would apply to the next one with the same epoch
-        (KAFKA-17754).
-        """
+        """Whether late requests could apply to the producer's next kafka_txn (KAFKA-17754)."""
         return self._reports.must_be_replaced
 
     @property
@@ -187,10 +183,7 @@ class BatchWriter(Generic[AnyWriter]):
 
 
 class Transactor(BatchWriter[TransactionalWriter]):
-    """One transactional producer; lives as long as there is a reference to it.
-
-    How much is sent to a partition at once is `send_size`.
-    """
+    """One transactional producer; lives as long as there is a reference to it."""
 
     def __init__(
         self,
@@ -214,10 +207,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         self.send_size = send_size
 
     def start(self, timeout_s: float | None = None) -> None:
-        """Take over the transactional id, which aborts an open kafka_txn of a dead predecessor.
-
-        Raises KafkaTxnFailedError: not possible now; try again.
-        """
+        """Take over the id, which aborts its open kafka_txn. KafkaTxnFailedError: try again."""
         try:
             self._writer.init(self._timeout_s if timeout_s is None else timeout_s)
         except KafkaFailure as failure:
@@ -243,10 +233,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         return self._reports.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit the written records with `offsets`: (topic, partition, offset, metadata).
-
-        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
-        """
+        """Commit the records and `offsets`. KafkaTxnFailedError: failed, or outcome unknown."""
         began = self._clock.monotonic()
         try:
             self._send_offsets(offsets, membership)

@@ -227,10 +227,7 @@ class Pair:
         )
 
     def keep_bodies(self, *, is_written: bool) -> None:
-        """Drop bodies beyond the budget: those of undecided messages first, then the plan's.
-
-        A plan that `is_written` now needs its bodies; one batch bounds their bytes.
-        """
+        """Drop bodies beyond the budget, undecided messages' first; not those being written."""
         memory = self.ledger.memory
         if self.held is not None and not is_written and memory.is_too_large(self.plan_bytes):
             release_bodies(self.held)

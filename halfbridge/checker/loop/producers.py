@@ -103,10 +103,9 @@ class TransactionalProducers:
         *,
         in_background: bool,
     ) -> None:
-        """Commit the written records with `offsets`: (topic, partition, offset, metadata).
+        """Commit the written records with (topic, partition, offset, metadata).
 
-        With `in_background`, return before the commit is acknowledged; see `is_done`. Raises
-        KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         self._committing = self._transactors[self._turn]
         self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
@@ -120,10 +119,7 @@ class TransactionalProducers:
         return self._under_way is not None
 
     def is_done(self, timeout_s: float = 0) -> bool:
-        """Tell whether the commit under way is acknowledged, waiting at most `timeout_s`.
-
-        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
-        """
+        """Tell whether the commit is acknowledged. KafkaTxnFailedError: failed, or unknown."""
         under_way = self._under_way
         if under_way is None:
             return True
@@ -237,10 +233,7 @@ def with_spares(count: int) -> range:
 
 
 class TransactionalIds:
-    """The ids that producers of one thread share, in the order in which they are taken.
-
-    When an id is left for another one, `spare_taken` is called.
-    """
+    """The ids that producers of one thread share, in the order in which they are taken."""
 
     def __init__(
         self, names: Sequence[str], clock: Clock, spare_taken: Callable[[], object]
@@ -257,11 +250,7 @@ class TransactionalIds:
         return self._names[0]
 
     def started(self, start: Callable[[str], T], in_use: Collection[str] = ()) -> T:
-        """Return what `start` returns for the first id that is free, without those `in_use`.
-
-        `start` takes an id over. Raises KafkaTxnFailedError: no id is free, or brokers do not
-        answer.
-        """
+        """Return what `start` returns for the first free id; KafkaTxnFailedError: there is none."""
         for name in self._free(in_use):
             try:
                 started = start(name)
@@ -278,10 +267,7 @@ class TransactionalIds:
         )
 
     def fence(self, fence: Callable[[str], None], in_use: Collection[str]) -> None:
-        """Abort, once, what a predecessor left open under the other ids: readers wait for it.
-
-        Raises KafkaTxnFailedError: brokers do not answer; call again.
-        """
+        """Abort, once, a predecessor's kafka_txns: readers wait. KafkaTxnFailedError: repeat."""
         if self._are_fenced:
             return
         for name in self._free(in_use):

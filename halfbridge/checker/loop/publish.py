@@ -69,10 +69,7 @@ class PlanRecords(NamedTuple):
 
 
 class Publisher:
-    """Turns the plans of one partition pair into records.
-
-    The signer signs copies and discards; None: they are written without signatures.
-    """
+    """Turns the plans of one partition pair into records, signed if there is a signer."""
 
     def __init__(
         self,
@@ -296,10 +293,7 @@ LEARNED_MAX = 1_000
 
 
 class Sizes:
-    """The size limits of topics. Times are monotonic milliseconds.
-
-    `configured` is a topic's `max.message.bytes`; None: not known, and every size is tried.
-    """
+    """The size limits of topics; without a known one, every size is tried. Times: monotonic ms."""
 
     def __init__(self, configured: Callable[[str], int | None]) -> None:
         self._configured = configured

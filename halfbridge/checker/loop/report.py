@@ -94,10 +94,7 @@ class Reporter:
         self._answers = LimitedLog(clock, logging.INFO)
 
     def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
-        """Report that `plan` is committed.
-
-        `refused` became dead letters; `stubs` of the dead letters only refer to their records.
-        """
+        """Report that `plan` is committed; its `refused` messages became dead letters."""
         metrics = self._metrics
         if plan.deliveries:
             self._delivered(plan)
@@ -300,10 +297,7 @@ def trace_ops(records: Iterable[Any], op_topic: str) -> None:
 
 
 def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) -> None:
-    """Log the effects of a committed kafka_txn on transactions, with the `refused` messages.
-
-    Dead letters of the plan have lines of their own at every level.
-    """
+    """Log the effects of a committed kafka_txn, but for dead letters, which have lines anyway."""
     not_delivered = {dead.half.metadata.transaction_id for dead in refused}
     for one in plan.deliveries:
         if one.transaction_id in not_delivered:

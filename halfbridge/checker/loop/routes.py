@@ -43,7 +43,7 @@ PARTITION_DOUBT_MS = 60_000
 LOST_MS = 3_000
 # After records of a partition were not acknowledged, it is not written to for this time, which
 # doubles with each further failure up to the maximum. A failure costs all deliveries of the worker
-# the time that it takes to notice it (`batch_writer.STALL_S`).
+# the time that it takes to notice it (`outlet.STALL_S`).
 BLAMED_MS = 5_000
 BLAMED_MS_MAX = 60_000
 # Why a partition is not written to for now that did not acknowledge records.
@@ -63,8 +63,7 @@ class _Blamed(NamedTuple):
 class Routes:
     """The known real topics. Times are monotonic milliseconds.
 
-    `gone_ms` is the longest wait for a missing topic, and for a partition that is away, there at
-    least AWAY_MS_MIN. `partitioner` is that of a real topic.
+    `gone_ms` is the longest wait for a missing topic, or, at least AWAY_MS_MIN, for a partition.
     """
 
     def __init__(
@@ -94,10 +93,7 @@ class Routes:
         now_ms: int,
         min_in_sync: Callable[[str], int | None] = lambda _: None,
     ) -> None:
-        """Replace the known topics by those that a look-up has answered.
-
-        `min_in_sync` returns a topic's `min.insync.replicas`; None: not known.
-        """
+        """Replace the known topics by those that a look-up has answered."""
         partitions = {name: one.partitions for name, one in topics.items()}
         grown = {name for name, count in partitions.items() if count != self._partitions.get(name)}
         self._too_few_since = {
@@ -154,10 +150,7 @@ class Routes:
             self._away.setdefault(topic, {})[number] = why
 
     def _due_for_last_try(self, place: Place, blamed: _Blamed, now_ms: int) -> _Blamed:
-        """Return `blamed`, due at once if its partition was away for so long that it is given up.
-
-        It must fail again after that time: silence may have had a cause that is mended by now.
-        """
+        """Return `blamed`, due at once for a last try if its partition was away for too long."""
         if blamed.is_last or self._away_ms.get(place, 0) < self._away_limit_ms:
             return blamed
         return blamed._replace(until_ms=min(blamed.until_ms, now_ms))
@@ -264,11 +257,7 @@ class Routes:
         )
 
     def refuse(self, delivery: Delivery, why: str) -> None:
-        """Remember that the broker permanently refuses a record of this transaction.
-
-        The key includes the deciding op's offset: another group may have a transaction of the same
-        id.
-        """
+        """Remember that the broker permanently refuses a record of this transaction's decision."""
         if len(self._refused) >= REFUSED_TRANSACTIONS_MAX:
             del self._refused[next(iter(self._refused))]
         self._refused[delivery.transaction_id, delivery.op_offset] = why
@@ -341,10 +330,7 @@ class Routes:
         return Lack(topic, PARTITION_BY_KEY, self._refused_topics[topic][1], self._gone_ms)
 
     def _is_away(self, half: HalfRead) -> Lack | None:
-        """Return why the partition of a message cannot be written; None if it can, or is missing.
-
-        Without the body the key is not known: then any partition that is away counts.
-        """
+        """Return why a partition is away. Without a known key, any that is away counts."""
         topic = half.metadata.real_topic
         away = self._away.get(topic)
         if not away:

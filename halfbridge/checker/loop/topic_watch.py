@@ -141,10 +141,7 @@ class TopicWatch:
         return is_away
 
     def half_is_silent(self, number: int, now: float, *, is_clear: bool) -> None:
-        """Record that half partition `number` took no record in time.
-
-        It is to blame if that `is_clear`, else only if it was before.
-        """
+        """Record that a half partition took no record in time; `is_clear`: it is to blame."""
         place = self._names.half, number
         if is_clear or self._routes.was_blamed(place):
             self._routes.blame(place, TOOK_NOTHING, int(now * MS_PER_S))
@@ -165,11 +162,7 @@ class TopicWatch:
         return self._routes.exists(topic)
 
     def finds(self, topic: str, now: float) -> bool:
-        """Tell whether a topic exists for which no plan waits.
-
-        A missing topic is looked up at once, then after 1 s, 2 s and so on up to ABSENT_S, because
-        a look-up stops the loop.
-        """
+        """Tell whether a topic exists for which no plan waits; looks it up ever less often."""
         is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
         pause_s = self._pauses.get(topic, MISSING_S) if is_known else ABSENT_S
         is_due = not self._routes.exists(topic) and now - self._at > pause_s
@@ -312,10 +305,7 @@ class TopicSettings:
         self._pause_s = NEW_S
 
     def max_bytes(self, topic: str) -> int | None:
-        """Return the `max.message.bytes` of a topic; None: not known yet, missing, or no right.
-
-        The first call for a topic makes it known soon.
-        """
+        """Return a topic's `max.message.bytes`; None: not known yet, missing, or no right."""
         self.want(topic)
         return number(self.known.get(topic, {}).get(MAX_BYTES, ""))
 
@@ -394,11 +384,7 @@ FLAWS_LOGGED_S = 3600.0
 
 
 class TopicGuard:
-    """Judges the settings of topics, and reports wrong ones. Times are monotonic seconds.
-
-    Attributes:
-        stops: Why no pair may be served; empty if pairs may be served.
-    """
+    """Judges topics' settings; `stops` says why no pair may be served. Times: monotonic seconds."""
 
     def __init__(self, config: CheckerConfig, settings: TopicSettings, status: Status) -> None:
         self.stops = ""

@@ -58,10 +58,7 @@ FENCED_WAIT_S = 3.0
 
 
 class Worker:
-    """One worker: serves the partitions that the group assigns to its slot.
-
-    Not thread-safe: one thread calls `run`, or `turn` and `close`.
-    """
+    """Serves the partitions assigned to a slot. One thread calls `run`, or `turn` and `close`."""
 
     def __init__(
         self,
@@ -159,10 +156,9 @@ class Worker:
         )
 
     def run(self, stop: Event) -> None:
-        """Serve until `stop` is set; the present kafka_txn is finished first.
+        """Serve until `stop`, and finish the kafka_txn.
 
-        Raises:
-            SlotTakenError: another worker took over this slot; the operator stops one of the two.
+        SlotTakenError: stop one of the two workers.
         """
         try:
             while not stop.is_set():
@@ -171,10 +167,7 @@ class Worker:
             self.close()
 
     def turn(self, stop: Event) -> None:
-        """Take one turn of the loop, and recover from its failures; raises as `run`.
-
-        `stop` ends the wait after a failure.
-        """
+        """Take one turn of the loop, and recover from its failures; raises as `run`."""
         try:
             self._step()
         except InputLostError as error:
@@ -328,10 +321,7 @@ DUE_S = 0.01
 
 
 def idle_s(pairs: Iterable[Pair], now: float, refresh_at: float) -> float:
-    """Return how long to wait, seconds; 0 if a pair has work.
-
-    Topics must be refreshed at `refresh_at` at the latest.
-    """
+    """Return how long to wait, seconds: 0 if a pair has work, at most to `refresh_at`."""
     wait_s = max(0.0, min(IDLE_S, refresh_at - now))
     for pair in pairs:
         if pair.has_work and pair.held is None:
@@ -353,10 +343,7 @@ FORGOTTEN_S = 2 * QUESTION_S
 
 
 class StallWatch:
-    """Notices a consumer that fetches nothing, although logs go on beyond its positions.
-
-    Times are monotonic seconds.
-    """
+    """Notices a consumer that fetches nothing, although logs go on. Times: monotonic seconds."""
 
     def __init__(
         self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
@@ -424,10 +411,7 @@ class Fetched(NamedTuple):
 def distribute(
     messages: Iterable[Any], pairs: Mapping[int, Pair], half_topic: str, now: float
 ) -> Fetched:
-    """Hand each record of half and op topic to its pair, in order; stop at a failure.
-
-    A topic other than `half_topic` is the op topic. Records of pairs not in `pairs` are left out.
-    """
+    """Hand each record to its pair in order, up to a failure; leave out pairs not served."""
     answers: list[Op] = []
     for message in messages:
         pair, topic = pairs.get(message.partition()), message.topic()

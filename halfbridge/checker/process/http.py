@@ -9,9 +9,9 @@
 
 Use /livez for a liveness probe: no restart repairs a stopped partition.
 
-Under a supervisor, each worker serves its own metrics on a loopback socket, and the supervisor's
-port shows the metrics and the health of all. The supervisor opens a worker's socket before it
-starts the worker. So the port is known, and stays the same over restarts.
+Under a supervisor, each worker serves its metrics on a loopback socket, which the supervisor opens
+before it starts the worker, so that the port stays the same over restarts. The supervisor's port
+shows the metrics and the health of all.
 """
 
 from __future__ import annotations
@@ -73,18 +73,7 @@ def serve(
     port: int = 0,
     listener: socket.socket | None = None,
 ) -> HttpServer:
-    """Start serving and return the server; its `port` is the port in use.
-
-    Args:
-        registry: Collected at each request to /metrics.
-        health: Called at each request to /healthz and /readyz.
-        host: Address to listen on.
-        port: 0: any free port.
-        listener: A listening socket to take over instead of `host` and `port`.
-
-    Raises:
-        MetricsPortError: the port cannot be opened; the operator gives another one.
-    """
+    """Start serving on `listener`, or host and port. MetricsPortError: give another port."""
     app = make_app(registry, health)
     if listener is not None:
         server: WSGIServer = _adopt(listener)
@@ -163,9 +152,6 @@ class WorkerView:
 
     Attributes:
         slot: The worker's name, its `worker` label.
-        port: Its loopback port.
-        alive: Whether its process runs.
-        restarts: How often the worker was restarted.
         given_up: Why the worker is not restarted any more; empty otherwise.
     """
 

@@ -50,13 +50,6 @@ def run_worker(
 ) -> int:
     """Serve as the worker on `slot` until `stop` is set; return the exit status.
 
-    Args:
-        config: The daemon's settings.
-        slot: Stable name of the worker.
-        stop: Ends the worker.
-        status: Health and metrics of the worker.
-        ports: None: the system's.
-
     Raises:
         ConfigError: the policy or key file cannot be used; the operator corrects it.
         SlotTakenError: another worker runs on this slot; the operator stops one of the two.

@@ -1,8 +1,8 @@
 """The daemon's record in the settings topic: written by each worker, and compared with others'.
 
 A worker writes its limits when it starts, unless the last record has the same limits, and whenever
-it finds other limits. So two workers with different settings find each other's record at every
-poll, and both report the difference. The record of a worker that is gone is replaced.
+it finds other limits. So two workers with different settings both find and report the difference.
+The record of a worker that is gone is replaced.
 """
 
 from __future__ import annotations
@@ -53,17 +53,7 @@ class Topic(Protocol):
 
 
 class SettingsRecord:
-    """Keeps the record up to date while a worker runs, in a thread of its own.
-
-    No content of the topic, and no missing topic or right, stops the worker.
-
-    Args:
-        mine: The limits of this worker, and its slot.
-        topic: The settings topic.
-        status: Shows that workers disagree.
-        ports: The clock and the concurrency are used.
-        create: The command that creates the topic.
-    """
+    """Keeps the record up to date in a thread. Nothing in or about the topic stops the worker."""
 
     def __init__(
         self, mine: DaemonSettings, topic: Topic, status: Status, *, ports: Ports, create: str
@@ -115,7 +105,6 @@ class SettingsRecord:
                 return
 
     def _compare(self, said: Sequence[Said], end: int) -> None:
-        """Compare the records that were written since the last poll."""
         # If the topic was deleted and created again, its end is lower: then all records are new.
         compared = 0 if self._end is None or end < self._end else self._end
         new = [each for each in said if each.offset >= compared]
@@ -175,10 +164,7 @@ def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
 
 
 def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
-    """Return in words how other workers' records differ from `mine`; empty if they do not.
-
-    Limits that only one of the two versions knows are not compared.
-    """
+    """Return how other workers' records differ from `mine` in the limits that both have."""
     here = mine.limits()
     for each in reversed(said):
         other = each.settings
@@ -224,11 +210,7 @@ class SettingsTopic:
         self._topic = config.names.settings
 
     def read(self, stop: Event) -> tuple[list[Said], int]:
-        """Return the content of the records, in offset order, and the end of the log.
-
-        Raises:
-            BridgeError: as `read_settings`.
-        """
+        """Return the records in offset order, and the end of the log; raises as `read_settings`."""
         ports, config = self._ports, self._config
         reader = ports.kafka.reader(
             {**client_config(config), **unjoined(config), **self._error_callback(), **READING}

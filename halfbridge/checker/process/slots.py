@@ -1,8 +1,8 @@
 """Worker slots: the stable name for a worker's group membership and transactional ids.
 
-A slot is given (`--slot`) or claimed. A claimed slot is `<host>-<n>` with the first free n, under a
-file lock. The system releases the lock when the process dies, so a slot is never leaked, and never
-held twice on one machine. Two machines cannot collide, because the slot contains the host's name.
+A slot is given (`--slot`) or claimed: `<host>-<n>` with the first free n, under a file lock. The
+system releases the lock when the process dies, so a slot is never leaked, and never held twice on
+one machine. Machines cannot collide, because the slot contains the host's name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def sanitise(name: str) -> str:
-    """Return `name` with only the characters that Kafka allows in an instance id.
-
-    Raises:
-        SlotError: the result is empty or too long; the operator gives another `--slot`.
-    """
+    """Return a name allowed as an instance id. SlotError: empty or too long; change `--slot`."""
     clean = _FOREIGN.sub("-", name).strip("-")
     if not clean or len(clean) > SLOT_CHARS_MAX:
         raise SlotError(
@@ -71,10 +67,10 @@ _XDG_STATE = Path(".local", "state", "halfbridge")
 
 
 def installation_key(topic_prefix: str) -> str:
-    """Return a short key for the slots of an installation.
+    """Return a short key for an installation's slots, from its prefix.
 
-    The key does not depend on the servers, because one cluster may be named in several ways.
-    Installations on several clusters with one prefix share their slot numbers, which does no harm.
+    One cluster may be named in several ways, so servers have no part in it. Installations on
+    several clusters with one prefix share their slot numbers, which does no harm.
     """
     return hashlib.sha256(topic_prefix.encode()).hexdigest()[:12]
 
@@ -100,14 +96,9 @@ class SlotClaim:
 def claim(state_dir: Path, *, installation: str, host: str | None = None) -> SlotClaim:
     """Return the first free slot `<host>-<n>` of this machine.
 
-    Args:
-        state_dir: On a local file system; created when missing, private to the user.
-        installation: From `installation_key`.
-        host: Overrides the machine's name.
+    `state_dir` must be on a local file system; it is created when missing, private to the user.
 
-    Raises:
-        SlotError: the directory cannot be used, or all `SLOTS_MAX` slots are taken; the operator
-            acts.
+    Raises SlotError if it cannot be used, or all `SLOTS_MAX` slots are taken; the operator acts.
     """
     base = f"{host_name() if host is None else sanitise(host)}-"
     directory = state_dir / "slots" / installation

@@ -1,8 +1,8 @@
 """`--workers N`: runs N worker processes, and restarts each on its slot.
 
-Workers are processes, not threads, because a worker spends its time in Python. Each is a new
-interpreter, because a Kafka client does not survive a fork. Each worker holds the reading end of a
-pipe. When the supervisor dies, even by SIGKILL, the pipe closes and the workers end.
+Workers are processes, because a worker spends its time in Python, and new interpreters, because a
+Kafka client does not survive a fork. Each holds the reading end of a pipe: when the supervisor
+dies, even by SIGKILL, the pipe closes and the workers end.
 """
 
 from __future__ import annotations
@@ -53,12 +53,10 @@ _log = logging.getLogger("halfbridge.supervisor")
 
 
 def run(config: CheckerConfig, *, environ: Mapping[str, str]) -> int:
-    """Run the daemon with `config` until a signal stops it; return the exit status.
+    """Run the daemon until a signal stops it; return the exit status.
 
-    One worker runs in this process; several workers run under a supervisor.
-
-    Raises:
-        CheckerError: no slot or no port is free; the operator acts.
+    One worker runs in this process; several run under a supervisor. Raises CheckerError: no slot or
+    no port is free; the operator acts.
     """
     with ExitStack() as stack:
         if config.slot:
@@ -81,12 +79,7 @@ def run(config: CheckerConfig, *, environ: Mapping[str, str]) -> int:
 
 
 def restart_delay_s(exit_status: int, early_ends: int) -> float:
-    """Return how long to wait before a worker is restarted, seconds.
-
-    Args:
-        exit_status: As from subprocess: negative for a signal.
-        early_ends: How often in a row the worker ended before `STABLE_S`; 0 after a longer life.
-    """
+    """Return the pause before a restart, seconds; `early_ends` are in a row, before `STABLE_S`."""
     if early_ends <= 1:
         return 0.0
     most = KILLED_BACKOFF_S_MAX if exit_status < 0 else FAILED_BACKOFF_S_MAX
@@ -94,13 +87,7 @@ def restart_delay_s(exit_status: int, early_ends: int) -> float:
 
 
 class Supervisor:
-    """Keeps one worker process per slot alive until a signal, then drains the workers.
-
-    Args:
-        config: The settings of every worker, apart from the metrics port.
-        names: The slots.
-        command: The command of a worker process, which reads its order from standard input.
-    """
+    """Keeps one worker process per slot alive until a signal, then drains the workers."""
 
     def __init__(
         self,
@@ -117,10 +104,7 @@ class Supervisor:
         ]
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT, or until all workers are given up; return the status.
-
-        Must be called in the main thread.
-        """
+        """Run in the main thread until a signal, or no worker is left; return the exit status."""
         with ExitStack() as stack:
             stack.enter_context(on_signals(self._on_signal, signals=(*STOP_SIGNALS, LEVEL_SIGNAL)))
             if self._config.metrics_port:

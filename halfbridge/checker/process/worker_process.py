@@ -1,8 +1,8 @@
 """One worker as a process: started by the supervisor, or run in place by `--workers 1`.
 
-The supervisor writes to the worker's standard input: one line of JSON, because settings may hold
-passwords and must not stand on the command line, and then one byte for each change of the log's
-level. The end of standard input means that the supervisor is gone: the worker then drains and ends.
+The supervisor writes to the worker's standard input one line of JSON, because settings may hold
+passwords, and then one byte for each change of the log's level. At the end of standard input the
+supervisor is gone: the worker drains and ends.
 """
 
 from __future__ import annotations
@@ -88,11 +88,8 @@ def configure_logging(config: CheckerConfig, slot: str) -> None:
 class Stop:
     """Ends a worker: by draining, or hard after `DRAIN_S` or at a second signal.
 
-    Args:
-        hard_exit: Ends the process at once with a status.
-        second_insists: Whether a second signal ends the process hard; False: it has no effect.
-        level: Switched by LEVEL_SIGNAL; None where that signal does not come.
-        on_request: Called when the drain begins.
+    If not `second_insists`, a second signal has no effect. LEVEL_SIGNAL switches `level`, if there
+    is one. `on_request` is called when the drain begins.
     """
 
     def __init__(
@@ -161,10 +158,7 @@ def _stopped_by(
 
 
 def _end_when_hung() -> None:
-    """End this process after `HUNG_S`, with status 1; standard error gets each thread's stack.
-
-    A thread of faulthandler does this in C, and needs no lock of the interpreter.
-    """
+    """End this process after `HUNG_S`, without the interpreter's lock; shows threads' stacks."""
     faulthandler.dump_traceback_later(HUNG_S, file=2, exit=True)
 
 
