@@ -27,39 +27,30 @@ if TYPE_CHECKING:
 
 
 class KafkaClients:
-    """Makes clients of the client library: implements `ports.Kafka`.
-
-    Args:
-        log: Receives the log lines of the clients; None: clients log to standard error.
-    """
+    """Makes clients of the client library, which log to `log` or standard error."""
 
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = {} if log is None else {"logger": log}
 
     def reader(self, properties: Mapping[str, Any]) -> KafkaReader:
-        """Return a reader that joins no group."""
         on_read = partial(last_read.note, properties)
         return KafkaReader(made(Consumer, dict(properties), **self._log), on_read=on_read)
 
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> KafkaReader:
-        """Return a member of `group.id`."""
         consumer = self._listened(Consumer, properties, on_lost)
         return KafkaReader(consumer, stays="group.instance.id" in properties)
 
     def writer(self, properties: Mapping[str, Any]) -> KafkaWriter:
-        """Return a writer."""
         return KafkaWriter(made(Producer, dict(properties), **self._log))
 
     def transactional_writer(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> KafkaTransactionalWriter:
-        """Return a writer with the `transactional.id` of its properties."""
         return KafkaTransactionalWriter(self._listened(Producer, properties, on_lost))
 
     def admin(self, properties: Mapping[str, Any]) -> KafkaAdmin:
-        """Return an admin client."""
         return KafkaAdmin(made(AdminClient, dict(properties)))
 
     def _listened(

@@ -43,13 +43,7 @@ _EDGES = {
 
 
 class KafkaAnswer:
-    """A future of the client library: implements `ports.Answer`.
-
-    Args:
-        future: The client library's future.
-        read: Converts the future's result to the answer; raises KafkaFailure.
-        timeout_s: The question's time-out.
-    """
+    """A future of the client library; `read` converts its result, or raises KafkaFailure."""
 
     def __init__(self, future: Any, read: Callable[[Any], Any], timeout_s: float) -> None:
         self._future = future
@@ -57,16 +51,10 @@ class KafkaAnswer:
         self._timeout_s = timeout_s
 
     def done(self) -> bool:
-        """Return whether `result` returns without waiting."""
         done: bool = self._future.done()
         return done
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """Wait for the answer and return it.
-
-        Raises:
-            KafkaFailure: the broker's or the client's error; TIMED_OUT if there is neither.
-        """
         wait_s = self._timeout_s + _CLIENT_GRACE_S if timeout_s is None else timeout_s
         try:
             return self._read(self._future.result(wait_s))
@@ -76,32 +64,24 @@ class KafkaAnswer:
             raise failure_of(error) from error
 
     def add_done_callback(self, callback: Callable[[KafkaAnswer], object]) -> None:
-        """Call `callback(self)` once this is done, in any thread."""
         self._future.add_done_callback(lambda _: callback(self))
 
 
 class KafkaAdmin:
-    """An AdminClient: implements `ports.Admin`.
-
-    Args:
-        client: Of this module.
-    """
+    """An AdminClient of this module: implements `ports.Admin`."""
 
     def __init__(self, client: AdminClient) -> None:
         self._client: Any = client
 
     def poll(self, wait_s: float) -> None:
-        """Serve the client's error callback."""
         self._client.poll(wait_s)
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
-        """Return every topic that this client may see."""
         return seen_topics(self._metadata(timeout_s))
 
     def partitions(
         self, topics: Iterable[str], timeout_s: float
     ) -> dict[str, tuple[SeenPartition, ...]]:
-        """Return where each partition is of those of `topics` that exist."""
         known = self._metadata(timeout_s).topics
         return {
             topic: tuple(
@@ -115,13 +95,11 @@ class KafkaAdmin:
         }
 
     def broker_count(self, timeout_s: float) -> int:
-        """Return the number of brokers in the metadata."""
         return len(self._metadata(timeout_s).brokers)
 
     def ask_ends(
         self, places: Iterable[Place], edge: Edge, timeout_s: float
     ) -> dict[Place, KafkaAnswer]:
-        """Ask where logs begin or end."""
         spec, isolation = _EDGES[edge]
         futures = self._client.list_offsets(
             {_Place(*place): spec for place in places},
@@ -134,7 +112,6 @@ class KafkaAdmin:
         }
 
     def ask_settings(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Ask for the settings of at least one topic."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         futures = self._client.describe_configs(resources, request_timeout=timeout_s)
         return {
@@ -143,37 +120,30 @@ class KafkaAdmin:
         }
 
     def ask_rights(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Ask whether this client may write to topics; None: the broker does not say."""
         return self._ask_topics(topics, _may_write, timeout_s)
 
     def ask_operations(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Ask what this client may do to topics."""
         return self._ask_topics(topics, _operations, timeout_s)
 
     def ask_topic_ids(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Ask for the ids that topics got when they were created."""
         return self._ask_topics(topics, _topic_id, timeout_s)
 
     def ask_cluster(self, timeout_s: float) -> KafkaAnswer:
-        """Ask which brokers there are."""
         future = self._client.describe_cluster(
             include_authorized_operations=True, request_timeout=timeout_s
         )
         return KafkaAnswer(future, _cluster, timeout_s)
 
     def ask_broker_settings(self, broker: int, timeout_s: float) -> KafkaAnswer:
-        """Ask for the settings of a broker."""
         resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
         (future,) = self._client.describe_configs([resource], request_timeout=timeout_s).values()
         return KafkaAnswer(future, _settings, timeout_s)
 
     def ask_members(self, group: str, timeout_s: float) -> KafkaAnswer:
-        """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""
         futures = self._client.describe_consumer_groups([group], request_timeout=timeout_s)
         return KafkaAnswer(futures[group], _members, timeout_s)
 
     def create_topics(self, topics: Sequence[NewTopic], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Create topics; the answer for a topic that exists is TOPIC_ALREADY_EXISTS."""
         wanted = [
             _NewTopic(one.name, one.partitions, one.replicas, config=dict(one.settings))
             for one in topics
@@ -186,7 +156,6 @@ class KafkaAdmin:
     def delete_records(
         self, offsets: Mapping[Place, int], timeout_s: float
     ) -> dict[Place, KafkaAnswer]:
-        """Have the records of each place below an offset deleted; its log then starts there."""
         wanted = [_Place(*place, offset) for place, offset in offsets.items()]
         futures = self._client.delete_records(wanted, request_timeout=timeout_s)
         return {
@@ -195,7 +164,6 @@ class KafkaAdmin:
         }
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> KafkaAnswer:
-        """Grow a topic to `partitions` partitions in all."""
         wanted = [NewPartitions(topic, partitions)]
         futures = self._client.create_partitions(wanted, request_timeout=timeout_s)
         return KafkaAnswer(futures[topic], _nothing, timeout_s)
@@ -203,7 +171,6 @@ class KafkaAdmin:
     def alter_settings(
         self, topic: str, settings: Mapping[str, str], timeout_s: float
     ) -> KafkaAnswer:
-        """Change some settings of a topic: all of them, or none."""
         set_it = AlterConfigOpType.SET
         entries = [
             ConfigEntry(name, value, incremental_operation=set_it)
@@ -252,7 +219,7 @@ def _offset(result: Any) -> int:
     """Return the offset of an answer.
 
     After a time-out the client (2.16) reports no error: the offset is still the negative number of
-    the question. Read as an answer, it would look like the end of a truncated log.
+    the question, which would look like the end of a truncated log.
     """
     offset = int(result.offset)
     if offset < 0:
@@ -323,10 +290,10 @@ _is_ending = False
 class AdminClient(admin.AdminClient):  # type: ignore[misc]  # it has no types
     """The client library's AdminClient; may be dropped at any moment, in any thread.
 
-    librdkafka hands over answers in a thread of its own, and this thread makes Python objects of
-    them. That may start a garbage collection. If the client itself is garbage, librdkafka is then
-    destroyed by its own thread, and aborts the process (SIGABRT; confluent-kafka-python #2131). To
-    prevent this, the finalizer keeps the client alive, and another thread closes the client.
+    librdkafka makes Python objects of answers in a thread of its own, which may start a garbage
+    collection. If the client itself is garbage, its own thread then destroys librdkafka, which
+    aborts the process (SIGABRT; confluent-kafka-python #2131). So the finalizer keeps the client
+    alive, and another thread closes it.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -334,7 +301,6 @@ class AdminClient(admin.AdminClient):  # type: ignore[misc]  # it has no types
         super().__init__(*arguments, **keywords)
 
     def __del__(self) -> None:
-        """Keep this client alive until the closing thread has closed it."""
         if not _is_ending:
             _unused.put(self)
 
@@ -362,11 +328,7 @@ def _close_unused() -> None:
 
 
 class TopicIds:
-    """Asks for the ids of topics.
-
-    Args:
-        properties: Of an admin client.
-    """
+    """Asks for the ids of topics, by an admin client with `properties`."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = dict(properties)
@@ -376,10 +338,8 @@ class TopicIds:
         """Return the id of a topic, 32 hexadecimal digits.
 
         Where the brokers have no ids, a hash of the topic's name is returned: then a topic that is
-        deleted and created again looks like the one before.
-
-        Raises:
-            KafkaFailure: The topic does not exist or may not be described, or no broker answers.
+        deleted and created again looks like the one before. Raises KafkaFailure: the topic does not
+        exist or may not be described, or no broker answers.
         """
         client = self._client or AdminClient(self._properties)
         self._client = None  # one that had no answer may wait for a dead controller for ever
@@ -397,11 +357,7 @@ _GROUP_POLL_S = 0.5
 
 
 def delete_topics(bootstrap_servers: str, is_wanted: Callable[[str], bool]) -> None:
-    """Delete the topics whose name `is_wanted` accepts.
-
-    Raises:
-        KafkaFailure: one topic could not be deleted; all others are deleted.
-    """
+    """Delete the topics that `is_wanted` accepts. KafkaFailure: one failed, others are deleted."""
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
     try:
         doomed = [name for name in admin.list_topics(timeout=_ADMIN_S).topics if is_wanted(name)]
@@ -414,10 +370,9 @@ def delete_topics(bootstrap_servers: str, is_wanted: Callable[[str], bool]) -> N
 
 
 def delete_groups(bootstrap_servers: str, groups: Iterable[str]) -> None:
-    """Delete groups. Retries, because a worker that was cut off stays a member for its session.
+    """Delete groups; KafkaFailure if one fails.
 
-    Raises:
-        KafkaFailure: one group could not be deleted.
+    Retries, because a worker that was cut off stays a member for its session.
     """
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
     for group in groups:

@@ -10,12 +10,7 @@ from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 
 
 def failure_of(error: Any) -> KafkaFailure:
-    """Return the KafkaFailure of an error that a client reported.
-
-    Args:
-        error: A KafkaError (of records, acknowledgements and `error_cb`), a KafkaException,
-            a SystemError of a producer, or a KafkaFailure, which is returned as it is.
-    """
+    """Return the KafkaFailure of a KafkaError, KafkaException, SystemError or KafkaFailure."""
     if isinstance(error, KafkaFailure):
         return error
     if isinstance(error, SystemError):
@@ -38,8 +33,8 @@ def failure_of(error: Any) -> KafkaFailure:
 def raised(error: KafkaException | SystemError) -> KafkaFailure:
     """Return the KafkaFailure of an exception that a producer's call raised.
 
-    A producer with a fatal error may leave a second exception pending (confluent-kafka 2.16). The
-    interpreter raises the second exception from the next C code that it runs.
+    A producer with a fatal error may leave a second exception pending (confluent-kafka 2.16), which
+    the interpreter raises from the next C code that it runs.
     """
     try:
         return failure_of(error)
@@ -48,11 +43,7 @@ def raised(error: KafkaException | SystemError) -> KafkaFailure:
 
 
 def made(client: Any, properties: dict[str, Any], **keywords: Any) -> Any:
-    """Return a client of the library.
-
-    Raises:
-        ConfigError: a property is not known, or its value is refused; the user corrects it.
-    """
+    """Return a client of the library. ConfigError: the user must correct a property."""
     try:
         return client(properties, **keywords)
     except (KafkaException, AttributeError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Asks brokers where partitions end.
+"""Asks brokers where partitions end, by an admin client.
 
-An admin client asks about many partitions at a time. A consumer would ask about one after the
-other, would need a group and its time-outs, and one broker that is down would delay all answers.
+A consumer would ask about one partition after the other, would need a group and its time-outs, and
+one broker that is down would delay all answers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> int:
     """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
 
-    Not the last stable offset, which is too low while a kafka_txn of the daemon is open.
-
-    Raises:
-        BridgeError: the broker did not say; try again later.
+    Not the last stable offset, which is too low while a kafka_txn of the daemon is open. Raises
+    BridgeError: the broker did not say; try again later.
     """
     place = topic, partition
     try:
@@ -39,14 +37,7 @@ def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> i
 
 
 class Ends:
-    """A question to brokers that was sent: where partitions end.
-
-    Args:
-        admin: Sends the question.
-        wanted: The partitions.
-        timeout_s: After this time, partitions whose broker did not answer are given up.
-        edge: High watermarks, or last stable offsets.
-    """
+    """A question where partitions end; partitions silent for `timeout_s` are given up."""
 
     def __init__(
         self, admin: Admin, wanted: Iterable[Place], timeout_s: float, *, edge: Edge = Edge.END

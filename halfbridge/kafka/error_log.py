@@ -41,11 +41,7 @@ def safe_repr(value: object) -> str:
 
 
 class Reasons:
-    """Remembers why connections failed, because the errors of failed calls do not say it.
-
-    Attributes:
-        last: The last reason that was reported; empty: none was.
-    """
+    """Remembers why connections failed, because the errors of failed calls do not say it."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -65,14 +61,7 @@ class Reasons:
 
 
 class ErrorLog:
-    """Logs the errors that one Kafka client reports, each kind once in LOG_AGAIN_S.
-
-    Two threads that report at the same moment may both log.
-
-    Args:
-        log: The logger.
-        clock: Says when the same kind may be logged again.
-    """
+    """Logs the errors that one Kafka client reports, each kind once in LOG_AGAIN_S."""
 
     def __init__(self, log: logging.Logger, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._log = log

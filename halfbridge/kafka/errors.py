@@ -52,7 +52,7 @@ class TransactionsRejectedError(RetriableError):
     Messages that were sent before may be decided, and are checked and delivered.
 
     Attributes:
-        reason: Of the operator.
+        reason: The operator's.
     """
 
     def __init__(self, message: str, *, reason: str = "") -> None:
@@ -69,9 +69,6 @@ class HalfNotStoredError(BridgeError):
 
     Only `rollback` is allowed on the transaction now. The half topic may hold the message
     nevertheless; then the message is rolled back, or checked.
-
-    Attributes:
-        transaction_id: The message transaction.
     """
 
     def __init__(self, message: str, *, transaction_id: str = "") -> None:
@@ -83,9 +80,6 @@ class OutcomeUnknownError(BridgeError):
     """A decision was sent and not acknowledged: the op log may or may not hold the decision.
 
     Nothing is lost: the check settles it. Only the same decision may be repeated.
-
-    Attributes:
-        transaction_id: The message transaction.
     """
 
     def __init__(self, message: str, *, transaction_id: str = "") -> None:
@@ -227,7 +221,6 @@ class KafkaFailure(Exception):  # noqa: N818  (an error of others, which may be 
     Attributes:
         code: Kafka's error code, usually one of `Code`; below 0 librdkafka's own.
         text: The message, without the code's name.
-        name: The code's name.
         is_fatal: The client cannot be used any more.
         is_retriable: The same request may be sent again.
         requires_abort: The kafka_txn at hand can only be aborted.

@@ -1,9 +1,8 @@
 """Reads partitions in a child process first, because a damaged record may end the process.
 
 After a batch with a wrong checksum librdkafka (up to 2.16) continues to read at a wrong place, and
-the bytes there decide whether the library aborts the process
-(docs/evidence/librdkafka-crc-report.md). No error can be caught, so only another process can find
-out.
+the bytes there decide whether it aborts the process, without an error to catch
+(docs/evidence/librdkafka-crc-report.md).
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ class LethalRecord(NamedTuple):
     """A place whose records end the process that reads them.
 
     Attributes:
-        topic: The topic.
-        partition: The partition.
         offset: The first offset that could not be read.
         signal: The signal that ended the process; empty: the record is only an error.
     """
@@ -59,12 +56,8 @@ class LethalRecord(NamedTuple):
 def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
     """Read partitions to their ends in a child process; blocks for at most some minutes.
 
-    Args:
-        properties: A consumer's properties; they must be JSON.
-        starts: Place -> offset to begin with.
-
-    Returns:
-        Where the child was ended by a record; None: all was read, or could not be tried.
+    `properties`, a consumer's, must be JSON. Return where a record ended the child; None: all was
+    read, or could not be tried.
     """
     found = find_damage(properties, starts)
     return found if found is not None and found.signal else None

@@ -36,11 +36,7 @@ _verifies: list[bool] = []
 
 
 def share(*, verifies: bool) -> None:
-    """Begin to keep the positions that are read in memory that a forked child shares.
-
-    Args:
-        verifies: Whether the child verifies checksums.
-    """
+    """Begin to keep the positions that are read in memory that a forked child shares."""
     _shared[:] = [mmap.mmap(-1, _BYTES_MAX)]
     _verifies[:] = [verifies]
 

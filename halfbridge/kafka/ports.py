@@ -1,13 +1,13 @@
 """The ports: Kafka's clients, clocks and concurrency, as Protocols.
 
-All code that uses Kafka, reads a clock or waits is given these ports. There are two
-implementations: the rest of this package (the client library, the system's clocks and threads),
-and the broker in memory (`halfbridge.testkit.memory`), where one scheduler decides which call
-continues and what time it is.
+All code that uses Kafka, reads a clock or waits is given these ports. They are implemented by the
+rest of this package (the client library, the system's clocks and threads) and by the broker in
+memory (`halfbridge.testkit.memory`), where one scheduler decides which call continues and what time
+it is.
 
 Records, and the errors of records and acknowledgements, are the client library's own objects:
-nothing is wrapped per record. `halfbridge.kafka.client_errors.failure_of` converts such an error to
-a KafkaFailure. All other methods raise KafkaFailure themselves.
+nothing is wrapped per record, and `client_errors.failure_of` converts such an error. All other
+methods raise KafkaFailure themselves.
 
 Times are seconds, unless a name says otherwise. A `Place` is (topic, partition).
 """
@@ -53,13 +53,11 @@ __all__ = [
 
 
 class Kafka(Protocol):
-    """Makes clients.
+    """Makes clients with librdkafka's properties; `error_cb` gets an error for `failure_of`.
 
-    Properties are librdkafka's. `error_cb` is called with an error for `failure_of`. `on_lost` is
-    called when the client has lost a connection, an answer or its session, which the client reports
-    in no other way (`halfbridge/kafka/clients.py`).
-
-    Raises (every method): ConfigError: a property is not known, or its value is refused.
+    `on_lost` is called when the client has lost a connection, an answer or its session, which the
+    client reports in no other way (`kafka/clients.py`). Every method raises ConfigError: a property
+    is not known, or its value is refused.
     """
 
     def reader(self, properties: Mapping[str, Any]) -> Reader:
@@ -84,14 +82,7 @@ class Kafka(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of one client or worker.
-
-    Attributes:
-        kafka: Makes Kafka clients.
-        clock: Time and timers.
-        run: Runs calls concurrently.
-        transaction_id: Returns a new transaction id.
-    """
+    """The ports of one client or worker; `transaction_id` returns a new id."""
 
     kafka: Kafka
     clock: Clock
@@ -134,12 +125,7 @@ class Record(Protocol):
 
 
 class Committed(NamedTuple):
-    """A committed offset; NO_COMMITTED_OFFSET if there is none.
-
-    Attributes:
-        offset: The offset.
-        metadata: The metadata that was committed with the offset.
-    """
+    """A committed offset, NO_COMMITTED_OFFSET if there is none, and the metadata with it."""
 
     offset: int
     metadata: str | None
@@ -183,18 +169,15 @@ class Reader(Protocol):
     ) -> dict[Place, int | None]:
         """Return the first offset whose record is not older than a time; None: there is none.
 
-        Times are milliseconds since 1970. With read_committed only records below the last stable
-        offset are found.
+        Times are ms since 1970. With read_committed only offsets below the last stable one are
+        found.
         """
 
     def topic_failure(self, topic: str, timeout_s: float) -> Any:
         """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
-        """Close; in a broken client this may never return: see `Concurrency.let_go`.
-
-        Later calls raise RuntimeError, but for `close`.
-        """
+        """Close; may never return: see `Concurrency.let_go`. Later calls raise RuntimeError."""
 
 
 class Member(Reader, Protocol):
@@ -208,9 +191,9 @@ class Member(Reader, Protocol):
     ) -> None:
         """Join the group (subscribe).
 
-        `on_assigned` and `on_revoked` are called inside `poll` and `take`. If the member leaves the
-        group, `close` may call them too. They must not raise: the client would drop the records
-        that it has fetched.
+        `on_assigned` and `on_revoked` are called inside `poll` and `take`, and perhaps in `close`
+        if the member leaves. They must not raise: the client would drop the records that it has
+        fetched.
         """
 
     def join_and_read(self, topics: Sequence[str]) -> None:
@@ -223,13 +206,10 @@ class Member(Reader, Protocol):
         """Return the member's id and generation, for `send_offsets` and `commit_as`."""
 
     def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
-        """Commit offsets outside any kafka_txn, as the member that `membership` names; waits.
+        """Commit all offsets outside any kafka_txn, as the member of `membership`, or none; waits.
 
         Another thread may poll meanwhile: a poll that has not begun waits until the commit ends.
-
-        Args:
-            offsets: Place -> offset and metadata; all are committed, or none is.
-            membership: From `membership`, as it was when the offsets were this member's to commit.
+        `membership` is that of the time when the offsets were this member's to commit.
 
         Raises:
             KafkaFailure: with ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or FATAL
@@ -240,8 +220,7 @@ class Member(Reader, Protocol):
     def leave(self) -> None:
         """Leave the group (unsubscribe); closing a static member does not leave the group.
 
-        Raises:
-            KafkaFailure: FATAL if another member has this member's place; nothing is left to do.
+        Raises KafkaFailure: FATAL if another member has this member's place; nothing is left to do.
         """
 
 
@@ -289,9 +268,8 @@ class Writer(Protocol):
     def close(self) -> None:
         """Give up unacknowledged records without waiting, and free the client.
 
-        Later calls raise RuntimeError. A call of another thread continues, and the client is
-        freed with the end of that call. An open kafka_txn stays open: the next writer with its
-        transactional id aborts the kafka_txn.
+        Later calls raise RuntimeError; the client is freed after the call of another thread. An
+        open kafka_txn stays open: the next writer with its transactional id aborts it.
         """
 
     def __len__(self) -> int:
@@ -302,10 +280,7 @@ class TransactionalWriter(Writer, Protocol):
     """A writer with a transactional id."""
 
     def init(self, timeout_s: float) -> None:
-        """Take over the transactional id (new epoch); an open kafka_txn of the id is aborted.
-
-        Raises KafkaFailure if no coordinator answers in time.
-        """
+        """Take over the id (new epoch), and abort its open kafka_txn; KafkaFailure: no answer."""
 
     def begin(self) -> None:
         """Begin a kafka_txn."""
@@ -313,10 +288,7 @@ class TransactionalWriter(Writer, Protocol):
     def send_offsets(
         self, offsets: Sequence[tuple[str, int, int, str]], member: object, timeout_s: float
     ) -> None:
-        """Add offsets (topic, partition, offset, metadata) to the kafka_txn.
-
-        May never return if a broker disconnects during the call (librdkafka #5456).
-        """
+        """Add (topic, partition, offset, metadata); may never return (librdkafka #5456)."""
 
     def commit(self, timeout_s: float) -> None:
         """Commit; after a retriable failure the outcome is unknown: only `commit` may follow."""
@@ -333,7 +305,6 @@ class SeenTopic(NamedTuple):
     """A topic as the brokers' metadata describe it.
 
     Attributes:
-        partitions: Number of partitions.
         replicas: The lowest number of replicas that a partition has.
         leaderless: The partitions without a leader: they take no records for now.
         out_of_sync: The highest number of replicas of a partition that have not caught up.
@@ -354,12 +325,9 @@ class SeenTopic(NamedTuple):
     def unavailable(self, min_in_sync: int | None) -> dict[int, str]:
         """Return the partitions that take no records, each with the reason, as in "has no leader".
 
-        Brokers require the lower of `min.insync.replicas` and the number of replicas to be in sync
-        (since Kafka 3.7: `Partition.effectiveMinIsr`). So a topic whose setting is above its number
-        of replicas takes records while every replica is in sync.
-
-        Args:
-            min_in_sync: The topic's `min.insync.replicas`; None: not known.
+        Brokers require the lower of `min.insync.replicas` (None: not known) and the number of
+        replicas to be in sync (since Kafka 3.7: `Partition.effectiveMinIsr`): a topic whose setting
+        is above its number of replicas takes records while every replica is in sync.
         """
         found = dict.fromkeys(sorted(self.leaderless), "has no leader")
         required = min(min_in_sync or 1, self.replicas)
@@ -408,11 +376,7 @@ class NewTopic(NamedTuple):
 
 
 class Edge(Enum):
-    """Which offset of a log is asked for.
-
-    START is the log start. END is the high watermark. STABLE_END is the last stable offset, the end
-    of the log for read_committed readers.
-    """
+    """Log start, high watermark, or last stable offset, where read_committed readers end."""
 
     START = "start"
     END = "end"
@@ -426,14 +390,10 @@ class Answer(Protocol[T_co]):
         """Return whether `result` returns without waiting."""
 
     def result(self, timeout_s: float | None = None) -> T_co:
-        """Wait for the answer and return it.
+        """Wait for the answer; KafkaFailure: an error, or TIMED_OUT if there is neither.
 
-        Args:
-            timeout_s: None: a moment longer than the question's own time-out, because the client's
-                error then says why there is no answer.
-
-        Raises:
-            KafkaFailure: the broker's or the client's error; TIMED_OUT if there is neither.
+        `timeout_s` None: a moment longer than the question's own time-out, because the client's
+        error then says why there is no answer.
         """
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
@@ -598,10 +558,9 @@ class Concurrency(Protocol):
     """Runs calls concurrently, and makes the objects by which they wait for each other."""
 
     def start(self, call: Callable[[], None], name: str) -> Running:
-        """Run `call` concurrently; the call never delays the end of the process.
+        """Run `call` concurrently; it never delays the process's end.
 
-        Raises:
-            RuntimeError: the system gives this process no more threads.
+        RuntimeError: no more threads.
         """
 
     def current(self) -> int:
@@ -623,11 +582,7 @@ class Concurrency(Protocol):
         """Return a new side thread; raises RuntimeError as `start`."""
 
     def let_go(self, *clients: Any) -> None:
-        """Close clients; return when each is closed, has failed to close, or is out of time.
-
-        Raises:
-            RuntimeError: too many clients did not close; the process must be restarted.
-        """
+        """Close clients, for a limited time; RuntimeError: too many did not close: restart."""
 
     def pause(self, seconds: float) -> None:
         """Wait."""

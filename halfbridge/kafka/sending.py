@@ -1,15 +1,12 @@
 """Sends records by an idempotent writer, and proves that they are stored.
 
-The client and the Spark sink both send by a RecordWriter. It waits for room in librdkafka's queue,
-converts errors to those that say who must act, and knows which acknowledgements are proofs.
-
 librdkafka also reports success where it only infers that records are stored: a later record of the
 partition was acknowledged, or a broker reported a duplicate sequence number. After a leader died
 the inference can be wrong, and no log holds the records. For such a batch librdkafka counts offsets
 up from -1: the first record is reported without an offset, the second at 0, the third at 1.
 
-The client hands a whole batch to one polling thread. At the same time, another thread may get
-another batch of the partition, and the callbacks may alternate. So each thread has its own count.
+The client hands a whole batch to one polling thread. Another thread may get another batch of the
+partition at the same time, so each thread has its own count.
 """
 
 from __future__ import annotations
@@ -75,12 +72,7 @@ class RecordWriter:
         on_delivery: Callable[[Any, Any], None],
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record to Kafka, waiting for room in the queue.
-
-        Raises:
-            BackpressureError: the queue stayed full; the record was not handed over.
-            BridgeError: it was not handed over.
-        """
+        """Hand a record to Kafka, waiting for room; BackpressureError: the queue stayed full."""
         try:
             try:
                 self._produce(topic, value, key, partition, on_delivery, 0, headers)
@@ -113,7 +105,6 @@ class RecordWriter:
         self._writer.close()
 
     def _produce_with_patience(self, *arguments: Any) -> None:
-        """Repeat produce while librdkafka's queue is full, serving acknowledgements."""
         deadline = self._now() + self._room_timeout_s
         while True:
             self._serve(ROOM_SLICE_S)
@@ -130,13 +121,7 @@ class RecordWriter:
 
 
 class Acknowledgements:
-    """Tells the proven acknowledgements of one client from the inferred ones, by their offsets.
-
-    Called in the delivery callback, in the thread that was handed the acknowledgement.
-
-    Args:
-        current: Returns the identity of that thread: `ports.Concurrency.current`.
-    """
+    """Tells proven acknowledgements from inferred ones, by offsets, in the delivery callback."""
 
     def __init__(self, current: Callable[[], int]) -> None:
         self._current = current
@@ -146,8 +131,8 @@ class Acknowledgements:
         """Tell whether a broker has confirmed that the record is stored at `offset`.
 
         None is no offset: the first record of an inferred batch. A proven record behind such a
-        batch never has the offset at which the count would continue: if the batch is stored, its
-        own records or earlier ones have that offset.
+        batch never has the offset at which the count would continue: a record of the batch or an
+        earlier one has it.
         """
         if offset is not None and not self._counted:
             return True

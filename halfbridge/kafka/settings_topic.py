@@ -1,7 +1,7 @@
 """The settings topic, read from its beginning to its end.
 
-Reading is bounded in time and bytes, whatever the topic holds. A record that cannot be read is
-reported in the result and raises nothing, because every record in this topic is only a hint.
+Reading is bounded in time and bytes, whatever the topic holds. Every record is only a hint: one
+that cannot be read is reported in the result.
 """
 
 from __future__ import annotations
@@ -59,13 +59,7 @@ READING: Mapping[str, Any] = {
 
 
 class Said(NamedTuple):
-    """The content of one record of the daemon's limits.
-
-    Attributes:
-        offset: The record's offset.
-        settings: The limits; None if they cannot be read, or were deleted.
-        problem: Why they cannot be read; empty if they can.
-    """
+    """One record of the daemon's limits, or the problem why they cannot be read."""
 
     offset: int
     settings: DaemonSettings | None
@@ -73,13 +67,7 @@ class Said(NamedTuple):
 
 
 class Switched(NamedTuple):
-    """A record of the operators' switch.
-
-    Attributes:
-        offset: Its offset.
-        switch: The switch; None where it cannot be read, or was deleted.
-        problem: Why it cannot be read; empty where it can.
-    """
+    """A record of the operators' switch, or the problem why it cannot be read."""
 
     offset: int
     switch: TransactionsSwitch | None
@@ -105,26 +93,16 @@ class Reading(NamedTuple):
 def read_settings(
     reader: Reader, topic: str, *, stop: Event, clock: Clock
 ) -> tuple[list[Said], int]:
-    """Return the content of the daemon's records, in offset order, and the end of the log.
-
-    Args and raises: as `read_topic`.
-    """
+    """Return the daemon's records, in offset order, and the end of the log; as `read_topic`."""
     reading = read_topic(reader, topic, stop=stop, clock=clock)
     return reading.said, reading.end
 
 
 def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock: Clock) -> Reading:
-    """Return the content of the topic from `start` on.
+    """Return the content of the topic from `start` on, an offset that it has or had, or its end.
 
     A topic that was created again may end before `start`: then all of the new one is returned, and
-    `end` is below `start`.
-
-    Args:
-        reader: Made with `READING`, and with a group that may be read. The caller closes it.
-        topic: The settings topic.
-        start: An offset that the log has or had, or its end.
-        stop: Once set, reading ends.
-        clock: Bounds the reading.
+    `end` is below `start`. The caller made the reader with `READING`, and closes it.
 
     Raises:
         TopicSetupError: no such topic, or no right to read it; an operator acts.

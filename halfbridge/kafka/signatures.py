@@ -45,13 +45,7 @@ def load_signatures(path: Path | str | None, role: Role, names: TopicNames) -> S
 
     The signer is None where the file has no key by which `role` may sign.
 
-    Args:
-        path: The key file; empty or None: there is none.
-        role: Who signs.
-        names: The installation's topics.
-
-    Raises:
-        ConfigError: the file cannot be read or used; its owner corrects it.
+    Raises ConfigError: the file cannot be read or used; its owner corrects it.
     """
     if not path:
         return NO_SIGNATURES
@@ -74,13 +68,7 @@ def wrong_key_file(path: Path | str, allowed: str) -> ConfigError:
 
 
 class ClientSigner:
-    """Signs the records of one producer group. Thread-safe.
-
-    Args:
-        signer: Signs as a client.
-        group: The producer group.
-        wrong: Returns the error of a key file that cannot be used, from a text that says why.
-    """
+    """Signs the records of one producer group. Thread-safe."""
 
     def __init__(self, signer: Signer, group: str, wrong: WrongFile) -> None:
         self._signer = signer
@@ -96,11 +84,7 @@ class ClientSigner:
         value: bytes | None,
         now_ms: int,
     ) -> list[Header]:
-        """Return the headers of a half record with its signature.
-
-        Raises:
-            ConfigError: no key may sign now; the owner of the key file adds one.
-        """
+        """Return a half record's headers, signed. ConfigError: the key file needs a valid key."""
         try:
             return self._signer.half(
                 self._group, partition, headers, key=key, value=value, now_ms=now_ms
@@ -109,11 +93,7 @@ class ClientSigner:
             raise self._wrong(str(error)) from error
 
     def op(self, partition: int, key: bytes, value: bytes, now_ms: int) -> list[Header]:
-        """Return the headers of an op record: its signature.
-
-        Raises:
-            ConfigError: as `half`.
-        """
+        """Return the headers of an op record: its signature. Raises as `half`."""
         try:
             return self._signer.op(self._group, partition, key=key, value=value, now_ms=now_ms)
         except NoSigningKeyError as error:
@@ -125,16 +105,10 @@ def client_signer(
 ) -> ClientSigner | None:
     """Return the signer of a producer group; None without a key file.
 
-    Args:
-        path: The key file; empty: there is none.
-        group: The producer group.
-        names: The installation's topics.
-        now_ms: The time, ms since 1970.
-        wrong: As in ClientSigner; None: `wrong_key_file`.
+    The time is `now_ms`, ms since 1970. `wrong` is as in ClientSigner; None: `wrong_key_file`.
 
-    Raises:
-        ConfigError: the key file cannot be used, or has no key by which the group may sign now; its
-            owner corrects it.
+    Raises ConfigError: the file cannot be used, or has no key by which the group may sign now; its
+    owner corrects it.
     """
     if not path:
         return None

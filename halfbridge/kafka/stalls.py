@@ -1,8 +1,7 @@
 """Finds partitions in which a consumer has stalled: it reads nothing, and the log has more. Pure.
 
-After leaders have moved, librdkafka's consumers are known to fetch nothing more in rare cases,
-without an error and for good (its issues 4340, 4492). Nothing else notices a stall, because the
-absence of records is no failure.
+After leaders have moved, librdkafka's consumers fetch nothing more in rare cases, without an error
+and for good (its issues 4340, 4492).
 """
 
 from __future__ import annotations
@@ -36,12 +35,8 @@ def compare(
 ) -> dict[tuple[str, int], Behind]:
     """Return the partitions that are behind, each with the time when its position was first seen.
 
-    Args:
-        behind: The last result of this function.
-        reached: (topic, partition) -> offset after the last one that was read, negative for none.
-        ends: (topic, partition) -> end of the log; partitions whose broker did not answer are
-            missing, and are not judged.
-        now: The time.
+    `behind` is the last result; `reached` has the offset after the last record read, negative for
+    none. Partitions missing from `ends`, whose broker did not answer, are not judged.
     """
     found = {}
     for place, at in reached.items():

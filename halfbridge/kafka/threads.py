@@ -32,14 +32,10 @@ _Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
 
 
 def check_native_threads() -> None:
-    """Refuse a process whose threads are greenlets.
+    """Raise ConfigError if gevent or eventlet has patched `threading`.
 
     The Kafka client waits in C code, where no greenlet yields: the first wait would stop all
-    greenlets of the process for ever.
-
-    Raises:
-        ConfigError: gevent or eventlet has patched `threading`; whoever starts the process chooses
-            another kind of worker.
+    greenlets for ever. Whoever starts the process chooses another kind of worker.
     """
     for package, module, function, name in (
         ("gevent", "gevent.monkey", "is_module_patched", "threading"),
@@ -65,7 +61,6 @@ class SystemClock:
 
     @staticmethod
     def time_ms() -> int:
-        """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
 
@@ -77,38 +72,28 @@ class Threads:
 
     @staticmethod
     def start(call: Callable[[], None], name: str) -> Thread:
-        """Run `call` in a daemon thread.
-
-        Raises:
-            RuntimeError: the system gives this process no more threads.
-        """
         thread = Thread(target=call, name=name, daemon=True)
         thread.start()
         return thread
 
     @staticmethod
     def is_main() -> bool:
-        """Return whether this is the process's main thread."""
         return get_ident() == main_thread().ident
 
     @staticmethod
     def event() -> Event:
-        """Return a flag that is not set."""
         return Event()
 
     @staticmethod
     def waker() -> Waker:
-        """Return a free lock."""
         return allocate_lock()
 
     @staticmethod
     def line(items_max: int = 0) -> Line:
-        """Return an empty queue; 0: without a limit."""
         return Queue(items_max) if items_max else SimpleQueue()
 
     @staticmethod
     def side_thread(name: str) -> SideThread:
-        """Return a new side thread."""
         return SideThread(name)
 
     @staticmethod
@@ -116,10 +101,8 @@ class Threads:
         """Close clients; return when each is closed, has failed to close, or is out of time.
 
         In a broken client, closing may wait for ever for a thread that never ends (librdkafka
-        #4674). Such a client is left behind, alive: its callbacks may still be called.
-
-        Raises:
-            RuntimeError: too many clients were left behind; a supervisor restarts the process.
+        #4674). Such a client is left behind, alive: its callbacks may still be called. Raises
+        RuntimeError: too many were left behind; a supervisor restarts the process.
         """
         closings = [closing for client in clients if (closing := _closing(client)) is not None]
         _, late = wait(closings, CLOSE_S_MAX)
@@ -136,10 +119,7 @@ class Threads:
 
 
 class SideThread:
-    """Runs calls one after the other, in order, in a daemon thread.
-
-    Unlike an executor's thread, this thread never delays the end of the process.
-    """
+    """Runs calls in order in a daemon thread, which never delays the end of the process."""
 
     # The queue needs no limit: a caller waits for the call before (one close, or one commit).
     def __init__(self, name: str) -> None:
@@ -147,13 +127,11 @@ class SideThread:
         Thread(target=_serve, args=(self._work,), name=name, daemon=True).start()
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Run `call(*arguments)`; the future tells when the call ended, or what it raised."""
         future: Future[None] = Future()
         self._work.put((future, call, arguments))
         return future
 
     def leave(self) -> None:
-        """End the thread once the running call returns, if it ever does."""
         self._work.put(None)
 
 
@@ -184,9 +162,8 @@ def _serve(work: SimpleQueue[_Work | None]) -> None:
 def locked(waker: Waker) -> Iterator[None]:
     """Hold `waker` like a lock, in a block that waits or calls a port; waits for other holders.
 
-    A `threading.Lock` must not be used there. In the memory stack one scheduler runs all calls in
-    one thread. A call that waits for a `threading.Lock` stops the scheduler, and so the call that
-    would release the lock.
+    A `threading.Lock` must not be used there: in the memory stack one scheduler runs all calls in
+    one thread, and the lock would stop the call that would release it.
     """
     waker.acquire()
     try:

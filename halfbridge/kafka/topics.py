@@ -39,17 +39,10 @@ def topics_with(
     patience_s: float,
     timeout_s: float,
 ) -> dict[str, SeenTopic]:
-    """Return the existing topics, once `wanted` are among them or `patience_s` is over.
+    """Return the existing topics, once `wanted` (topic -> least partitions) are among them.
 
-    Args:
-        client: Lists the topics.
-        ports: The clock and the concurrency are used.
-        wanted: Topic -> least number of partitions.
-        patience_s: How long to repeat the look-up; 0 or less: look up once.
-        timeout_s: Longest wait for one answer.
-
-    Raises:
-        BridgeError: no broker answered; try again later.
+    After `patience_s` without them, what exists is returned; 0: look up once. Raises BridgeError:
+    no broker answered; try again later.
     """
     now = ports.clock.monotonic
     deadline = now() + patience_s
@@ -70,15 +63,7 @@ def are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
 
 
 class Topics:
-    """The topics of one installation.
-
-    Args:
-        admin: Asks the brokers, and creates topics.
-        ports: The clock and the concurrency are used.
-        names: Names of the internal topics.
-        remedy: The command that creates missing topics, for error texts.
-        timeout_s: Longest wait for one answer, and for a new topic to appear.
-    """
+    """The topics of one installation; `remedy` is the command in errors about missing topics."""
 
     def __init__(
         self, admin: Admin, ports: Ports, names: TopicNames, *, remedy: str, timeout_s: float
@@ -93,10 +78,7 @@ class Topics:
     def seen(
         self, wanted: Mapping[str, int] = _NOTHING, *, patience_s: float = 0.0
     ) -> dict[str, SeenTopic]:
-        """Return the existing topics, once `wanted` are among them or `patience_s` is over.
-
-        Args and raises: as topics_with.
-        """
+        """Return the existing topics, as `topics_with`."""
         self._last = topics_with(
             self._admin, self._ports, wanted, patience_s=patience_s, timeout_s=self._timeout_s
         )
@@ -125,11 +107,7 @@ class Topics:
         return HalfShape(partitions, self._record_bytes_max(half), replicas=topics[half].replicas)
 
     def settings(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings; empty if the client has no right to read them.
-
-        Raises:
-            BridgeError: no broker answered; try again later.
-        """
+        """Return a topic's settings; empty without a right. BridgeError: no broker answered."""
         try:
             return self._admin.ask_settings([topic], self._timeout_s)[topic].result()
         except KafkaFailure as failure:
@@ -173,15 +151,7 @@ class Topics:
 
 
 class RealTopics:
-    """Real topics: which exist, which are bound, how many partitions. Thread-safe.
-
-    Args:
-        names: Names of the internal topics, which are never real topics.
-        client: Lists topics.
-        ports: The clock and the wakers are used.
-        bound: Topics that the producer is bound to; empty: the producer may send to any topic.
-        timeout_s: Longest wait for one answer.
-    """
+    """Real topics: which exist, which are bound (empty: all), how many partitions. Thread-safe."""
 
     def __init__(
         self,
@@ -216,11 +186,7 @@ class RealTopics:
             raise _no_topic(topic)
 
     def check(self, topic: str, partition: int) -> None:
-        """Check that a topic and its partition exist and may be sent to.
-
-        Args:
-            topic: The topic.
-            partition: The partition; 0 or less where the key chooses.
+        """Check that a topic and its partition (0 or less: by key) exist and may be sent to.
 
         Raises:
             InvalidMessageError: topic internal or not bound, or no such partition; the caller
@@ -253,14 +219,7 @@ class RealTopics:
             )
 
     def _look_up(self, wanted: Mapping[str, int]) -> None:
-        """Look up topics until the topics `wanted` have that many partitions or patience ends.
-
-        One thread asks at a time. A thread that waited uses the result of the thread that asked,
-        or its failure.
-
-        Raises:
-            BridgeError: no broker answered; try again later.
-        """
+        """Look up topics until `wanted` exist or patience ends; one thread asks for all others."""
         now = self._ports.clock.monotonic
         began = now()
         with locked(self._asking):
