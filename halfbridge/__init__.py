@@ -1,7 +1,6 @@
 """The front door: `from halfbridge import TransactionProducer, Message, Resolution`.
 
-The same objects as in `bridge`, loaded when they are used: importing `halfbridge.cli` costs no
-Kafka client.
+The names are loaded when they are used: importing `halfbridge.cli` costs no Kafka client.
 """
 
 from __future__ import annotations

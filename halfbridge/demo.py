@@ -1,9 +1,9 @@
 """The demo: orders on a real broker, with rollbacks, killed services and missing decisions.
 
 `run_demo` starts every process, and judges what came out. `python -m halfbridge.demo DIRECTORY
-ORDERS NUMBER` is one of the order services. It places its share of the orders, and brings those
-that will be killed to the brink: their local transactions are committed, and not decided. Then it
-prints a line, and answers checks from its database until it is killed or stopped.
+ORDERS NUMBER` is one of the order services. It places its share of the orders; of those that will
+be killed, it commits the local transactions and decides nothing. Then it prints a line, and answers
+checks from its database until it is killed or stopped.
 """
 
 from __future__ import annotations

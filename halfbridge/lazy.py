@@ -13,13 +13,9 @@ if TYPE_CHECKING:
 def lazy_names(
     package: str, modules: Sequence[str], names: Sequence[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package.
+    """Return `__getattr__` and `__dir__` of a package, whose names (`__all__`) are in `modules`.
 
-    Args:
-        package: Its `__name__`.
-        modules: Where the names are defined. They are searched in order, so those that import
-            much come last.
-        names: Its `__all__`.
+    The modules are searched in order, so those that import much come last.
     """
     namespace = vars(sys.modules[package])
 

@@ -2,8 +2,8 @@
 
 Field names of JSON lines are stable. Every line has `time` (ISO 8601, UTC), `level`, `logger` and
 `message`; a line of a worker has `worker`, a line with a traceback has `traceback`. What a line is
-about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`.
-Text from records is escaped, so that the writer of a record cannot forge log lines.
+about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`. Text
+from records is escaped, so that the writer of a record cannot forge log lines.
 """
 
 from __future__ import annotations
@@ -23,19 +23,12 @@ _log = logging.getLogger("halfbridge.bridge")
 
 
 def about(**fields: object) -> dict[str, Any]:
-    """Return the `extra` of a log call: fields that stand in a JSON line beside the message.
-
-    Values are shown in one line, and cut as arguments of a message are.
-    """
+    """Return the `extra` of a log call: fields of a JSON line, in one line and cut as arguments."""
     return {_FIELDS: fields}
 
 
 class JsonLines(logging.Formatter):
-    """Formats a log record as one JSON object in one line.
-
-    Args:
-        worker: Name of the slot, or of the process; empty: the field is left out.
-    """
+    """Formats a log record as one JSON object in one line; an empty `worker` is left out."""
 
     def __init__(self, worker: str = "") -> None:
         super().__init__()
@@ -60,13 +53,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, log_format: str, *, worker: str = "") -> None:
-    """Have this process log to standard error.
-
-    Args:
-        level: One of LOG_LEVELS.
-        log_format: One of LOG_FORMATS.
-        worker: Shown in each line; empty: not shown.
-    """
+    """Have this process log to standard error, in one of LOG_FORMATS; `worker` is in each line."""
     name = f" [{worker}]" if worker else ""
     text = logging.Formatter(f"%(asctime)s %(levelname)s{name} %(name)s: %(message)s")
     handler = logging.StreamHandler(sys.stderr)
@@ -75,11 +62,7 @@ def log_to_stderr(level: str, log_format: str, *, worker: str = "") -> None:
 
 
 class LevelSwitch:
-    """Changes the level of this process while it runs: debug, and back to what was configured.
-
-    Args:
-        configured: One of LOG_LEVELS.
-    """
+    """Changes the level of this process while it runs: debug, and back to what was configured."""
 
     def __init__(self, configured: str) -> None:
         self._configured = configured
@@ -158,10 +141,7 @@ _ONE_LINE = _OneLine()
 
 
 def keep_to_one_line(*loggers: str) -> None:
-    """Make the lines of these loggers hold their arguments in one line each.
-
-    Tracebacks are not changed.
-    """
+    """Make these loggers' lines hold their arguments, but not tracebacks, in one line each."""
     for name in loggers:
         logging.getLogger(name).addFilter(_ONE_LINE)
 

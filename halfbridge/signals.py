@@ -1,11 +1,11 @@
 """How a process of halfbridge handles signals, and how it ends.
 
-A Python signal handler runs in the main thread. It waits until the Kafka client returns there, and
-it can deadlock on a lock that the main thread holds. The interpreter's wake-up descriptor avoids
-both: C code writes to it at once, and a thread of `on_signals` reads it.
+A Python signal handler runs in the main thread: it waits until the Kafka client returns there, and
+can deadlock on a lock that the main thread holds. So C code writes to the interpreter's wake-up
+descriptor at once, and a thread of `on_signals` reads it.
 
-The normal end of the interpreter can hang as well, on a broken Kafka client. `end_process` ends the
-process without it.
+The normal end of the interpreter can hang as well, on a broken Kafka client; `end_process` avoids
+it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ _BYTES_MAX = 64
 def on_signals(
     react: Callable[[int], None], *, signals: Sequence[signal.Signals] = STOP_SIGNALS
 ) -> Iterator[None]:
-    """Call `react(number)` in a thread for each of `signals` while the block runs.
-
-    Enter the block in the main thread. The former handlers are restored at the end.
-    """
+    """Call `react(number)` in a thread for `signals` in the block, entered in the main thread."""
     receiver, sender = socket.socketpair()
     sender.settimeout(0)  # what the interpreter demands of a wake-up descriptor
     thread = threading.Thread(
@@ -70,9 +67,8 @@ def _ignore(_number: int, _frame: object) -> None:
 def end_process(status: int) -> NoReturn:
     """End this process at once; buffered log lines and output are written first.
 
-    This avoids the normal end of the interpreter, which destroys Kafka clients and waits for all
-    threads. A broken client may delay the normal end for ever (librdkafka #4674), at a time when no
-    Python code can stop it.
+    The normal end of the interpreter destroys Kafka clients and waits for all threads, which a
+    broken client may delay for ever (librdkafka #4674), when no Python code can stop it.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -1,7 +1,7 @@
 """Runs the user's checker in a bounded pool of threads; counts, and reports what hangs or fails.
 
-Not concurrent.futures: Python joins the threads of an executor at exit, so a checker that hangs
-would keep the process alive for ever.
+Not concurrent.futures: Python joins an executor's threads at exit, so a checker that hangs would
+keep the process alive for ever.
 """
 
 from __future__ import annotations
@@ -77,22 +77,20 @@ def is_async(work: Callable[..., object]) -> bool:
 class CheckPool(Generic[Task]):
     """Runs `work` on tasks in daemon threads, and reports outcomes and overdue ones.
 
-    A thread whose task is overdue is hung. Up to `hung_max` hung threads are replaced by new ones.
-    So the number of able threads is the lower of `threads` and `threads + hung_max - hung`. For
-    example, with 4 and 16, the 17th hung thread is the first that is not replaced, and with 20 hung
-    threads no able thread is left. When a hung thread returns, it continues to work unless a new
-    thread has replaced it.
+    A thread whose task is overdue is hung. Up to `hung_max` hung threads are replaced by new ones,
+    so the number of able threads is the lower of `threads` and `threads + hung_max - hung`. With 4
+    and 16, the 17th hung thread is the first that is not replaced, and with 20 no able thread is
+    left. When a hung thread returns, it continues to work unless a new thread has replaced it.
 
     Args:
         work: The user's function.
         ports: The clock and the concurrency are used.
         threads: How many run at a time.
-        queue_max: How many tasks may wait. As many outcomes that nobody has taken refuse new tasks:
-            then answers cannot be sent, and more calls of `work` would only need memory. With
-            2,000, at most 2,000 such outcomes, those of the 2,000 waiting tasks and one of each
-            thread are kept.
-        timeout_s: How long a task may run before the task is reported as overdue. Python cannot
-            stop the task; its answer is reported when the task returns.
+        queue_max: How many tasks may wait. As many outcomes that nobody has taken refuse new tasks,
+            because their answers cannot be sent. With 2,000, at most 2,000 such outcomes, those of
+            the 2,000 waiting tasks and one of each thread are kept.
+        timeout_s: How long a task may run before it is reported as overdue. Python cannot stop it;
+            its answer is reported when it returns.
         hung_max: How many hung threads are replaced.
     """
 
@@ -125,11 +123,7 @@ class CheckPool(Generic[Task]):
         self._untaken = 0  # outcomes
 
     def start(self) -> None:
-        """Start the threads.
-
-        Raises:
-            RuntimeError: the system gives this process no more threads.
-        """
+        """Start the threads. RuntimeError: the system gives this process no more threads."""
         with locked(self._lock):
             while self._able < self._threads_max:
                 self._start_one()
@@ -167,11 +161,7 @@ class CheckPool(Generic[Task]):
             )
 
     def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
-        """Yield outcomes in batches, all that have accumulated at a time; ends after `stop`.
-
-        Args:
-            pause_s: Interval at which overdue tasks are found and their threads replaced.
-        """
+        """Yield accumulated outcomes until `stop`; finds overdue tasks every `pause_s`."""
         while True:
             batch, is_last = self._next_batch(pause_s)
             batch.extend(self._overdue(taken=len(batch)))
@@ -275,14 +265,9 @@ _ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"
 class HungCheckers:
     """Reports hung checkers every LOG_AGAIN_S, and once when no checker hangs any more.
 
-    The loss of the last thread, and the return of the first one, are reported at once.
-
-    Args:
-        group: The producer group, for the log.
-        run: Starts the thread in which `listener` is called.
-        counts: Returns the argument of `listener`.
-        listener: Called with the counts, in a thread of its own, and not again before the last call
-            has returned; an exception is logged.
+    The loss of the last thread, and the return of the first one, are reported at once. `listener`
+    is called with the result of `counts`, in a thread of its own, and not again before the last
+    call has returned; an exception is logged.
     """
 
     def __init__(
@@ -351,13 +336,10 @@ KINDS_MAX = 100
 
 
 class Tracebacks:
-    """Chooses the errors of checkers that are logged with their traceback.
+    """Chooses the errors of checkers that are logged with their traceback. For one thread.
 
-    Each kind of error, which is a class, is chosen once in LOG_AGAIN_S. A NoAnswerError is never
-    chosen: the checker says by it that it cannot tell now, and why. For one thread.
-
-    Args:
-        clock: Says when the same kind may be logged again.
+    Each class of errors is chosen once in LOG_AGAIN_S. A NoAnswerError never is: the checker says
+    by it that it cannot tell now, and why.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -384,8 +366,8 @@ class CheckCounts:
     Attributes:
         received: Requests read.
         undecodable: Requests that could not be read; skipped.
-        foreign: Requests about a topic this producer does not declare, or of another group;
-            left to other members.
+        foreign: Requests about a topic this producer does not declare, or of another group; left to
+            other members.
         superseded: Requests that a newer one replaced, or whose transaction is being checked.
         refused: Requests for which the pool had no room, or that waited for a thread when this
             member left its group; the daemon asks again.

@@ -38,12 +38,7 @@ PATIENCE_S_MAX = 16 * STALLED_S
 
 
 class StalledError(RetriableError):
-    """A partition had more records for some time, and none was read.
-
-    Attributes:
-        place: The partition.
-        is_again: The consumer before had stalled there too: a record cannot be read.
-    """
+    """A partition had more records, and none was read; `is_again`: a record is unreadable."""
 
     def __init__(self, place: Place, patience_s: float, *, is_again: bool) -> None:
         topic, partition = place
@@ -56,13 +51,8 @@ class StalledError(RetriableError):
 class CheckRequests:
     """A member of the group that reads its check topic; after `leave`, `read` joins again.
 
-    Where a record cannot be read, the requests up to the end of its partition are left out: the
-    daemon asks again.
-
-    Args:
-        shared: State of the producer; asks brokers where partitions end.
-        ports: Makes the member.
-        on_unreadable: Called when requests were left out.
+    Where a record cannot be read, the requests up to the end of its partition are left out, after a
+    call of `on_unreadable`: the daemon asks again.
     """
 
     def __init__(
@@ -81,19 +71,11 @@ class CheckRequests:
         return self._member is not None
 
     def join(self) -> None:
-        """Join the group.
-
-        Raises:
-            ConfigError: no member can be made with these settings; the user corrects them.
-        """
+        """Join the group. ConfigError: no member can be made; the user corrects the settings."""
         self._joined()
 
     def read(self) -> list[Record]:
-        """Return records and errors of the member; waits a moment for the first one.
-
-        Raises:
-            RetriableError: the consumer has stalled; the caller leaves and reads again.
-        """
+        """Return records after a short wait. RetriableError: stalled; leave and read again."""
         member = self._member or self._joined()
         try:
             self._watch.check(member.assignment, self._ports.clock.monotonic())
@@ -156,10 +138,7 @@ class CheckRequests:
 
 
 class RequestWatch:
-    """Compares the positions of the current consumer with the ends of its partitions.
-
-    Times are monotonic seconds.
-    """
+    """Compares a consumer's positions with the ends of partitions. Times: monotonic seconds."""
 
     def __init__(self, ask: AskEnds) -> None:
         self._ask = ask
@@ -197,11 +176,7 @@ class RequestWatch:
         return is_end
 
     def check(self, assignment: Callable[[], list[Place]], now: float) -> None:
-        """Ask where the assigned partitions end, or take the answers; never waits.
-
-        Raises:
-            StalledError: a partition had more records for STALLED_S, and none was read.
-        """
+        """Ask where partitions end, or take answers; StalledError: nothing read for STALLED_S."""
         if now - self._looked_at > UNREAD_S:  # the process itself was suspended
             self._behind = {}
         self._looked_at = now

@@ -1,10 +1,9 @@
 """Answers the daemon's checks: runs the user's checker and writes the answer as an op.
 
-There are three kinds of threads. One thread consumes the group's check topic and never waits for a
-checker. A bounded pool runs the checker. One thread writes the answers in batches. A request that
-fails is counted and left unanswered: the daemon asks again. When all threads of a member hang, the
-member leaves its group, so that other members are asked. The member joins again when a thread
-returns.
+One thread consumes the group's check topic and never waits for a checker, a bounded pool runs the
+checker, and one thread writes the answers in batches. A request that fails is counted and left
+unanswered: the daemon asks again. While all threads of a member hang, it leaves its group, so that
+other members are asked.
 """
 
 from __future__ import annotations
@@ -49,15 +48,7 @@ class _Check:
 
 
 class CheckResponder:
-    """Answers checks for one producer until it is stopped; no exception ends it.
-
-    Args:
-        shared: State of the producer.
-        checker: The user's checker.
-        ports: The producer's ports.
-        knows: Returns whether this producer answers checks about a topic.
-        on_hung: As TransactionProducer takes it.
-    """
+    """Answers checks for one producer until it is stopped; no exception ends it."""
 
     def __init__(
         self,
@@ -97,11 +88,7 @@ class CheckResponder:
         self._answering: Running | None = None
 
     def start(self) -> None:
-        """Start to consume and answer.
-
-        Raises:
-            ConfigError: no consumer takes these settings; the user corrects them.
-        """
+        """Start to consume and answer. ConfigError: the user corrects the consumer's settings."""
         self._requests.join()
         self._pool.start()
         self._answering = self._ports.run.start(self._answer, "halfbridge-answers")
@@ -376,13 +363,9 @@ TOPICS_MAX = 20
 class SharedGroup:
     """Warns when a member is asked about a topic of its group that the member does not declare.
 
-    Such a request is left to other members. Where two services share the group, the request may
-    have been meant for the other one: the daemon asks any member, and each attempt that meets the
-    wrong service is lost. It costs nothing before that happens. For one thread.
-
-    Args:
-        group: The producer group.
-        clock: Says when the same topic may be logged again.
+    Such a request is left to other members. Where two services share the group, it may have been
+    meant for the other one: the daemon asks any member, and each attempt that meets the wrong
+    service is lost. For one thread.
     """
 
     def __init__(self, group: str, clock: Clock) -> None:

@@ -123,7 +123,6 @@ class BridgeConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every field, and the fields that depend on each other."""
         check(self)
         _require(self.bootstrap_servers, field="bootstrap_servers", allowed=_SERVERS_HINT)
         _require(
@@ -188,11 +187,7 @@ def _error(field: str, value: str, allowed: str) -> ConfigError:
 
 
 def refuse_unknown(given: Collection[str]) -> None:
-    """Refuse names that are no settings of the client.
-
-    Raises:
-        TypeError: the programmer corrects the argument; the text names the nearest setting.
-    """
+    """Raise TypeError for names that are no settings of the client, naming the nearest one."""
     known = [each.name for each in fields(BridgeConfig)]
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -286,10 +281,7 @@ def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
 
 
 def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
-    """Return the properties of a reader that has the rights of the check group.
-
-    It never joins the group.
-    """
+    """Return the properties of a reader with the rights of the check group; it never joins."""
     return {
         "session.timeout.ms": _SESSION_TIMEOUT_MS,  # compared with the user's max.poll.interval.ms
         **_common(config, consumer=True),
@@ -319,11 +311,7 @@ else:
 
 
 def read_toml(path: Path) -> Mapping[str, object]:
-    """Return the table in a TOML file.
-
-    Raises:
-        ConfigError: the file is missing, unreadable or not TOML; the user corrects it.
-    """
+    """Return the table in a TOML file. ConfigError: the user corrects the file or path."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

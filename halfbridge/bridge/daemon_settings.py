@@ -1,8 +1,7 @@
 """What the client knows of the settings topic, and where partitions end.
 
-A thread of its own reads the topic when a producer starts, and new records after that. The
-daemon's limits are taken once: they change nothing that the client does, which only warns. The
-operators' switch for new transactions is followed.
+A thread of its own reads the topic when a producer starts, and new records after that. The daemon's
+limits are taken once, because the client only warns of them; the operators' switch is followed.
 """
 
 from __future__ import annotations
@@ -51,15 +50,7 @@ _WRITTEN_MAX = {
 
 
 class DaemonLimits:
-    """The daemon's limits as one producer knows them, and the operators' switch. Thread-safe.
-
-    Args:
-        config: The producer's.
-        ports: What the topic is read with.
-
-    Attributes:
-        gate: What the switch says.
-    """
+    """The daemon's limits as one producer knows them, and the operators' switch. Thread-safe."""
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._config = config
@@ -176,11 +167,7 @@ class DaemonLimits:
 
 
 def differences(config: BridgeConfig, daemon: DaemonSettings) -> list[str]:
-    """Return a sentence for each setting in which a client with `config` and the daemon disagree.
-
-    Each sentence says who has to change what. A limit of the daemon that is wider than the client's
-    is no disagreement.
-    """
+    """Return a sentence for each setting in which client and daemon disagree: who changes what."""
     found = []
     for name, consequence in (
         ("transaction_timeout_ms", "until then `late` in receipts is wrong"),
@@ -222,9 +209,6 @@ FIRST_READ_S = 1.0
 class Gate:
     """Refuses what operators reject. Thread-safe.
 
-    Args:
-        run: Makes the flag that the first `begin` waits for.
-
     Attributes:
         refusal: Why nothing may be sent now, or None. Open transactions may still be decided.
         plain: Real topics to which transactions do not deliver.
@@ -239,12 +223,9 @@ class Gate:
     def check_begin(self, topics: Iterable[str]) -> None:
         """Check that a transaction may begin; the first call waits for the first reading.
 
-        Args:
-            topics: To which the producer is bound.
-
         Raises:
             TransactionsRejectedError: an operator stopped new transactions; nothing was begun.
-            TopicSetupError: a topic takes no transactional messages.
+            TopicSetupError: one of `topics`, to which the producer is bound, takes no transactions.
         """
         if self._is_waited_for:
             self._was_read.wait(FIRST_READ_S)
@@ -255,21 +236,13 @@ class Gate:
                 self.check_topic(topic)
 
     def check_send(self) -> None:
-        """Check that a half message may be sent.
-
-        Raises:
-            TransactionsRejectedError: an operator stopped new transactions; nothing was sent.
-        """
+        """Raise TransactionsRejectedError if an operator stopped new transactions."""
         refusal = self.refusal
         if refusal is not None:  # a new error for each raise: tracebacks grow on a shared one
             raise TransactionsRejectedError(str(refusal), reason=refusal.reason)
 
     def check_topic(self, topic: str) -> None:
-        """Check that transactions deliver to a real topic.
-
-        Raises:
-            TopicSetupError: an operator made the topic a plain one; nothing was sent.
-        """
+        """Raise TopicSetupError if an operator made a real topic a plain one; nothing was sent."""
         if topic in self.plain:
             raise TopicSetupError(
                 f"topic {topic} is plain, so that transactions do not deliver to it: send to"
@@ -313,12 +286,7 @@ _ENDS_S = 10.0  # nobody waits for it
 
 
 class EndAsker:
-    """One client that asks brokers where partitions end, made at the first question. Thread-safe.
-
-    Args:
-        config: The producer's settings.
-        ports: Make the client.
-    """
+    """One client that asks brokers where partitions end, made at its first use. Thread-safe."""
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._config = config
@@ -330,14 +298,9 @@ class EndAsker:
     def half_end(self, partition: int, *, at_least: int = NO_OFFSET) -> int:
         """Return the last offset of a half partition (high watermark - 1), asked now.
 
-        Args:
-            partition: Which.
-            at_least: Offset of a half message that is known. A broker that reports an end below it
-                does not know yet that it was deposed: another client asks, and its answer is
-                returned.
-
-        Raises:
-            BridgeError: the broker did not say; try again later.
+        A broker that reports an end below `at_least`, the offset of a known half message, does not
+        know yet that it was deposed: another client's answer is returned. Raises BridgeError: the
+        broker did not say; try again later.
         """
         topic = self._config.names.half
         limit_s = max(2 * _ASK_S_MIN, self._config.decision_timeout_ms / MS_PER_S)
@@ -356,20 +319,13 @@ class EndAsker:
     def ask(self, places: Iterable[Place], *, new_client: bool) -> Ends:
         """Ask where partitions end; does not wait for the answers.
 
-        Args:
-            places: Which.
-            new_client: Whether a new client asks, because this one may remember former leaders.
-
-        Raises:
-            BridgeError, KafkaFailure, RuntimeError: the question cannot be sent; try later.
+        A `new_client` asks where this one may remember former leaders. Raises BridgeError,
+        KafkaFailure or RuntimeError: the question cannot be sent; try later.
         """
         return Ends(self._client_but(self._client if new_client else None), places, _ENDS_S)
 
     def hear(self) -> None:
-        """Serve the client's reports; call this now and then.
-
-        Questions may be hours apart, and reports would accumulate while brokers are down.
-        """
+        """Serve the client's reports, now and then: they accumulate while brokers are down."""
         client = self._client
         if client is not None:
             client.poll(0)
@@ -379,10 +335,7 @@ class EndAsker:
         self._client = None
 
     def _client_but(self, failed: Admin | None) -> Admin:
-        """Return the client, a new one in place of `failed`.
-
-        The old client is destroyed with its last reference: other threads may still use it.
-        """
+        """Return the client, a new one in place of `failed`, which other threads may still use."""
         with locked(self._waker):
             client = self._client
             if client is None or client is failed:

@@ -6,9 +6,9 @@ interval (5 ms). Hence four rules:
 
 1. Pipelined callers that send densely poll inline, every POLL_EVERY sends. A thread that waits for
    room polls inline too.
-2. A thread that waits for its acknowledgement while no other thread waits polls for itself: an
-   acknowledgement then wakes one thread in place of two. Where several threads wait, none of them
-   polls, because it would take the others' acknowledgements beside its own work.
+2. A thread that waits for its acknowledgement while no other thread waits polls for itself, so one
+   thread is woken in place of two. Where several threads wait, none of them polls, because it would
+   take the others' acknowledgements beside its own work.
 3. A background thread polls when no thread sends densely or waits alone, and none has polled inline
    for INLINE_GRACE_S. It serves several threads that block, slow senders, and callbacks after the
    last send.
@@ -112,11 +112,7 @@ class DeliveryServer:
             self._kick.set()
 
     def wait_for_room(self, timeout_s: float) -> None:
-        """Return once fewer than in_flight_max records are unacknowledged.
-
-        Raises:
-            BackpressureError: there was no room within `timeout_s`; slow down.
-        """
+        """Return once fewer than in_flight_max records are unacknowledged, or BackpressureError."""
         deadline = self._now() + timeout_s
         while True:
             self.serve(_ROOM_SLICE_S)

@@ -68,8 +68,7 @@ class SendFuture(Delivery):
     def result(self, timeout: float | None = None) -> SendReceipt:
         """Return the position of the half message, waiting up to `timeout` seconds.
 
-        Args:
-            timeout: None: the config's send_timeout_ms.
+        `timeout` None: the config's send_timeout_ms.
 
         Raises:
             HalfNotStoredError: not acknowledged (in time); only rollback is allowed now.
@@ -127,8 +126,7 @@ class DecisionFuture(Delivery):
     def result(self, timeout: float | None = None) -> DecisionReceipt:
         """Return the position of the decision, waiting up to `timeout` seconds.
 
-        Args:
-            timeout: None: the config's decision_timeout_ms.
+        `timeout` None: the config's decision_timeout_ms.
 
         Raises:
             OutcomeUnknownError: not acknowledged (in time); the check settles it.
@@ -157,6 +155,5 @@ class DecisionFuture(Delivery):
 
 
 def _place(delivery: Delivery, record: Any) -> None:
-    """Record the position of an acknowledged record."""
     delivery.offset = record.offset()
     delivery.timestamp = record.timestamp()[1]

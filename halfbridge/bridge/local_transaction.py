@@ -2,9 +2,8 @@
 
 An exception may roll back a message transaction if it proves that the local transaction did not
 commit. A class is refused where it does not: a connection that is lost during COMMIT leaves the
-outcome unknown, and a broad class such as Exception includes lost connections. Drivers are not
-imported here. Their classes are known by the names that PEP 249 (the DB-API) and SQLAlchemy give
-them.
+outcome unknown, and Exception includes lost connections. Drivers are not imported here: their
+classes are known by the names that PEP 249 (the DB-API) and SQLAlchemy give them.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ class Ran(NamedTuple):
 
 
 def run(local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any) -> Ran:
-    """Run a local transaction; an exception, or None in place of a Resolution, is UNKNOWN.
-
-    Raises:
-        TypeError: it returned a value of another type; its author corrects it. Nothing was decided.
-    """
+    """Run a local transaction; raising or None is UNKNOWN. TypeError: another type returned."""
     try:
         answer: object = local_transaction(message, arg)
     except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
@@ -111,9 +106,8 @@ def checked(
 ) -> tuple[type[BaseException], ...]:
     """Return `classes` as a tuple that isinstance takes.
 
-    Raises:
-        ConfigError: no class of exceptions, or one that may come after the local transaction has
-            committed; the caller names narrower classes.
+    Raises ConfigError: no class of exceptions, or one that may come after the local transaction has
+    committed; the caller names narrower classes.
     """
     given: object = classes
     if isinstance(given, type):

@@ -35,7 +35,6 @@ class Answer:
     """A Resolution with a message count, which a checker may return in place of a Resolution.
 
     Attributes:
-        resolution: The Resolution.
         message_count: With COMMIT: how many messages the transaction has, as the sender counted
             when the local transaction ran. If one of them is missing, the daemon delivers none, and
             all become dead letters (INCOMPLETE). None: all messages that are there.
@@ -49,7 +48,6 @@ class Answer:
     message_count: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that an op cannot carry."""
         if not isinstance(self.resolution, Resolution):
             raise InvalidMessageError(
                 f"resolution must be a Resolution, not {self.resolution!r}", field="resolution"
@@ -74,8 +72,8 @@ class Message:
         value: Bytes or None (a tombstone).
         headers: Pairs of name and bytes (or None), in order; names may repeat. Or a dict.
         partition: Partition of the real topic; None: chosen from the key.
-        immunity_ms: Least age before the first check; None: the daemon's
-            transaction_timeout_ms. (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
+        immunity_ms: Least age before the first check; None: the daemon's transaction_timeout_ms.
+            (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
 
     Raises:
         InvalidMessageError: a part has a wrong type or a reserved name; the caller corrects it.
@@ -90,7 +88,6 @@ class Message:
     immunity_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that Kafka or the daemon would refuse later."""
         if type(self.topic) is not str or not self.topic:
             raise InvalidMessageError(f"topic must be text, not {self.topic!r}", field="topic")
         if self.key is not None and type(self.key) is not bytes:
@@ -134,14 +131,11 @@ class MessageView:
     Attributes:
         topic: Its real topic.
         partition: Partition of the real topic; None: chosen from the key.
-        key: As sent.
-        value: As sent.
         headers: The user's, as sent.
         transaction_id: The message transaction, as in its SendReceipt.
         check_number: Counted checks so far plus one.
         attempt: How often this check_number has been asked, from 1.
         born_timestamp: The sender's clock, epoch milliseconds.
-        producer_group: Group that is asked: this one.
         resume_count: How often an operator resumed the transaction after a discard.
         context: The header RMQ_CONTEXT, by which a sender informs its checker (the Spark sink sets
             it), or None.
@@ -166,7 +160,6 @@ class SendReceipt:
     """The position of a durable half message.
 
     Attributes:
-        transaction_id: The message transaction.
         message_index: Place in its transaction, from 0.
         half_partition: Partition of the half topic; the decision goes to the same partition of the
             op topic.
@@ -184,9 +177,7 @@ class DecisionReceipt:
     """The position of a durable decision, which an earlier decision may still defeat.
 
     Attributes:
-        transaction_id: The message transaction.
         resolution: COMMIT or ROLLBACK.
-        op_partition: Partition of the op topic.
         op_offset: Offset in the op partition; the decision with the lowest offset wins.
         late: The decision came no sooner than the first check was due, by the brokers' append
             times: a check may have settled the transaction before it. None if that is not known:
@@ -246,11 +237,7 @@ _HEADERS_TO_SHOW = 200  # characters: two lines of a terminal show which header 
 
 
 def check_whole_number(field: str, value: object) -> None:
-    """Refuse a value that is no whole number, or is below 0.
-
-    Raises:
-        InvalidMessageError: the caller corrects `field`.
-    """
+    """Raise InvalidMessageError for a value that is no whole number, or is below 0."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidMessageError(
             f"{field} must be a whole number, at least 0, or None, not {value!r}", field=field
@@ -276,11 +263,7 @@ def not_a_message(given: object) -> InvalidMessageError:
 
 
 def checked_headers(headers: object) -> tuple[Header, ...]:
-    """Return headers as pairs.
-
-    Raises:
-        InvalidMessageError: the caller corrects the headers.
-    """
+    """Return headers as pairs. InvalidMessageError: the caller corrects them."""
     if isinstance(headers, Mapping):
         headers = tuple(headers.items())
     if not isinstance(headers, (list, tuple)):

@@ -44,13 +44,11 @@ class Transaction:
     """One message transaction. Thread-safe; made by `TransactionProducer.begin`.
 
     As a context manager: leaving normally commits if anything was sent and nothing was decided.
-    Leaving by an exception (BaseException too) decides nothing, because the local transaction
-    may have committed although its call raised; the check decides, unless `rollback` was called or
-    `begin(rollback_on=...)` names the exception.
-    All sends precede the local transaction, and have returned (or their futures are done) before
-    `commit`.
-
-    Code that holds the lock never waits and calls no port.
+    Leaving by an exception (BaseException too) decides nothing, because the local transaction may
+    have committed although its call raised; the check decides, unless `rollback` was called or
+    `begin(rollback_on=...)` names the exception. All sends precede the local transaction, and have
+    returned (or their futures are done) before `commit`. Code that holds the lock never waits and
+    calls no port.
 
     Attributes:
         id: Transaction id. Store it with the local transaction, so that a checker can look it up.
@@ -128,14 +126,9 @@ class Transaction:
     ) -> Transaction:
         """Return a transaction that another process sent; it can only be committed, repeatedly.
 
-        Used where it is not known whether COMMIT was sent.
-
-        Args:
-            shared: State of the producer that repeats the COMMIT, of the same producer group.
-            transaction_id: The transaction's id.
-            half_partition: The half partition of its half messages.
-            half_offset: At or above its last half message, and below the end of the half partition.
-            message_count: Number of its half messages.
+        Used where it is not known whether COMMIT was sent. The producer of `shared` has the same
+        group. `half_offset` is at or above the last half message, and below the end of the half
+        partition.
 
         Raises:
             InvalidMessageError: a number that no transaction can have; the caller corrects it.
@@ -179,14 +172,12 @@ class Transaction:
     def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
         """Store a half message durably and return its position. Blocks.
 
-        Args:
-            message: Its bytes arrive unchanged once the transaction is committed.
-            timeout: Seconds to wait for the ack; None: the config's send_timeout_ms.
+        `timeout` is in seconds, for the ack; None: the config's send_timeout_ms.
 
         Raises:
             InvalidMessageError, TopicSetupError: nothing was sent; correct the message or topic.
-            HalfNotStoredError: no ack; do not run the local transaction; only rollback is
-                allowed now.
+            HalfNotStoredError: no ack; do not run the local transaction; only rollback is allowed
+                now.
             IllegalTransitionError: after a decision or a failed send; correct the caller.
         """
         return self._send(message, pipelined=False).result(timeout)
@@ -203,8 +194,7 @@ class Transaction:
     def commit(self, timeout: float | None = None) -> DecisionReceipt:
         """Decide COMMIT and return the position of the decision. Blocks. Idempotent.
 
-        Args:
-            timeout: Seconds to wait for the ack; None: the config's decision_timeout_ms.
+        `timeout` is in seconds, for the ack; None: the config's decision_timeout_ms.
 
         Raises:
             OutcomeUnknownError: in doubt; the check settles it, or call commit again.
@@ -215,10 +205,8 @@ class Transaction:
     def rollback(self, timeout: float | None = None) -> DecisionReceipt:
         """Decide ROLLBACK and return the position of the decision. Blocks. Idempotent.
 
-        Waits for outstanding sends first.
-
-        Args:
-            timeout: Seconds to wait for each ack; None: the config's decision_timeout_ms.
+        Waits for outstanding sends first. `timeout` is in seconds, for each ack; None: the config's
+        decision_timeout_ms.
 
         Raises:
             OutcomeUnknownError: in doubt; the check settles it, or call rollback again.

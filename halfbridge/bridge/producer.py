@@ -54,15 +54,14 @@ class TransactionProducer:
 
     Args:
         checker: Called with a MessageView when a transaction of the group stays undecided, in a
-            thread of its own; returns a Resolution, or an Answer, by looking at the local
-            database. Any live member of the group may be asked about any transaction of the
-            group. "No row" is UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
-            It is no `async def`. A checker that cannot tell now raises NoAnswerError.
+            thread of its own; returns a Resolution, or an Answer, by looking at the local database.
+            Any live member of the group may be asked about any transaction of the group. "No row"
+            is UNKNOWN, unless answering ROLLBACK makes a late local commit fail. It is no `async
+            def`. A checker that cannot tell now raises NoAnswerError.
         topics: Real topics that this producer may send to and is asked about; empty: any topic,
             checked at each send.
-        on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
-            30 s and when no thread is left, and once when all have returned; in a thread of its
-            own.
+        on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every 30 s
+            and when no thread is left, and once when all have returned; in a thread of its own.
         config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
         ports: Kafka, clock and threads; None: the client library and the system.
         settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); overrides
@@ -136,8 +135,7 @@ class TransactionProducer:
     def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
         """Stop answering checks, wait for outstanding records, free everything; `with` calls this.
 
-        Args:
-            timeout: Seconds to wait for acknowledgements; records without one are then in doubt.
+        Records without an acknowledgement after `timeout` seconds are in doubt.
         """
         with locked(self._starting):
             shared, responder = self._shared, self._responder
@@ -266,10 +264,7 @@ class TransactionProducer:
         """Wait until nothing is unacknowledged; return how many records still are.
 
         Also waits for callbacks and for the decisions that callbacks send meanwhile. A callback
-        that calls this waits for records only.
-
-        Args:
-            timeout: Seconds.
+        that calls this waits for records only. `timeout` is in seconds.
         """
         shared = self._shared
         if shared is None:
@@ -296,11 +291,7 @@ class TransactionProducer:
 
 
 def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> None:
-    """Check that `checker` can be called, and that `topics` is a list of names.
-
-    Raises:
-        ConfigError: the user corrects the argument.
-    """
+    """Raise ConfigError unless `checker` can be called and `topics` is a list of names."""
     if not callable(checker):
         allowed = "a callable that takes a MessageView and returns a Resolution"
         raise _refused("checker", checker, allowed)

@@ -32,18 +32,7 @@ _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 class Shared:
-    """One idempotent writer, with the checks before each use of it. Thread-safe.
-
-    Args:
-        config: The producer's settings.
-        writer: Writes all records.
-        ports: The ports that made the writer.
-        half: Shape of the half topic.
-        real_topics: The topics to which messages can be sent.
-
-    Raises:
-        ConfigError: the key file cannot be used; its owner corrects it.
-    """
+    """One idempotent writer, checked before each use. Thread-safe. ConfigError: key file wrong."""
 
     def __init__(
         self,
@@ -90,14 +79,7 @@ class Shared:
         _alive.add(self)
 
     def check_open(self, *, decides: bool = False) -> None:
-        """Refuse the use of a closed producer, or of one made before a fork.
-
-        Args:
-            decides: Whether the use is a decision. Decisions are accepted while `close` waits.
-
-        Raises:
-            ProducerClosedError, ForkedProcessError: make another producer.
-        """
+        """Raise ProducerClosedError or ForkedProcessError; `close` still accepts decisions."""
         refusal = self._closed if decides else self._closing
         if refusal is ForkedProcessError:
             raise ForkedProcessError(
@@ -137,11 +119,7 @@ class Shared:
         self._real_topics.check(message.topic, message.partition or 0)
 
     def check_immunity(self, immunity_ms: int) -> None:
-        """Check that a transaction may have this immunity.
-
-        Raises:
-            InvalidMessageError: no number, below 0 or too long; the caller shortens it.
-        """
+        """Raise InvalidMessageError unless a transaction may have this immunity; shorten it."""
         check_whole_number("immunity_ms", immunity_ms)
         if immunity_ms > self.config.immunity_ms_max:
             raise InvalidMessageError(
@@ -152,19 +130,12 @@ class Shared:
         self.daemon_limits.check_immunity(immunity_ms)
 
     def wait_for_room(self) -> None:
-        """Return once fewer than in_flight_max records are unacknowledged.
-
-        Raises:
-            BackpressureError: not within send_timeout_ms; nothing was sent.
-        """
+        """Return once fewer than in_flight_max records are unacknowledged, or BackpressureError."""
         if self.server.is_full:
             self.server.wait_for_room(self._room_timeout_s)
 
     def close(self, timeout_s: float) -> int:
-        """Wait for outstanding records; return how many are not acknowledged, and so in doubt.
-
-        Also waits for decisions that callbacks send meanwhile.
-        """
+        """Wait for records and callbacks; return how many are unacknowledged, and so in doubt."""
         deadline = self.now() + timeout_s
         self._closing = ProducerClosedError
         self.daemon_limits.stop()

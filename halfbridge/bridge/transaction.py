@@ -129,11 +129,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 def step(state: State, event: Event, *, transaction_id: str = "") -> State:
-    """Return the state after `event`.
-
-    Raises:
-        IllegalTransitionError: not in the table; the calling code is wrong.
-    """
+    """Return the state after `event`. IllegalTransitionError: a mistake in the calling code."""
     after = TRANSITIONS[state].get(event)
     if after is None:
         raise IllegalTransitionError(state, event, transaction_id=transaction_id)

@@ -37,17 +37,7 @@ def half_headers(
     immunity_ms: int,
     context: bytes | None,
 ) -> list[Header]:
-    """Return the headers of a half record: the user's, then RMQ_CONTEXT if any, then RMQ_HALF.
-
-    Args:
-        message: The message to send.
-        transaction_id: Its message transaction.
-        now_ms: When it is sent, ms since 1970.
-        producer_group: The group that is asked about the transaction.
-        index: The message's place in the transaction, from 0.
-        immunity_ms: As it is encoded: -1 for the daemon's default.
-        context: Informs the checker; None: nothing.
-    """
+    """Return a half record's headers: the user's, then RMQ_CONTEXT if any, then RMQ_HALF."""
     metadata = HALF_METADATA.encode(
         new_half(
             transaction_id=transaction_id,
@@ -90,23 +80,14 @@ def decision(
 
 
 def immunity_of(message: Message, default: int) -> int:
-    """Return a message's immunity as it is encoded.
-
-    Args:
-        message: May have an immunity of its own.
-        default: Immunity of its transaction; -1: the daemon's default.
-    """
+    """Return a message's immunity as it is encoded; `default` is its transaction's."""
     return default if message.immunity_ms is None else message.immunity_ms
 
 
 def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> int:
     """Return the half partition of a transaction whose first message has this key.
 
-    Args:
-        transaction_id: 32 hexadecimal digits. The last eight are random, and choose the partition
-            if there is no key.
-        key: Key of the first message.
-        partitions: Number of half partitions.
+    Without a key, the last eight of the id's 32 hexadecimal digits, which are random, choose it.
     """
     if key is None:
         return int(transaction_id[-8:], 16) % partitions
@@ -125,12 +106,7 @@ def is_fenced(context: bytes | None) -> bool:
 
 
 def checked_context(context: object) -> bytes | None:
-    """Return `context` if it is valid.
-
-    Raises:
-        InvalidMessageError: it is not bytes, or longer than METADATA_BYTES_MAX; the caller
-            shortens it.
-    """
+    """Return `context` if it is valid, else raise InvalidMessageError: the caller shortens it."""
     if context is None:
         return None
     if isinstance(context, bytes) and len(context) <= METADATA_BYTES_MAX:

@@ -1,12 +1,12 @@
 """Records to bytes and back: Avro in single-object encoding.
 
-Layout: marker C3 01, the writer schema's CRC-64-AVRO fingerprint (8 bytes, little-endian),
-the Avro body. A reader finds the writer's schema by the fingerprint, without a registry.
+Layout: marker C3 01, the writer schema's CRC-64-AVRO fingerprint (8 bytes, little-endian), the Avro
+body. A reader finds the writer's schema by the fingerprint, without a registry.
 
-fastavro encodes and decodes every shape of record. A memo in front of it uses one documented fact:
-an Avro record is the concatenation of its fields. Half and op records share their tail (group,
-topic, kind, ...) with thousands of others, so fastavro handles each tail once, and only the id and
-one or two longs are encoded for each record. docs/evidence/benchmarks.md has the measurements.
+A memo in front of fastavro uses that an Avro record is the concatenation of its fields. Half and op
+records share their tail (group, topic, kind, ...) with thousands of others, so fastavro handles
+each tail once, and only the id and one or two longs are encoded for each record.
+docs/evidence/benchmarks.md has the measurements.
 """
 
 from __future__ import annotations
@@ -61,11 +61,7 @@ V = TypeVar("V")
 
 
 class Memo(dict[K, V]):
-    """A memo of encoded and decoded records. It is emptied when it would become too large.
-
-    Attributes:
-        size_bytes: Encoded bytes of its records.
-    """
+    """A memo of encoded and decoded records, emptied when it would become too large."""
 
     size_bytes = 0
 
@@ -144,11 +140,7 @@ class Codec(Generic[R]):
         self._stamps: Memo[bytes, int] = Memo()
 
     def encode(self, record: R) -> bytes:
-        """Return `record` in single-object encoding.
-
-        Raises:
-            ValueError, TypeError: a field does not fit its type (a bug in the caller).
-        """
+        """Return `record` in single-object encoding. ValueError, TypeError: a bug in the caller."""
         row: tuple[Any, ...] = record
         if self._memo_longs is None or len(row[0]) != _ID_CHARS or not row[0].isascii():
             return self._prefix + self._write(row)
@@ -247,14 +239,9 @@ class Codec(Generic[R]):
 def half_metadata_series(first: HalfMetadata) -> Callable[[int], bytes]:
     """Return message index -> encoded RMQ_HALF, for messages that differ from `first` in it only.
 
-    Takes a tenth of the time of `HALF_METADATA.encode`, for clients that send messages in
-    one go, from one moment to one real topic.
-
-    Args:
-        first: Message 0's, with a transaction id of 32 ASCII characters.
-
-    Raises:
-        ValueError: its message index is not 0; a bug in the caller.
+    A tenth of the time of `HALF_METADATA.encode`, for messages sent in one go, from one moment to
+    one real topic. The transaction id has 32 ASCII characters. Raises ValueError: its message index
+    is not 0; a bug in the caller.
     """
     if first.message_index:
         raise ValueError("the series begins with message 0")
@@ -295,12 +282,7 @@ _LONG_BITS = 64  # of Avro's long
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return the Avro long at `at` and the position behind it.
-
-    Raises:
-        IndexError: the data ends before the long does.
-        ValueError: more than 64 bits.
-    """
+    """Return an Avro long and the position behind it; IndexError, ValueError: damaged."""
     byte = data[at]
     raw = byte & 0x7F
     shift = 7

@@ -40,11 +40,7 @@ def is_signed(public: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def check_installed() -> None:
-    """Check that the package is there.
-
-    Raises:
-        KeyFileError: it is missing; the user installs the extra.
-    """
+    """Raise KeyFileError if the package is missing; the user installs the extra."""
     try:
         import cryptography  # noqa: F401, PLC0415 (an extra)
     except ImportError as error:

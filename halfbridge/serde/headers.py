@@ -58,8 +58,8 @@ def headers_of(record: Any) -> Headers | None:
     """Return the headers of a record as the Kafka client hands it over; None without any.
 
     Raises:
-        DecodeError: a name is not UTF-8 text. The Python client does not return it, and its
-            list is broken from then on: the record's headers must not be asked for again.
+        DecodeError: a name is not UTF-8 text. The Python client does not return it, and its list is
+            broken from then on: the record's headers must not be asked for again.
     """
     try:
         headers: Headers | None = _headers(record)
@@ -69,11 +69,9 @@ def headers_of(record: Any) -> Headers | None:
 
 
 def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
-    """Return the content of a half record's headers.
+    """Return the decoded RMQ_HALF, and why this message must never be delivered; empty: it may.
 
-    Returns:
-        The decoded RMQ_HALF, and why this message must never be delivered (a reserved name among
-        the user's headers, a second RMQ_HALF or RMQ_CONTEXT); empty when all is well.
+    That is a reserved name among the user's headers, or a second RMQ_HALF or RMQ_CONTEXT.
 
     Raises:
         DecodeError: no RMQ_HALF, or one that cannot be read, or a RMQ_CONTEXT or RMQ_SIGN that is
@@ -126,11 +124,7 @@ def without_half(headers: Sequence[Header]) -> Headers:
 
 
 def half_value(headers: Sequence[Header]) -> bytes:
-    """Return the bytes of the RMQ_HALF that `parse_half` reads; empty if it has no value.
-
-    Raises:
-        DecodeError: there is none.
-    """
+    """Return the bytes, perhaps none, of the RMQ_HALF that counts. DecodeError: there is none."""
     return headers[_half_at(headers)][1] or b""
 
 
@@ -142,11 +136,7 @@ def user_headers(headers: Sequence[Header]) -> Headers:
 def real_headers(
     user: Headers, transaction_id: str, born_timestamp: int, message_index: int = 0
 ) -> Headers:
-    """Return the headers of a real record: the user's, and the daemon's in ASCII.
-
-    The transaction id, the birth in ms, and the index of the message in its transaction where that
-    is above 0.
-    """
+    """Return a real record's headers: the user's, then id, birth (ms), and an index above 0."""
     headers = [
         *user,
         (TRANSACTION_ID, transaction_id.encode()),
@@ -163,8 +153,7 @@ def real_identity(headers: Sequence[Header] | None) -> tuple[str, int] | None:
     Both are the same however often the message is delivered. Of a name that stands twice the last
     one counts: the daemon adds its headers behind the user's.
 
-    Raises:
-        DecodeError: one of the two is not as the daemon writes it; the record's writer must act.
+    Raises DecodeError: one of the two is not as the daemon writes it; the record's writer must act.
     """
     named = dict(headers or ())
     identity = named.get(TRANSACTION_ID)
@@ -183,11 +172,7 @@ def real_identity(headers: Sequence[Header] | None) -> tuple[str, int] | None:
 
 
 def _half_at(headers: Sequence[Header]) -> int:
-    """Return which header is the RMQ_HALF that counts.
-
-    Raises:
-        DecodeError: there is none.
-    """
+    """Return which header is the RMQ_HALF that counts. DecodeError: there is none."""
     if headers[-1][0] == HALF:  # where the client and the daemon put it
         return len(headers) - 1
     for number, (name, _) in enumerate(headers):
@@ -197,11 +182,7 @@ def _half_at(headers: Sequence[Header]) -> int:
 
 
 def _check_room(metadata: HalfMetadata, encoded: bytes) -> None:
-    """Refuse what the daemon could neither put back nor discard: both must be readable in turn.
-
-    Raises:
-        DecodeError: the metadata, or its id and group, leave no room; the writer must act.
-    """
+    """Raise DecodeError for what the daemon could neither put back nor discard readably."""
     if metadata.origin_offset < 0 and len(encoded) > ORIGINAL_METADATA_BYTES_MAX:
         raise DecodeError(
             f"{HALF}: {len(encoded)} bytes, at most {ORIGINAL_METADATA_BYTES_MAX}", encoded

@@ -22,9 +22,8 @@ _COUNTER_MAX = 0xFFF
 class TransactionIds:
     """Makes UUIDv7 ids (RFC 9562, method 1: a 12-bit counter), ascending within a process.
 
-    Thread-safe. After a fork, child and parent make different ids.
-    The 62 random bits are the operating system's: everybody who knows an id may decide its
-    transaction, so ids must not be guessable.
+    Thread-safe. After a fork, child and parent make different ids. The 62 random bits are the
+    operating system's, because everybody who can guess an id may decide its transaction.
     """
 
     def __init__(self) -> None:

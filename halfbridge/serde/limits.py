@@ -1,7 +1,7 @@
 """Limits on the size of records: constants of the protocol, equal for every reader.
 
-The client refuses larger records early. The daemon, a rebuild, `checker init`, the audit and the
-simulator judge records by these same limits, whatever wrote them, so that all judge alike.
+The client refuses larger records early. Every reader (daemon, rebuild, `checker init`, audit,
+simulator) judges records by these limits, whatever wrote them, so that all judge alike.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ _CUT = " ... (cut)"
 
 
 def shortened(text: str, bytes_max: int = DETAIL_BYTES_MAX) -> str:
-    """Return `text`, cut where it takes more than `bytes_max` bytes in UTF-8.
-
-    Lone surrogates, which have no UTF-8 form, are shown as backslash escapes.
-    """
+    """Return `text`, cut to `bytes_max` bytes in UTF-8; lone surrogates become escapes."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) > bytes_max:
         data = data[: bytes_max - len(_CUT)]

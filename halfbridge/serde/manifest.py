@@ -74,13 +74,10 @@ class _ManifestCodec(Codec[BatchManifest]):
         self._newest_head = heads[-1][1]
 
     def decode_head(self, data: bytes) -> BatchManifest:
-        """Return the manifest without its attempts, which are not decoded.
+        """Return the manifest without its attempts, which are not decoded; raises as `decode`.
 
         They are last, and may be a hundred thousand: decoding them takes fifty times as long, and
         as much memory, as the rest.
-
-        Raises:
-            UnknownSchemaError, DecodeError: as `decode`.
         """
         head = self._heads.get(data[:HEADER_BYTES])
         if head is None:

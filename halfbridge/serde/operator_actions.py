@@ -39,10 +39,5 @@ def encode_action(action: OperatorAction) -> bytes:
 
 
 def decode_action(value: bytes) -> OperatorAction:
-    """Return the action of a record of the audit topic.
-
-    Raises:
-        UnknownSchemaError: written by a newer version; upgrade this reader.
-        DecodeError: too long or damaged.
-    """
+    """Return the action of a record; UnknownSchemaError or DecodeError (too long or damaged)."""
     return _CODEC.decode(value)

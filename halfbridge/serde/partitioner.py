@@ -1,8 +1,7 @@
 """Which partition a key goes to.
 
-Half partitions: by murmur2, always. Partitions of a real topic: by murmur2 as well, which is what
-Kafka's Java client does, or by CRC-32, which is librdkafka's default;
-whichever the topic's other producers use.
+In half partitions by murmur2, always. In those of a real topic by murmur2 (Kafka's Java client) or
+CRC-32 (librdkafka's default), whichever the topic's other producers use.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Progress:
         ops_from: T, lowest op offset that a rebuild needs.
         position: P, half records below it had their effect (dead letters of unreadable and late
             ones); P <= R.
-        deferred: D, offsets of ops below O that committed a transaction whose delivery waits for a
-            real topic; ascending. A rebuild defers them again.
+        deferred: D, ascending offsets of ops below O that committed a transaction whose delivery
+            waits for a real topic. A rebuild defers them again.
     """
 
     half: int
@@ -67,8 +67,7 @@ class Progress:
     def metadata(self) -> str:
         """Return the text committed with op p's offset: ASCII, below Kafka's 4,096 limit.
 
-        The checksum covers O too, so that a tool that moves the offset and keeps the text is
-        found out.
+        The checksum covers O too, to find out a tool that moves the offset and keeps the text.
         """
         text = f"{_VERSION};{self.half};{self.rebuild_to};{self.ops_from};{self.position}"
         text += ";0"
@@ -81,16 +80,11 @@ START = Progress(half=0, op=0, rebuild_to=0, ops_from=0, position=0)
 
 
 def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Progress:
-    """Return the progress that was committed.
-
-    Args:
-        half_offset: Committed offset of half p; negative when there is none.
-        op_offset: Committed offset of op p; negative when there is none.
-        metadata: Text committed with op p's offset.
+    """Return the progress that was committed; negative offsets: there is none.
 
     Raises:
-        ProgressError: offset or text missing, damaged, of a newer version, or contradicting
-            each other. O itself may be wrong then, and guessing delivers twice or loses.
+        ProgressError: offset or text missing, damaged, of a newer version, or contradicting each
+            other. O itself may be wrong then, and guessing delivers twice or loses.
     """
     if half_offset < 0 or op_offset < 0:
         raise ProgressError("no committed offset: expired, deleted or never initialised")

@@ -1,9 +1,8 @@
 """What halfbridge says on the wire, as immutable records.
 
-`schemas/*.avsc` define the meanings, units and sentinels of the fields, in the same order.
-
-Named tuples, not frozen dataclasses: a record is a row, and making a row of eleven fields takes
-0.2 us instead of 1.3 us, twice for each transaction that a daemon delivers (docs/adr/0002).
+`schemas/*.avsc` define the meanings, units and sentinels of the fields, in the same order. Named
+tuples, not frozen dataclasses: a row of eleven fields takes 0.2 us instead of 1.3 us, twice for
+each transaction that a daemon delivers (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -253,11 +252,7 @@ class OperatorAction(NamedTuple):
 
 
 class DaemonSettings(NamedTuple):
-    """Value of the record `daemon` of the settings topic.
-
-    `DaemonSettings()` is a reader's assumption without such a record: the defaults of the
-    daemon's settings.
-    """
+    """Value of the record `daemon`; a reader without one assumes `DaemonSettings()`."""
 
     worker: str = ""
     timestamp: int = NO_TIMESTAMP

@@ -1,8 +1,7 @@
 """Settings from flags, environment, a TOML file or Spark options into a frozen dataclass.
 
-Client, daemon, relay, sink and jobs all use this loader. A field made by `setting` carries its
-documentation and bounds, so that the loader, the errors and the command line's options come from
-one declaration. A class names the error that its users catch, as `refusal = ConfigError`.
+A field made by `setting` carries its documentation and bounds, for the loader, the errors and the
+command line's options. A class names the error that its users catch, as `refusal = ConfigError`.
 """
 
 from __future__ import annotations
@@ -39,13 +38,9 @@ class SettingError(ValueError):
 
 
 def setting(default: Any, *, doc: str, secret: bool = False, **more: Any) -> Any:
-    """Return a dataclass field that `load`, `check` and the command line understand.
+    """Return a dataclass field with one sentence (`doc`, with the unit) for `--help`.
 
-    Args:
-        default: Used where no source says anything.
-        doc: One sentence with the unit, shown by `--help`.
-        secret: Keep the value out of errors and `repr`.
-        more: Further attributes of `Setting`, by their names.
+    A `secret` value is kept out of errors and `repr`. `more` are further attributes of `Setting`.
     """
     metadata = {"doc": doc, "secret": secret, **more}
     if isinstance(default, Mapping):
@@ -61,12 +56,9 @@ class Setting:
         name: Field name; the TOML key too.
         kind: int, float, str, bool, Path, tuple (of str) or Mapping (str to str).
         optional: None is a value (`int | None`).
-        default: Value without any input.
         refusal: Makes the error of the class.
         doc: One sentence with the unit.
         secret: Never shown.
-        minimum: Least number, or None.
-        maximum: Greatest number, or None.
         words: The only words allowed, or (); of a bool, those for False and for True.
         holds: Says of a value of the right type whether it is allowed; None: it is.
         in_words: The allowed values, if the other fields do not define them.
@@ -143,11 +135,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def describe(cls: type) -> tuple[Setting, ...]:
-    """Return the settings of a dataclass in declaration order; fields without `setting` left out.
-
-    Raises:
-        TypeError: a field of a type that settings cannot have (a bug in the dataclass).
-    """
+    """Return a dataclass's `setting` fields in order; TypeError: a bug in the dataclass."""
     hints = get_type_hints(cls)
     refusal = getattr(cls, "refusal", SettingError)
     return tuple(
@@ -208,12 +196,7 @@ def load(
 
 
 def check(config: Any) -> None:
-    """Check types and bounds of a settings dataclass made by hand; call from `__post_init__`.
-
-    Raises:
-        SettingError: or the class's `refusal`: a field has a wrong type or is out of
-            bounds; the programmer corrects it.
-    """
+    """Check a hand-made settings dataclass in `__post_init__`; raises the class's `refusal`."""
     for each in describe(type(config)):
         value = getattr(config, each.name)
         if not (each.takes(value) or (value is None and each.optional)):

@@ -1,7 +1,7 @@
 """The records of the settings topic: the daemon's limits, the switch of transactions, topic types.
 
 Everybody with WRITE on the topic can write anything there, so a reader gets a valid record or a
-SerdeError. After an error it continues as without that record: with the limits `DaemonSettings()`,
+SerdeError, after which it continues as without that record: with the limits `DaemonSettings()`,
 with transactions accepted, with a topic of no type.
 
 Source of the types: RocketMQ TopicMessageType. A topic without a type is MIXED there.
@@ -80,12 +80,7 @@ def encode_switch(switch: TransactionsSwitch) -> bytes:
 
 
 def decode_switch(value: bytes) -> TransactionsSwitch:
-    """Return the switch of a record with the key `SWITCH_KEY`.
-
-    Raises:
-        UnknownSchemaError: written by a newer version; upgrade this reader.
-        DecodeError: too long or damaged; an operator sets the switch again.
-    """
+    """Return the switch of a record. DecodeError: damaged; an operator sets the switch again."""
     return _SWITCH.decode(value)
 
 
@@ -131,10 +126,5 @@ def encode_type(record: TopicTypeRecord) -> bytes:
 
 
 def decode_type(value: bytes) -> TopicTypeRecord:
-    """Return the type of a record.
-
-    Raises:
-        UnknownSchemaError: written by a newer version; upgrade this reader.
-        DecodeError: too long or damaged; an operator writes the type again.
-    """
+    """Return a record's type; UnknownSchemaError, or DecodeError: an operator writes it again."""
     return _TYPE.decode(value)

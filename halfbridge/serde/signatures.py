@@ -1,11 +1,11 @@
 """The header RMQ_SIGN: signs half and op records, and verifies them (docs/adr/0019). Pure.
 
-A canonical form is a series of pieces, each preceded by its length, so that different records
-have different bytes. Large pieces (value, other headers) are replaced by SHA-256 digests.
+A canonical form is a series of pieces, each preceded by its length, so that different records have
+different bytes. Large pieces (value, other headers) are replaced by SHA-256 digests.
 
-Ledger, rebuild, `checker init`, the operator's commands and the audit all use `Verifier`, so that
-they judge alike. A record is judged by its append time: signatures may be demanded from some time
-on, and a signing key is valid for a range of time. Without a demand no signature is verified.
+Every reader uses `Verifier`, so that all judge alike. A record is judged by its append time:
+signatures may be demanded from some time on, and a signing key is valid for a range of time.
+Without a demand no signature is verified.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Place(NamedTuple):
     Attributes:
         installation: Name in the key file: a cluster's or an environment's, with the same topics.
         topic: The half or op topic, with the installation's prefix.
-        partition: Number of the pair.
     """
 
     installation: str
@@ -73,17 +72,7 @@ def half_bytes(
     value: bytes | None,
     others: Iterable[Header],
 ) -> bytes:
-    """Return the canonical bytes of a half record.
-
-    Args:
-        place: The half partition.
-        key_id: Id of the signing key.
-        signed_at_ms: As in the signature.
-        metadata: RMQ_HALF of the record: group, id, life, index, real topic, times.
-        key: The record's key.
-        value: The record's value.
-        others: The record's headers without RMQ_HALF and RMQ_SIGN, in order.
-    """
+    """Return a half record's canonical bytes; `others`: headers but RMQ_HALF and RMQ_SIGN."""
     return _joined(
         (
             _HALF_FORM,
@@ -99,15 +88,7 @@ def half_bytes(
 def op_bytes(
     place: Place, *, key_id: str, signed_at_ms: int, key: bytes | None, value: bytes
 ) -> bytes:
-    """Return the canonical bytes of an op record: its value says all that decides.
-
-    Args:
-        place: The op partition.
-        key_id: Id of the signing key.
-        signed_at_ms: As in the signature.
-        key: The record's key.
-        value: The encoded op.
-    """
+    """Return the canonical bytes of an op record: `value`, the encoded op, says all."""
     return _joined((_OP_FORM, *_common(place, key_id, signed_at_ms), key, value))
 
 
@@ -188,18 +169,7 @@ class Signer:
     def op(
         self, group: str, partition: int, *, key: bytes | None, value: bytes, now_ms: int
     ) -> Headers:
-        """Return the headers of an op record: its signature.
-
-        Args:
-            group: The producer group.
-            partition: The op partition that the record goes to.
-            key: The record's key.
-            value: The encoded op.
-            now_ms: The writer's time, ms since 1970.
-
-        Raises:
-            NoSigningKeyError: as `half`.
-        """
+        """Return the headers of an op record: its signature; arguments and errors as of `half`."""
         signing_key = self._key(group, now_ms)
         data = op_bytes(
             Place(self._ring.installation, self._names.op, partition),
@@ -211,11 +181,7 @@ class Signer:
         return [_header(signing_key, now_ms, data)]
 
     def check(self, group: str, now_ms: int) -> None:
-        """Check that a key may sign for a group now.
-
-        Raises:
-            NoSigningKeyError: as `half`.
-        """
+        """Raise NoSigningKeyError unless a key may sign for a group now."""
         self._key(group, now_ms)
 
     def _key(self, group: str, now_ms: int) -> SigningKey:
@@ -265,19 +231,7 @@ class Verifier:
         key: bytes | None,
         value: bytes | None,
     ) -> None:
-        """Check a half record that `parse_half` has read.
-
-        Args:
-            partition: The half partition that it was read from.
-            append_ms: Its append time; below 0: not known.
-            metadata: What `parse_half` returned.
-            headers: All headers of the record.
-            key: The record's key.
-            value: The record's value.
-
-        Raises:
-            NotBelievedError: it is to be treated as a record that cannot be read.
-        """
+        """Check a half record (`append_ms` below 0: unknown), or raise NotBelievedError."""
         place = Place(self._ring.installation, self._names.half, partition)
 
         def signed(signature: Signature) -> bytes:
@@ -304,20 +258,7 @@ class Verifier:
         key: bytes | None,
         value: bytes,
     ) -> None:
-        """Check an op record that was decoded.
-
-        Args:
-            partition: The op partition that it was read from.
-            append_ms: Its append time; below 0: not known.
-            op: The decoded value.
-            headers: Returns the record's headers, or raises DecodeError; called where signatures
-                are demanded.
-            key: The record's key.
-            value: The record's value.
-
-        Raises:
-            NotBelievedError: as `check_half`.
-        """
+        """Check an op record as `check_half`; `headers` is called where signatures are demanded."""
         place = Place(self._ring.installation, self._names.op, partition)
 
         def signed(signature: Signature) -> bytes:

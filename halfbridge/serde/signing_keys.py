@@ -80,9 +80,7 @@ class SigningKey:
 
     Attributes:
         id: Named in each signature; one key has it, for ever.
-        role: The records that it may sign.
         groups: Producer groups that it may speak for; ANY_GROUP: all.
-        algorithm: How it signs.
         secret: HMAC's, to sign and to verify.
         public: Ed25519's, to verify.
         private: Ed25519's, to sign; empty elsewhere.
@@ -146,10 +144,7 @@ class Demand:
     fresh_ms: int = 0
 
     def holds(self, group: str, append_ms: int) -> bool:
-        """Tell whether it holds for a record of `group` that was appended then.
-
-        Where the append time is not known, it holds, whenever it begins.
-        """
+        """Tell whether it holds for a record of `group` of that append time, or of no known one."""
         if not (group in self.groups or ANY_GROUP in self.groups):
             return False
         return append_ms < 0 or self.from_ms <= append_ms < self.until_ms
@@ -157,13 +152,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The content of a key file.
-
-    Attributes:
-        installation: Part of the signed bytes: another installation's signature is not valid here.
-        keys: By id.
-        demands: The groups that must sign, and since when.
-    """
+    """A key file's content; another `installation`'s signatures are not valid here."""
 
     installation: str
     keys: dict[str, SigningKey]
@@ -174,10 +163,7 @@ class KeyRing:
         return [each for each in self.demands if each.holds(group, append_ms)]
 
     def signer_of(self, role: Role, group: str, now_ms: int) -> SigningKey | None:
-        """Return the key by which `role` signs for `group` now: the newest; None without one.
-
-        Keys that are good for MARGIN_MS before and after now are preferred.
-        """
+        """Return the newest key by which `role` signs now, preferably one good for MARGIN_MS."""
         mine = [
             key
             for key in self.keys.values()
@@ -229,11 +215,7 @@ _DEMAND = ("groups", "from_ms", "until_ms", "fresh_ms")
 
 
 def load_key_file(path: Path) -> KeyRing:
-    """Return the content of a key file.
-
-    Raises:
-        KeyFileError: it cannot be read, or its content is not allowed; its owner corrects it.
-    """
+    """Return the content of a key file; KeyFileError: its owner corrects it."""
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
@@ -246,11 +228,7 @@ def load_key_file(path: Path) -> KeyRing:
 
 
 def key_ring(table: Mapping[str, Any]) -> KeyRing:
-    """Return the content of a key file's table.
-
-    Raises:
-        KeyFileError: it is not allowed; the owner of the file corrects it.
-    """
+    """Return the content of a key file's table; KeyFileError: the file's owner corrects it."""
     _refuse_unknown(table, _FILE, "the file")
     keys: dict[str, SigningKey] = {}
     for each in _tables(table, "keys", KEYS_MAX):

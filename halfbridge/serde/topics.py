@@ -1,7 +1,7 @@
 """Names of topics and consumer groups, and the settings of internal topics. Pure.
 
-No other module knows the names. `halfbridge topics create` creates all internal topics; a client
-creates its group's check topic, and the Spark sink its manifest topic, if that is missing.
+`halfbridge topics create` creates all internal topics; a client creates its group's check topic,
+and the Spark sink its manifest topic, if that is missing.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ MANIFEST_BYTES_MAX = 4 * 1024 * 1024
 class TopicNames:
     """The names of one installation; several share a cluster by different prefixes.
 
-    Source: RocketMQ TopicValidator and MixAll; the check topics are ours (RocketMQ pushes
-    checks down a producer's connection).
+    Source: RocketMQ TopicValidator and MixAll; the check topics are ours (RocketMQ pushes checks
+    down a producer's connection).
     """
 
     prefix: str = ""
@@ -126,10 +126,7 @@ class TopicNames:
         return f"{self.prefix}{_RELAY_GROUP}{producer_group}"
 
     def is_internal(self, topic: str) -> bool:
-        """Tell whether `topic` can never be a real topic.
-
-        That is: an internal topic, of whatever installation, or the cluster's own (`__...`).
-        """
+        """Tell whether `topic` is internal, of any installation, or the cluster's own (`__...`)."""
         return holds_internal_name(topic) or topic.removeprefix(self.prefix).startswith("__")
 
 
