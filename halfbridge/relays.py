@@ -1,7 +1,7 @@
 """How every relay runs: its work, pauses after failures, threads beside it, health, metrics, end.
 
 The relay of a local message table (`sql`) and that of Debezium's changes (`changes`) may not import
-each other, so their common part is below both. Touches threads and the clock.
+each other, so what both do in the same way is here. Touches threads and the clock.
 """
 
 from __future__ import annotations
@@ -146,11 +146,9 @@ class RelayRunner(ABC):
     def run(self, *, drain_s: float | None = DRAIN_S_MAX) -> None:
         """Relay until `stop`; then finish the work that was begun, and release what it holds.
 
-        That takes at most `drain_s`; None: no limit.
-
-        Raises:
-            DrainError: The work took longer, and continues in threads that end with the process.
-                Nothing is lost: leases expire, and sent transactions are decided by checks.
+        The latter may take `drain_s` (None: no limit). A DrainError says that work continues in
+        threads that end with the process. Nothing is lost: leases expire, and checks decide sent
+        transactions.
         """
         threads = {
             name: Thread(target=work, name=f"halfbridge-{name.replace(' ', '-')}", daemon=True)
@@ -196,7 +194,10 @@ class RelayRunner(ABC):
 
     @contextmanager
     def surviving(self, what: str) -> Iterator[None]:
-        """Record a failure or success of the block as that of part `what`, and continue."""
+        """Record a failure or success of the block as that of part `what`, and continue.
+
+        Other threads are joined only at the end, so an exception that ended one would stay unseen.
+        """
         try:
             yield
         except Exception as error:  # noqa: BLE001  (logged, and in health)

@@ -236,7 +236,7 @@ class Gate:
                 self.check_topic(topic)
 
     def check_send(self) -> None:
-        """Raise TransactionsRejectedError if an operator stopped new transactions."""
+        """Raise TransactionsRejectedError if an operator stopped transactions; nothing was sent."""
         refusal = self.refusal
         if refusal is not None:  # a new error for each raise: tracebacks grow on a shared one
             raise TransactionsRejectedError(str(refusal), reason=refusal.reason)

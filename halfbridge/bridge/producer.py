@@ -56,8 +56,8 @@ class TransactionProducer:
         checker: Called with a MessageView when a transaction of the group stays undecided, in a
             thread of its own; returns a Resolution, or an Answer, by looking at the local database.
             Any live member of the group may be asked about any transaction of the group. "No row"
-            is UNKNOWN, unless answering ROLLBACK makes a late local commit fail. It is no `async
-            def`. A checker that cannot tell now raises NoAnswerError.
+            is UNKNOWN, unless answering ROLLBACK makes a late local commit fail. No `async def`. A
+            checker that cannot tell now raises NoAnswerError.
         topics: Real topics that this producer may send to and is asked about; empty: any topic,
             checked at each send.
         on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every 30 s

@@ -282,7 +282,7 @@ _LONG_BITS = 64  # of Avro's long
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return an Avro long and the position behind it; IndexError, ValueError: damaged."""
+    """Return the Avro long at `at` and the position behind it. IndexError, ValueError: damaged."""
     byte = data[at]
     raw = byte & 0x7F
     shift = 7
