@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.rows import chosen, suite_rows
-from tests.unit.bench.test_result import CONFIG, result_with
+from tests.unit.bench.test_bench import CONFIG, result_with
 
 MACHINE = {
     "cpu": "a <processor>",

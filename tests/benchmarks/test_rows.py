@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.rows import Kind, chosen, scale_rows, suite_rows
-from tests.unit.bench.test_result import CONFIG
+from tests.unit.bench.test_bench import CONFIG
 
 
 def test_the_suite_has_the_promised_rows() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.daemon_settings import differences
+from halfbridge.bridge.daemon_settings import EndAsker, differences
 from halfbridge.checker.admin.transactions.waits import TOPIC_GONE_MS
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.settings_topic import limits_of
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import RetriableError
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
 
@@ -76,3 +80,25 @@ def test_checks_are_the_daemons_own_business() -> None:
     """The client assumes nothing of their interval and count, and nothing of later limits."""
     daemon = DaemonSettings(check_interval_ms=1, check_count_max=1, further={"later": 1})
     assert differences(_config(), daemon) == []
+
+
+# --- how ends of partitions are asked for while no broker answers --------------------------
+
+_LIMIT_S = 1.0
+_ASKERS = 8
+
+
+def test_ends_are_asked_side_by_side() -> None:
+    """Many threads that roll back, or answer, wait for their limit, not for each other's."""
+    config = BridgeConfig(
+        bootstrap_servers="127.0.0.1:1",
+        producer_group="g",
+        decision_timeout_ms=int(_LIMIT_S * 1_000),
+    )
+    ends = EndAsker(config, system_ports())
+    began = monotonic()
+    with ThreadPoolExecutor(_ASKERS) as pool:
+        asked = [pool.submit(ends.half_end, 0) for _ in range(_ASKERS)]
+        failures = [each.exception() for each in asked]
+    assert [type(failure) for failure in failures] == [RetriableError] * _ASKERS
+    assert monotonic() - began < _ASKERS * _LIMIT_S / 2

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from halfbridge.logs import JsonLines, LevelSwitch, about
+from halfbridge.logs import (
+    SHOWN_CHARS_MAX,
+    JsonLines,
+    LevelSwitch,
+    about,
+    bytes_text,
+    keep_to_one_line,
+    one_line,
+)
 from halfbridge.serde.records import DeadReason
 
 LOG = logging.getLogger("halfbridge.checker")
@@ -83,3 +94,82 @@ def test_the_level_is_switched_and_switched_back(configured: str, levels: list[s
         switch.toggle()
         seen.append(logging.getLevelName(logging.getLogger().level))
     assert seen == levels
+
+
+# --- text from records in log lines: one line, no control characters, and not without end --
+
+ROOT = Path(__file__).resolve().parents[3]
+FORGED = "A\n2026-11-23 06:00:00 ERROR halfbridge.checker all is lost"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("orders-1 é 名", "orders-1 é 名"),
+        ("a\nb\r\tc", r"a\nb\r\tc"),
+        ("\x1b[31mred\x9b0m", r"\x1b[31mred\x9b0m"),
+        ("a\u2028b\u202ec\udcff", r"a\u2028b\u202ec\udcff"),
+        ("x" * SHOWN_CHARS_MAX, "x" * SHOWN_CHARS_MAX),
+        ("x" * 620_000, "x" * SHOWN_CHARS_MAX + "... (620000 characters)"),
+    ],
+)
+def test_text_is_shown_in_one_line(text: str, shown: str) -> None:
+    """Letters of all languages stay; newlines, escape sequences and marks of direction do not."""
+    assert one_line(text) == shown
+
+
+def _loggers(package: str) -> set[str]:
+    """Return the names of all loggers in a package's sources."""
+    return {
+        node.args[0].value
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "logging.getLogger"
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("package", ["bridge", "checker"])
+def test_no_record_forges_a_line(package: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is logged, by whichever logger of the package: ids, errors, lists, named ones."""
+    importlib.import_module(package)
+    names = _loggers(package)
+    assert names
+    for name in names:
+        log = logging.getLogger(name)
+        log.warning("%s, %r, %s, %s", FORGED, FORGED, ValueError(FORGED), [FORGED, "\x1b"])
+        log.warning("%(id)s of %(count)d", {"id": FORGED, "count": 3})
+    assert len(caplog.messages) == 2 * len(names)
+    assert all(message.isprintable() for message in caplog.messages)
+    assert caplog.messages[1].startswith(r"A\n2026-11-23 06:00:00 ERROR halfbridge.checker all is")
+
+
+def test_numbers_are_formatted_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    """Also None, and a line without arguments; an argument whose text fails fails only its line."""
+
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    keep_to_one_line("halfbridge.test")
+    log = logging.getLogger("halfbridge.test")
+    log.warning("%d of %.1f, %s, %s", 3, 2.5, True, None)
+    log.warning("100 %")
+    logging.raiseExceptions, before = False, logging.raiseExceptions
+    try:
+        log.handlers, log.propagate = [logging.StreamHandler()], False
+        log.warning("%s", Broken())
+    finally:
+        logging.raiseExceptions = before
+        log.handlers, log.propagate = [], True
+    assert caplog.messages == ["3 of 2.5, True, None", "100 %"]
+
+
+def test_bytes_are_one_line_of_text() -> None:
+    """UTF-8 as it is; other bytes and control characters escaped; nothing is not empty."""
+    assert bytes_text("grün".encode()) == "grün"
+    assert bytes_text(b"\xff\n") == "\\xff\\n"
+    assert bytes_text(b"") == ""
+    assert bytes_text(None) == "null"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from halfbridge.kafka import settings_topic
 from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError, TopicSetupError
 from halfbridge.kafka.ports import NewTopic, SeenTopic
+from halfbridge.kafka.settings_topic import Said, read_settings
 from halfbridge.kafka.topics import GRACE_S, Topics
+from halfbridge.serde.settings_topic import DAEMON_KEY
 from halfbridge.serde.topics import MESSAGE_BYTES_MAX, TopicNames
 from tests.fake_ports import Clock, fake_ports
 
@@ -152,3 +156,106 @@ def test_a_topic_that_another_has_made_meanwhile_is_as_good(code: Code, outcome:
     with pytest.raises(TopicSetupError, match=outcome) as told:
         Brokers(made=KafkaFailure(code)).topics_of().make_missing([CHECKS])
     assert told.value.topics == ("checks",)
+
+
+# --- which partitions of a topic take no records, as its metadata and its setting show -----
+
+
+@pytest.mark.parametrize(
+    ("min_in_sync", "replicas", "in_sync", "unavailable"),
+    [
+        (None, 3, (1, 3), []),  # the setting is not known
+        (1, 3, (1, 3), []),
+        (2, 3, (1, 2), [0]),
+        (3, 3, (2, 3), [0]),
+        (2, 1, (1, 1), []),  # more than there are replicas: all of them are required
+        (3, 2, (2, 2), []),
+        (3, 2, (1, 2), [0]),
+        (2, 3, (), []),  # the metadata are not known
+    ],
+)
+def test_brokers_require_no_more_replicas_in_sync_than_there_are(
+    min_in_sync: int | None, replicas: int, in_sync: tuple[int, ...], unavailable: list[int]
+) -> None:
+    """The lower of min.insync.replicas and the number of replicas: Partition.effectiveMinIsr."""
+    seen = SeenTopic(2, replicas, in_sync=in_sync)
+    assert [*seen.unavailable(min_in_sync)] == unavailable
+
+
+def test_the_reason_names_the_numbers_and_a_missing_leader_comes_first() -> None:
+    """A partition without a leader has no replica count worth showing."""
+    seen = SeenTopic(3, 2, frozenset({2}), in_sync=(2, 1, 0))
+    assert seen.unavailable(3) == {
+        1: "has 1 of 2 required replicas in sync (min.insync.replicas=3)",
+        2: "has no leader",
+    }
+
+
+# --- the settings topic, read: what is found, what ends the reading, and in whose words it fails
+
+TOPIC = "settings"
+
+
+class _Clock:
+    """Goes on by one poll each time that somebody looks."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the next time."""
+        self.now += 0.1
+        return self.now
+
+    def time_ms(self) -> int:
+        """Return the same."""
+        return int(self.now * 1000)
+
+
+class _Reader:
+    """Hands over what a test gives, then nothing more.
+
+    Attributes:
+        failure: Why the topic cannot be read.
+        begun: What `read_from` was told.
+    """
+
+    def __init__(self, *records: Any) -> None:
+        self._records = list(records)
+        self.failure: KafkaFailure | None = None
+        self.begun: dict[Any, int] = {}
+
+    def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
+        """Return what a test says."""
+        assert (topic, timeout_s) == (TOPIC, settings_topic.READ_S)
+        return self.failure
+
+    def read_from(self, offsets: dict[Any, int]) -> None:
+        """Note where reading begins."""
+        self.begun = offsets
+
+    def poll(self, wait_s: float) -> Any:
+        """Return the next record."""
+        assert wait_s
+        record = self._records.pop(0) if self._records else None
+        if isinstance(record, Exception):
+            raise record
+        return record
+
+
+def _record(offset: int, value: bytes | None, key: bytes | None = DAEMON_KEY) -> Any:
+    told = {"offset": offset, "value": value, "key": key, "error": None}
+    return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+
+
+def _read(reader: Any, stop: Event | None = None) -> tuple[list[Said], int]:
+    return read_settings(reader, TOPIC, stop=stop or Event(), clock=_Clock())
+
+
+def test_a_log_whose_end_does_not_come_is_given_up() -> None:
+    """After `READ_S` by the clock that was given, and at once when told to stop."""
+    with pytest.raises(RetriableError, match="not read to its end"):
+        _read(_Reader())
+    stop = Event()
+    stop.set()
+    with pytest.raises(RetriableError):
+        _read(_Reader(_record(0, None)), stop)

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import os
+import shlex
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from halfbridge import __version__
+from halfbridge.checker.admin import cluster
+from halfbridge.checker.admin.doctor import gather
+from halfbridge.checker.admin.words import shown_time
 from halfbridge.checker.errors import AdminError, SlotError, SlotTakenError
 from halfbridge.cli import COMMANDS, LazyGroup, cli
+from halfbridge.cli.options import load_settings, moment_ms, settings_options, span_ms
+from halfbridge.cli.table import CELL_CHARS_MAX, table
 from halfbridge.kafka.errors import BridgeError, ConfigError
+from halfbridge.serde.settings import setting
+from halfbridge.testkit.ports import HOST
+from tests.kit.sockets import Server
 
 NOWHERE = "localhost:1"
 
@@ -307,3 +322,288 @@ def _complete(instruction: str, **environ: str) -> subprocess.CompletedProcess[s
         check=False,
         timeout=60,
     )
+
+
+# --- options made of a settings dataclass --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One setting of each kind."""
+
+    refusal = ConfigError
+
+    count_max: int = setting(3, doc="How many.", minimum=1)
+    leave: bool = setting(default=False, doc="Whether to leave.")
+    topics: tuple[str, ...] = setting((), doc="Which topics.")
+    kafka: Mapping[str, str] = setting({}, doc="More.", secret=True)
+
+
+def _load(*words: str) -> Settings:
+    found: list[Settings] = []
+
+    @click.command()
+    @settings_options(Settings)
+    def command(**values: Any) -> None:
+        found.append(load_settings(Settings, values))
+
+    CliRunner().invoke(command, words, catch_exceptions=False)
+    return found[0]
+
+
+def test_defaults_where_nothing_is_given() -> None:
+    """No flag, no variable, no file: the dataclass's defaults."""
+    assert _load() == Settings()
+
+
+def test_each_kind_of_flag() -> None:
+    """Numbers, switches, repeated words and repeated pairs."""
+    loaded = _load(
+        *("--count-max", "5", "--leave", "--topics", "a", "--topics", "b"),
+        *("--kafka", "sasl.password=a,b=c", "--kafka", "x=y"),
+    )
+
+    assert loaded == Settings(
+        count_max=5, leave=True, topics=("a", "b"), kafka={"sasl.password": "a,b=c", "x": "y"}
+    )
+
+
+def test_flag_wins_over_variable_and_variable_over_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The strongest place that names a setting gives its value; --no-leave is a value too."""
+    file = tmp_path / "settings.toml"
+    file.write_text('count_max = 7\nleave = true\ntopics = ["file"]\n')
+    monkeypatch.setenv("HALFBRIDGE_TOPICS", "env")
+
+    loaded = _load("--config", str(file), "--no-leave")
+
+    assert loaded == Settings(count_max=7, leave=False, topics=("env",))
+
+
+def test_config_file_can_be_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HALFBRIDGE_CONFIG stands for --config."""
+    file = tmp_path / "settings.toml"
+    file.write_text("count_max = 7\n")
+    monkeypatch.setenv("HALFBRIDGE_CONFIG", str(file))
+
+    assert _load().count_max == 7
+
+
+def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:
+    """A typo in the file is an error, not silence."""
+    file = tmp_path / "settings.toml"
+    file.write_text("cuont_max = 7\n")
+
+    with pytest.raises(ConfigError, match="count_max"):
+        _load("--config", str(file))
+
+
+# --- tables for people ---------------------------------------------------------------------
+
+
+def test_columns_are_as_wide_as_their_contents() -> None:
+    """The last column is not padded."""
+    assert list(table(("A", "LONG", "C"), [(1, "x", "end"), ("three", "", "")])) == [
+        "A      LONG  C",
+        "1      x     end",
+        "three",
+    ]
+
+
+def test_a_cell_stays_in_its_line_and_is_cut() -> None:
+    """A stranger's text makes no line and no column of its own; the last column is shown whole."""
+    long = "x" * 100
+    _, line = table(("A", "B"), [("\x1b[31m\n" + long, long)])
+    first, _, last = line.partition("  ")
+    assert first.startswith("\\x1b[31m\\nx")
+    assert len(first) == CELL_CHARS_MAX
+    assert last == long
+
+
+def test_without_rows_there_are_headings() -> None:
+    """One line."""
+    assert list(table(("A", "B"), [])) == ["A  B"]
+
+
+# --- times on the command line, and as people read them ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("250ms", 250), ("90s", 90_000), ("15m", 900_000), ("2h", 7_200_000), ("7d", 604_800_000)],
+)
+def test_spans_have_a_unit(text: str, wanted: int) -> None:
+    """A number and one unit."""
+    assert span_ms(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "7", "7 d", "-7d", "1h30m", "1e3s", "٣s", "9" * 20 + "s"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    """The error shows what is allowed."""
+    with pytest.raises(click.BadParameter, match="allowed: 90s, 15m, 2h, 7d"):
+        span_ms(text)
+
+
+def test_moments_are_spans_before_now_or_times() -> None:
+    """A time without a zone is UTC."""
+    now_ms = datetime.now(timezone.utc).timestamp() * 1000
+    assert abs(moment_ms("2h") - (now_ms - 7_200_000)) < 60_000
+    assert moment_ms("2023-11-14T22:13:20Z") == 1_700_000_000_000
+    assert moment_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
+    assert moment_ms("2023-11-14 22:13:20") == 1_700_000_000_000
+    with pytest.raises(click.BadParameter, match="UTC without a zone"):
+        moment_ms("yesterday")
+
+
+def test_times_are_shown_in_utc() -> None:
+    """Whatever number a stranger wrote."""
+    assert shown_time(1_700_000_000_123) == "2023-11-14 22:13:20Z"
+    assert [shown_time(each) for each in (0, -1, 1 << 62)] == ["-", "-", "-"]
+
+
+# --- commands whose standard streams are closed, or on a full disk -------------------------
+
+pytestmark = pytest.mark.more
+_HALFBRIDGE = f"{shlex.quote(sys.executable)} -m halfbridge"
+
+# The client connects to a port that nobody serves; the limit is for a loaded machine.
+_RUN_S_MAX = 120.0
+
+
+def run(words: str, redirections: str) -> subprocess.CompletedProcess[str]:
+    """Run a command under a shell, with the redirections."""
+    return subprocess.run(
+        ["bash", "-c", f"exec {_HALFBRIDGE} {words} {redirections}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_RUN_S_MAX,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_command_runs_with_its_streams_closed(name: str) -> None:
+    """All three closed, or output alone: the exit status is the usual one, and no traceback."""
+    assert run(f"{name} --help", "<&- >&- 2>&-").returncode == 0
+    done = run(f"{name} --help", ">&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_refusal_keeps_its_status_and_its_line() -> None:
+    """The error is printed without standard output; the status is right without standard error."""
+    done = run("no-such-command", ">&-")
+    assert done.returncode == 2
+    assert done.stderr.startswith("halfbridge: no such command")
+    for redirections in ("2>&-", "2>/dev/full", ">&- 2>&-"):
+        assert run("no-such-command", redirections).returncode == 2
+
+
+def test_a_command_that_meets_kafka_runs_with_standard_output_closed() -> None:
+    """No socket of the Kafka client takes the closed stream's number."""
+    done = run("doctor --bootstrap-servers 127.0.0.1:1", ">&-")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "tx list --help"])
+def test_a_full_disk_is_named(words: str) -> None:
+    """Output that cannot be written is an error of one line."""
+    done = run(words, ">/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == ("halfbridge: cannot write to standard output: No space left on device\n")
+
+
+# --- operators' commands where no broker answers: each says so soon, with the address ------
+
+ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8801"
+WHY = ("--reason", "test", "--yes")
+NEED_A_BROKER = {
+    "tx list": (),
+    "tx find": ("--key", "order-42"),
+    "tx show": (ID,),
+    "tx explain": (ID,),
+    "tx commit": (ID, "--messages", "1", *WHY),
+    "tx rollback": (ID, *WHY),
+    "groups list": (),
+    "groups show": ("order-service",),
+    "dead list": (),
+    "dead show": (ID,),
+    "dead resume": ("--all", *WHY),
+    "dead redeliver": ("--all", *WHY),
+    "dead export": (),
+    "dead purge": WHY,
+    "topics check": (),
+    "topics create": (),
+    "topics create orders": ("--type", "transaction"),
+    "transactions show": (),
+    "transactions reject": ("--reason", "test"),
+    "transactions accept": ("--reason", "test"),
+    "audit-log list": (),
+    "checker init": ("--partition", "0"),
+}
+
+# What a command may take beside the wait for a first answer. Each other wait is 8 s or more.
+BESIDE_S = 6.0
+WAIT_S = 0.3
+
+
+def _read(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+@pytest.fixture(params=["closed", "silent"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A port that refuses connections, and one that accepts them and answers nothing."""
+    if request.param == "silent":
+        with closing(Server(_read)) as server:
+            yield f"{HOST}:{server.port}"
+        return
+    with socket.socket() as bound:  # bound and not listening: nobody else gets the port
+        bound.bind((HOST, 0))
+        yield f"{HOST}:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", NEED_A_BROKER)
+def test_a_command_says_that_no_broker_answers(
+    command: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with the address and what to do, after one wait for a first answer."""
+    monkeypatch.setattr(cluster, "FIRST_ANSWER_S", WAIT_S)
+    words = [*command.split(), *NEED_A_BROKER[command], "--bootstrap-servers", address]
+    began = monotonic()
+
+    done = CliRunner().invoke(cli, words)
+
+    assert monotonic() - began < WAIT_S + BESIDE_S
+    assert done.exit_code == 1, done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"halfbridge: no broker answers at {address} within 0.3 s")
+    assert line.endswith("check that the brokers run, and --bootstrap-servers and --kafka")
+    assert ("Connection refused" in line) is _refuses(address)
+
+
+def _refuses(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return bool(probe.connect_ex((host, int(port))))
+
+
+def test_doctor_says_that_no_broker_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the finding `unreachable`, and asks nothing else."""
+    monkeypatch.setattr(gather, "FIRST_ANSWER_S", WAIT_S)
+    began = monotonic()
+
+    done = CliRunner().invoke(cli, ["doctor", "--bootstrap-servers", address])
+
+    assert monotonic() - began < WAIT_S + BESIDE_S
+    assert f"unreachable: no Kafka broker answers at {address}" in done.stdout
+    assert ("Connection refused" in done.stdout) is _refuses(address)
+
+
+def test_the_wait_for_a_first_answer_is_short() -> None:
+    """With the start of the interpreter it is less than 5 s."""
+    assert cluster.FIRST_ANSWER_S <= 3.0

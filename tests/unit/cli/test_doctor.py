@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,6 +17,8 @@ from click.testing import CliRunner, Result
 from halfbridge.checker.admin.doctor.facts import Severity, finding
 from halfbridge.cli import cli
 from halfbridge.cli.doctor import _show, _status
+from halfbridge.connect.rest import ConnectError, ConnectRest
+from halfbridge.testkit.ports import free_ports
 
 SECRET = "correct-horse"
 NOWHERE = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"]
@@ -68,3 +75,113 @@ def test_findings_are_lines_with_their_commands(capsys: pytest.CaptureFixture[st
     ]
     assert (_status(found), _status(found[1:]), _status(())) == (2, 1, 0)
     assert found[0].severity is Severity.ERROR
+
+
+# --- what `halfbridge doctor` finds at an address of Kafka Connect, and which addresses it refuses
+
+NO_DATABASE = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "5"]
+STACK = (
+    "org.apache.kafka.connect.errors.ConnectException: An exception occurred\n"
+    "\tat io.debezium.pipeline.ErrorHandler.setProducerThrowable(ErrorHandler.java:67)\n"
+    'Caused by: org.postgresql.util.PSQLException: ERROR: replication slot "shop" is gone\n'
+    "\tat org.postgresql.core.v3.QueryExecutorImpl.receive(QueryExecutorImpl.java:2733)\n"
+)
+
+
+def status(name: str, state: str, *tasks: dict[str, Any]) -> dict[str, Any]:
+    """Return what a worker says of a connector to `expand=status`."""
+    numbered = [{"id": n, "worker_id": "w:8083", **task} for n, task in enumerate(tasks)]
+    of_connector = {"state": state, "worker_id": "w:8083"}
+    return {
+        "status": {"name": name, "connector": of_connector, "tasks": numbered, "type": "source"}
+    }
+
+
+@contextmanager
+def answering(body: bytes, code: int = 200) -> Iterator[str]:
+    """Serve one answer to every GET; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def found(*words: str) -> list[dict[str, str]]:
+    """Return the findings about connectors, and questions that were not answered."""
+    result = CliRunner().invoke(cli, ["doctor", "--json", *NO_DATABASE, *words])
+    assert result.exit_code == 2, result.output
+    every: list[dict[str, str]] = json.loads(result.stdout)["findings"]
+    return [each for each in every if each["code"].startswith(("connect", "slot", "not-told"))]
+
+
+def test_connectors_that_do_not_run_are_found() -> None:
+    """A failed task with its first cause and the call that restarts it; a running one is sound."""
+    told = {
+        "shop": status("shop", "RUNNING", {"state": "FAILED", "trace": STACK}),
+        "sound": status("sound", "RUNNING", {"state": "RUNNING"}),
+        "still": status("still", "PAUSED", {"state": "PAUSED"}),
+    }
+    with answering(json.dumps(told).encode()) as url:
+        failed, paused = found("--connect-url", url + "/")
+    assert (failed["code"], failed["severity"]) == ("connector-stopped", "error")
+    assert (
+        'tasks FAILED: org.postgresql.util.PSQLException: ERROR: replication slot "shop"'
+        in (failed["what"])
+    )
+    restart = f"{url}/connectors/shop/restart?includeTasks=true&onlyFailed=true"
+    assert failed["mend"] == f"curl -fsS -X POST '{restart}'"
+    assert (paused["code"], paused["severity"]) == ("connector-stopped", "warning")
+    assert paused["mend"] == f"curl -fsS -X PUT {url}/connectors/still/resume"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"), [(b"[]", 200), (b"<html>", 200), (b'{"a": 1}', 200), (b"gone", 404)]
+)
+def test_an_answer_of_something_else_is_an_error(body: bytes, code: int) -> None:
+    """A wrong address is no traceback, and not a worker without connectors."""
+    with answering(body, code) as url, pytest.raises(ConnectError, match=url):
+        ConnectRest(url).states()
+
+
+def test_silence_is_a_finding() -> None:
+    """Nobody listens at the address of Kafka Connect, nor at that of the database."""
+    (port,) = free_ports(1)
+    database = f"postgresql+psycopg://shop:correct-horse@127.0.0.1:{port}/shop"
+    url = f"http://127.0.0.1:{port}"
+    silent = found("--connect-url", url, "--changes-url", database)
+    assert {each["code"] for each in silent} == {"connect-silent", "not-told"}
+    assert "correct-horse" not in json.dumps(silent)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--connect-url", "ftp://host"),
+        ("--connect-url", "http://host:port"),
+        ("--connect-url", "http://user:correct-horse@host:8083"),
+        ("--changes-url", "sqlite:///correct-horse"),
+        ("--changes-url", "nonsense:correct-horse"),
+    ],
+)
+def test_a_wrong_address_is_refused(words: tuple[str, str]) -> None:
+    """Before anything is asked, with the option's name and without the value."""
+    result = CliRunner().invoke(cli, ["doctor", *NO_DATABASE, *words])
+    assert result.exit_code != 0
+    shown = result.output + str(result.exception)
+    assert words[0] in shown
+    assert "correct-horse" not in shown
+    assert "unreachable" not in shown

@@ -6,11 +6,14 @@ import importlib.util
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from halfbridge.checker.admin.dead.redoing import Purged
 from halfbridge.cli import cli
+from halfbridge.cli.dead import print_purge
 from halfbridge.cli.spark import JOBS
 
 
@@ -73,3 +76,50 @@ def test_every_job_explains_itself(job: str) -> None:
     result = CliRunner().invoke(cli, ["spark", job, "--help"])
     assert result.exit_code == 0, result.output
     assert f" spark {job} [OPTIONS]" in result.output
+
+
+# --- `halfbridge relay run --changes`: what is wrong is told before anything begins --------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "--url"),
+        (("--changes", "shop.orders"), "--changes needs --map"),
+    ],
+)
+def test_a_missing_option_is_named(words: tuple[str, ...], says: str) -> None:
+    """Of either kind of relay."""
+    result = CliRunner().invoke(cli, ["relay", "run", *words], env={"HALFBRIDGE_DATABASE_URL": ""})
+    assert result.exit_code != 0
+    assert says in result.output
+
+
+def test_a_wrong_mapping_is_one_line(tmp_path: Path) -> None:
+    """It names the file, the field and what is allowed."""
+    path = tmp_path / "mapping.toml"
+    path.write_text('topic = "orders"\nkey_colum = "id"\n', "utf-8")
+    words = ["relay", "run", "--changes", "shop.orders", "--map", str(path)]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code != 0
+    text = result.output + str(result.exception)
+    assert "key_colum" in text
+    assert "did you mean key_column?" in text
+
+
+# --- what `halfbridge dead` prints for people ----------------------------------------------
+
+
+def test_a_dry_run_of_a_purge_does_not_say_that_it_was_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each line says what would be."""
+    meant = Purged(given_up=(), upto={0: 24}, letters=8)
+    for is_done in (False, True):
+        print_purge(meant, is_done=is_done, err=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "would be deleted: records of partition 0 below offset 24",
+        "8 dead letters would be deleted",
+        "deleted: records of partition 0 below offset 24",
+        "8 dead letters deleted",
+    ]

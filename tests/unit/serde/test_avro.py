@@ -164,6 +164,7 @@ GOLDEN = [
         id="fence_context.v1",
     ),
 ]
+
 # Versions that are read and no longer written, as the newest record: what they lack has defaults.
 OLDER = [
     pytest.param(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from halfbridge.serde.errors import DecodeError, SerdeError, UnknownSchemaError
 from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource, new_half, new_op
 
 
@@ -36,3 +37,15 @@ def test_an_original_says_what_only_copies_change() -> None:
         actor="h:1",
     )
     assert (op.resume_count, op.check_number, op.reason, op.age_ms) == (0, 0, "", 0)
+
+
+# --- errors of the wire format -------------------------------------------------------------
+
+
+def test_errors_keep_the_bytes_and_the_reason() -> None:
+    """Whoever catches one can show what was read and say who must act."""
+    error = UnknownSchemaError("no such schema", b"\1", "ab")
+    assert (error.reason, error.data, error.fingerprint) == ("no such schema", b"\1", "ab")
+    assert isinstance(error, DecodeError)
+    assert isinstance(error, SerdeError)
+    assert isinstance(error, ValueError)

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.entries import Entry
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.plan import Count, Draft, PutBackRule
+from halfbridge.checker.core.settings import RECENT_MAX, RECENT_MS
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.playbook import (
     MINUTE_MS,
+    SECOND_MS,
     TIMEOUT_MS,
+    Lines,
     Playbook,
+    Step,
     asked,
     commit,
     counted,
     dead,
     delivered,
+    discard,
     half,
+    metadata,
     nobody_asked,
     nothing,
     op_end,
     put_back,
+    read_half,
     read_ops,
     restart,
+    rollback,
     unknown,
     unread,
     wait,
 )
 
+
 # --- rule 7: the first half wins -----------------------------------------------------------
-
-
 def test_a_duplicate_does_not_age_its_transaction_anew() -> None:
     """Checks fall due by the first half's append time."""
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> half("A") >> op_end << nothing
@@ -36,8 +46,6 @@ def test_a_duplicate_does_not_age_its_transaction_anew() -> None:
 
 
 # --- copies --------------------------------------------------------------------------------
-
-
 def test_a_copy_stands_for_its_original() -> None:
     """H moves past the original when the copy is committed, and rests on the copy."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
@@ -103,8 +111,6 @@ def test_a_copy_from_the_future_is_asked_about() -> None:
 
 
 # --- 5.3: the window rule ------------------------------------------------------------------
-
-
 def test_the_oldest_undecided_is_put_back_by_records() -> None:
     """When H lags more than the window and four records an undecided half, H moves up."""
     book = Playbook(republish_window_records=10) >> half("A") << nothing
@@ -160,8 +166,6 @@ def test_an_index_that_came_twice_is_one_message() -> None:
 
 
 # --- immunity ------------------------------------------------------------------------------
-
-
 def test_the_longest_immunity_of_a_transaction_counts() -> None:
     """A later message may ask for more time for all of them."""
     book = Playbook() >> half("A", 0) >> half("A", 1, immunity_ms=MINUTE_MS)
@@ -187,3 +191,223 @@ def test_late_messages_are_dead_lettered_each_once() -> None:
     """Every late record is buried, also when one index comes twice."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> half("A", 1) << dead("A", "LATE", 1) >> half("A", 1) << dead("A", "LATE", 1) << nothing
+
+
+# --- playbook cases: how long decisions stay known, and what T follows from it -------------
+
+
+def _forget(book: Playbook) -> Playbook:
+    """Read a half message, and its rollback, that came so late that older decisions may go."""
+    name = f"later-{book.log.half_end}"
+    return book >> wait(RECENT_MS + 1) >> half(name) >> rollback(name) << nothing
+
+
+def test_a_decision_is_known_for_ten_seconds() -> None:
+    """A late duplicate half does not become a new transaction."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS) << nothing
+    book >> half("A") << nothing << counted(Count.DUPLICATE)
+
+
+def test_a_duplicate_that_is_read_late_counts_by_when_it_was_appended() -> None:
+    """A worker that stood still, or reads a backlog, must not forget by its own time."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> unread(wait(SECOND_MS), half("A"), wait(2 * RECENT_MS)) << nothing << nothing
+    book >> read_half << nothing << counted(Count.DUPLICATE)
+    assert book.ledger.undecided_halves == 0
+
+
+def test_a_decision_is_forgotten_after_that() -> None:
+    """What comes still later is a new transaction, which is asked about."""
+    book = _forget(Playbook() >> half("A") >> commit("A") << delivered("A"))
+    assert book.progress.ops_from == 1
+    book >> half("A") << nothing
+    assert book.ledger.undecided_halves == 1
+
+
+def test_a_restart_knows_recent_decisions_too() -> None:
+    """A duplicate half that comes after a restart is not delivered again either."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> restart << nothing
+    book >> half("A") << dead("A", "LATE")
+    assert "no longer known" in book.plan.dead[0].detail
+    book = Playbook() >> half("B") >> rollback("B") << nothing >> restart >> half("B") << nothing
+
+
+def test_a_decision_stays_known_while_a_rebuild_would_meet_its_half() -> None:
+    """As long as H is held below a decided half, T is held at its decision."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
+    _forget(book)
+    assert (book.progress.half, book.progress.ops_from) == (0, 0)
+    book >> restart << nothing >> commit("A") << nothing << counted(Count.DUPLICATE)
+    book >> commit("X") << delivered("X")
+    _forget(book)
+    assert (book.progress.half, book.progress.ops_from) == (book.log.half_end, book.log.op_end - 1)
+
+
+def test_a_late_record_keeps_its_decision_known() -> None:
+    """A record at or above H that mentions a decided transaction holds its decision."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> half("X") >> half("A")
+    _forget(book)
+    assert book.progress.ops_from == 0
+    book >> restart << nothing >> commit("X") << delivered("X")
+    assert book.ledger.undecided_halves == 0
+
+
+def test_copies_in_flight_keep_their_decision_known() -> None:
+    """A copy that is not read back will mention the transaction once more."""
+    book = Playbook() >> half("A") >> unread(unknown("A", 1), commit("A")) >> read_ops
+    book.take_plan()
+    book.commit()
+    book.now_ms += RECENT_MS + 1
+    book << nothing
+    assert book.progress.ops_from == 1
+    _forget(book) << nothing
+    assert book.progress.ops_from == book.log.op_end - 1
+    assert book.ledger.undecided_halves == 0
+
+
+def test_decisions_are_forgotten_from_the_front_only() -> None:
+    """One that is still needed keeps those behind it known: a rebuild reads their ops too."""
+    book = Playbook() >> half("A") >> half("B") >> half("X") >> commit("B") >> commit("A")
+    book << delivered("B") + delivered("A") >> half("B") << nothing
+    _forget(book)
+    assert book.progress.ops_from == 0
+    book >> half("A") << nothing << counted(Count.DUPLICATE)
+
+
+def _said_again(*again: Step) -> Playbook:
+    """Have A's COMMIT forgotten while B's decision, which was said before `again`, is not."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS - SECOND_MS)
+    book >> half("B") >> rollback("B") << nothing
+    for step in again:
+        book >> step << nothing
+    book >> wait(2 * SECOND_MS) >> half("C") << nothing >> rollback("C") << nothing
+    assert book.progress.ops_from == 1
+    return book
+
+
+@pytest.mark.parametrize("again", [restart, wait(0)])
+@pytest.mark.parametrize(
+    ("said", "late"),
+    [
+        ([commit("A")], dead("A", "LATE")),
+        ([rollback("A")], nothing),
+        ([discard("A", OpSource.CHECKER)], dead("A", "LATE")),
+        ([commit("A"), rollback("A")], dead("A", "LATE")),
+        ([rollback("A"), commit("A")], nothing),
+        ([unknown("A", 1), discard("A", OpSource.PRODUCER), commit("A")], dead("A", "LATE")),
+    ],
+)
+def test_a_decision_that_was_said_again_is_known_by_that(
+    said: list[Step], late: Lines, again: Step
+) -> None:
+    """When T has passed the first op, a rebuild meets the next one: so it counts here, too."""
+    book = _said_again(*said) >> again << nothing
+    assert book.ledger.undecided_halves == 0
+    book >> half("A") << late
+    assert book.ledger.undecided_halves == 0
+
+
+@pytest.mark.parametrize("again", [restart, wait(0)])
+def test_what_was_said_again_is_forgotten_too(again: Step) -> None:
+    """Each op keeps its transaction known for its own while, and no longer."""
+    book = _said_again(commit("A"), rollback("A")) >> again << nothing
+    _forget(book)
+    _forget(book)
+    assert book.progress.ops_from == book.log.op_end - 1
+    assert len(book.ledger._book.entries) == 1
+    book >> half("A") << nothing
+    assert book.ledger.undecided_halves == 1
+
+
+def test_what_does_not_decide_keeps_nothing_known() -> None:
+    """An answer, or a discard that its writer may not say, is nothing to a rebuild either."""
+    book = _said_again(unknown("A", 1), discard("A", OpSource.PRODUCER)) >> half("A") << nothing
+    assert book.ledger.undecided_halves == 1
+    book >> restart >> commit("A") << delivered("A")
+
+
+def test_a_group_apart_that_says_it_again_stays_apart() -> None:
+    """What one group said again is not forgotten with what another said under the same id."""
+    theirs = {"producer_group": "billing"}
+    book = Playbook() >> half("A") >> half("A", **theirs) >> commit("A", **theirs)
+    book << delivered("A") >> commit("A", **theirs) << nothing >> rollback("A") << nothing
+    find = book.ledger._book.entries.find
+    first = find("A", 0, "billing")
+    book.ledger._book.decided.forget_first()
+    again = find("A", 0, "billing")
+    assert first is not None
+    assert again is not None
+    assert (first.op_offset, again.op_offset, again.key) == (0, 1, first.key)
+    book.ledger._book.decided.forget_first()
+    assert find("A", 0, "billing") is None
+    assert find("A", 0, "orders") is not None
+
+
+def test_no_more_decisions_are_kept_than_memory_allows() -> None:
+    """Beyond the limit the oldest go before their time."""
+    book = Playbook() << nothing
+    for number in range(RECENT_MAX + 1):
+        book >> unread(half(f"T{number}"), rollback(f"T{number}"))
+    book >> op_end << nothing << nothing
+    assert len(book.ledger._book.entries) == RECENT_MAX
+    assert book.progress.ops_from == 1
+
+
+def test_nobody_keeps_more_known_by_saying_it_again() -> None:
+    """Ops that repeat count like others towards the limit."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    for _ in range(RECENT_MAX + 10):
+        book >> unread(rollback("A"))
+    book >> op_end << nothing << nothing
+    assert len(book.ledger._book.entries) == 1
+    assert book.progress.ops_from == book.log.op_end - RECENT_MAX
+
+
+# --- the plan under construction: copies, discards, sizes ----------------------------------
+
+
+def _entry() -> Entry:
+    entry = Entry(HalfRead(4, 500, metadata("A"), "", 10, "body"))
+    entry.messages[1] = HalfRead(6, 501, metadata("A", 1), "", 20, "body")
+    entry.check_times = 2
+    return entry
+
+
+def test_a_copy_tells_the_life_of_its_original() -> None:
+    """Everything else in the header stays as the client wrote it."""
+    draft = Draft(1_000)
+    draft.put_back(_entry(), PutBackRule.WINDOW)
+    first, second = draft.plan.put_backs
+    expected = metadata("A")._replace(check_times=2, first_append_timestamp=500, origin_offset=4)
+    assert first.metadata == expected
+    assert (second.metadata.origin_offset, second.metadata.first_append_timestamp) == (6, 500)
+    assert (draft.plan.records, draft.plan.size_bytes) == (2, 30)
+
+
+def test_a_copy_of_a_copy_keeps_the_origin() -> None:
+    """However often it is put back, the original's offset is told."""
+    draft = Draft(1_000)
+    copy = metadata("A")._replace(origin_offset=1, first_append_timestamp=300)
+    draft.put_back(Entry(HalfRead(4, 500, copy, "", 10, None)), PutBackRule.ANSWER)
+    (put_back,) = draft.plan.put_backs
+    assert put_back.metadata == copy
+
+
+def test_a_discard_names_what_it_is_about() -> None:
+    """Its half_offset is the transaction's last record, so that it waits for all of them."""
+    draft = Draft(1_000)
+    draft.discard(_entry(), "CHECK_TIMES", "worker-0", 900)
+    (op,) = draft.plan.discards
+    assert (op.kind, op.source, op.actor) == (OpKind.DISCARD, OpSource.CHECKER, "worker-0")
+    assert (op.half_offset, op.message_count, op.check_number) == (6, COUNT_UNKNOWN, 2)
+    assert (op.transaction_id, op.producer_group, op.reason) == ("A", "orders", "CHECK_TIMES")
+
+
+def test_a_taken_plan_is_not_touched_again() -> None:
+    """What is drawn up afterwards belongs to the next one."""
+    draft = Draft(1_000)
+    draft.dead_letter_junk_op(JunkRead(1, 2, "broken", 10, None))
+    taken = draft.pop()
+    draft.dead_letter_junk_op(JunkRead(2, 2, "broken", 20, None))
+    assert (len(taken.junk), taken.records, taken.size_bytes) == (1, 1, 10)
+    assert len(draft.plan.junk) == 1

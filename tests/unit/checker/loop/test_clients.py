@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
 import pytest
 
+import halfbridge.checker
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.asking import CheckSender
-from halfbridge.checker.loop.clients import Questions, client_config, member_config
-from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.clients import (
+    REPLACED_AFTER_S,
+    EndAnswer,
+    Questions,
+    SlotIds,
+    client_config,
+    member_config,
+)
+from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.errors import ConfigError
+from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
+from halfbridge.kafka.ports import Edge, NewTopic, Ports, SeenTopic
+from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.machine import Machine
+from halfbridge.testkit.memory.process import ProcessClient
+from halfbridge.testkit.memory.scheduler import Scheduler
+from tests.fake_ports import Clock, fake_ports
 
 PORTS = system_ports()
 
@@ -107,3 +128,319 @@ def test_the_producers_queue_may_be_made_smaller() -> None:
     with pytest.raises(BufferError):
         produce()
     transactor.close()
+
+
+# --- questions to brokers: asked without waiting, and what silence and refusals come to ----
+
+SILENCE = KafkaFailure(Code.TIMED_OUT)
+WAIT_S = 3.0
+
+
+class _Answer:
+    """An answer that has come, or that comes to nothing when it is waited for."""
+
+    def __init__(self, clock: Clock, said: Any) -> None:
+        self.clock = clock
+        self.said = said
+
+    def done(self) -> bool:
+        return self.said is not None
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        if self.said is None:
+            self.clock.now += timeout_s or 0.0
+            raise SILENCE
+        if isinstance(self.said, KafkaFailure):
+            raise self.said
+        return self.said
+
+
+class _Admin:
+    """Brokers that say of a topic, or an edge, what a test wants; None: nothing yet."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.says: dict[Any, Any] = {}
+        self.asked: list[Any] = []
+
+    def admin(self, _properties: Mapping[str, Any]) -> _Admin:
+        return self
+
+    def poll(self, _wait_s: float) -> None:
+        pass
+
+    def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
+        if self.says.get("topics") is None:
+            raise SILENCE
+        return dict(self.says["topics"])
+
+    def ask_ends(
+        self, places: Iterable[tuple[str, int]], edge: Edge, _timeout_s: float
+    ) -> dict[tuple[str, int], _Answer]:
+        self.asked.append(edge)
+        return {place: _Answer(self.clock, self.says.get((edge, place[1]))) for place in places}
+
+    def ask_settings(self, topics: Iterable[str], _timeout_s: float) -> dict[str, _Answer]:
+        return {topic: _Answer(self.clock, self.says.get(topic)) for topic in topics}
+
+    ask_rights = ask_settings
+
+
+@pytest.fixture
+def admin() -> _Admin:
+    """Brokers that say nothing."""
+    return _Admin()
+
+
+@pytest.fixture
+def questions(admin: _Admin) -> Questions:
+    """Questions to them."""
+    return Questions(CheckerConfig(), fake_ports(admin, admin.clock))
+
+
+def test_an_end_is_asked_for_once_at_a_time(admin: _Admin, questions: Questions) -> None:
+    """The answer belongs to whoever asked first; a failure is no answer."""
+    admin.says[Edge.END, 1] = SILENCE
+    questions.ask_end("op", 0, token=1)
+    questions.ask_end("op", 0, token=2)
+    questions.ask_end("op", 1, token=3)
+    assert len(admin.asked) == 2
+    assert list(questions.answers()) == []
+    for _, answer in questions._open.values():
+        answer.said = 7  # type: ignore[attr-defined]
+    assert list(questions.answers()) == [EndAnswer("op", 0, 1, 7)]
+    questions.ask_end("op", 0, token=4)
+    assert len(admin.asked) == 3
+
+
+def test_a_range_needs_both_ends(admin: _Admin, questions: Questions) -> None:
+    """A partition of which one is not told must not look like an answer."""
+    admin.says |= {(Edge.START, 0): 2, (Edge.END, 0): 9, (Edge.START, 1): 0}
+    found = questions.ask_ranges([("op", 0), ("op", 1)]).answers()
+    assert found["op", 0] == (2, 9)
+    assert isinstance(found["op", 1], InputLostError)
+
+
+def test_of_stable_ends_those_that_are_told_count(admin: _Admin, questions: Questions) -> None:
+    """Where nobody answered nothing is known."""
+    admin.says |= {(Edge.STABLE_END, 0): 9, (Edge.STABLE_END, 1): SILENCE}
+    asked = questions.ask_stable_ends([("op", 0), ("op", 1)])
+    assert asked.is_over
+    assert asked.answers() == {("op", 0): 9}
+
+
+def test_settings_are_waited_for_once(admin: _Admin, questions: Questions) -> None:
+    """Not as long for each topic: the loop stands still meanwhile."""
+    topics = ["a", "b", "c"]
+    began = admin.clock.now
+    asked = questions.ask_settings(topics)
+    assert not asked.is_over
+    assert all(said.is_silent for said in asked.answers(WAIT_S).values())
+    assert admin.clock.now - began == WAIT_S
+
+
+@pytest.mark.parametrize(
+    ("code", "is_missing", "is_silent"),
+    [
+        (Code.UNKNOWN_TOPIC_OR_PART, True, False),
+        (Code.TOPIC_EXCEPTION, True, False),
+        (Code.TOPIC_AUTHORIZATION_FAILED, False, False),
+        (Code.TRANSPORT, False, True),
+    ],
+)
+def test_why_settings_are_not_known(
+    admin: _Admin, questions: Questions, code: Code, *, is_missing: bool, is_silent: bool
+) -> None:
+    """A topic that is missing, a right that is missing, or brokers that are asked again."""
+    admin.says["a"] = KafkaFailure(code)
+    said = questions.ask_settings(["a"]).answers()["a"]
+    assert (said.settings, said.is_missing, said.is_silent) == (None, is_missing, is_silent)
+
+
+def test_rights_are_told_or_not(admin: _Admin, questions: Questions) -> None:
+    """A broker that answers of something else says nothing of rights; silence is a failure."""
+    admin.says |= {
+        "mine": True,
+        "theirs": KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED),
+        "gone": KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART),
+    }
+    told = {"mine": True, "theirs": False, "gone": None}
+    assert questions.may_write(list(told)) == told
+    with pytest.raises(InputLostError, match="rights"):
+        questions.may_write(["silent"])
+
+
+def test_topics_are_told_or_the_input_is_lost(admin: _Admin, questions: Questions) -> None:
+    """The address stands in the text: a typing error is the usual cause at the start."""
+    with pytest.raises(InputLostError, match="localhost:9092"):
+        questions.topics()
+    admin.says["topics"] = {"orders": SeenTopic(3, 1)}
+    assert questions.topics() == {"orders": SeenTopic(3, 1)}
+
+
+# --- a Kafka client that no broker answers, while others are answered, is replaced and counted
+
+T = TypeVar("T")
+CONFIG = CheckerConfig()
+
+# The last time-out before the replacement may begin just before the limit.
+LIMIT_S = REPLACED_AFTER_S + 30.0
+
+# Longer than a request to a client waits for its acknowledgement.
+SLICE_S = 8.0
+UNHEARD_S = 1.0
+TOPICS = {"orders", CONFIG.names.half, CONFIG.names.op}
+
+# Where a worker makes Kafka clients, and what becomes of one that no broker answers.
+KEPT = "replaced after REPLACED_AFTER_S"
+FAILED = "replaced after each failure"
+ONCE = "lives as long as one question"
+CLIENTS = {
+    "_Writer": FAILED,
+    "BodyReader": FAILED,
+    "CheckSender": KEPT,
+    "FirstReads": ONCE,
+    "Input": KEPT,
+    "PlainOutlet": FAILED,
+    "Questions": KEPT,
+    "SettingsTopic": ONCE,
+    "Transactor": FAILED,
+}
+MAKES_A_CLIENT = re.compile(r"kafka\.(reader|member|writer|transactional_writer|admin)\(")
+
+
+class Deaf(Network):
+    """Never answers the clients in `unheard`, all others at once."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.is_direct = False
+        self.unheard: set[object] = set()
+
+    def request(
+        self, client: ProcessClient, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
+    ) -> T:
+        """Answer, or not."""
+        if client not in self.unheard:
+            return super().request(client, kind, place, do, timeout_s)
+        self.scheduler.wait(client.process, None, min(timeout_s, UNHEARD_S))
+        raise NoAnswerError
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Yield brokers with one topic."""
+    with Machine(network=Deaf) as made:
+        for topic in TOPICS:
+            made.broker.create_topic(NewTopic(topic, 1, 1, {}))
+        yield made
+
+
+@pytest.fixture
+def ports(machine: Machine) -> Ports:
+    """Return the ports of a worker's process."""
+    return machine.ports(machine.process("worker"))
+
+
+def _unheard(machine: Machine) -> set[object]:
+    network = machine.network
+    assert isinstance(network, Deaf)
+    return network.unheard
+
+
+def test_every_client_of_a_worker_has_a_rule() -> None:
+    """Whoever makes a further client says here what becomes of one that stays silent."""
+    root = Path(halfbridge.checker.__file__).parent
+    found = {
+        part.partition("\n")[0].strip(":").partition("(")[0]
+        for room in ("loop", "process")
+        for path in (root / room).glob("*.py")
+        for part in path.read_text().split("\nclass ")
+        if MAKES_A_CLIENT.search(part)
+    }
+    assert found == set(CLIENTS)
+
+
+def test_a_consumer_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
+    """It joined no group, or got no committed offsets, and nothing else notices that."""
+    replaced: list[int] = []
+    intake = Input(CONFIG, SlotIds("slot", "slot"), ports, partial(replaced.append, 1))
+    for count in (1, 2):
+        _unheard(machine).add(intake._member)
+        began = ports.clock.monotonic()
+        while len(replaced) < count:
+            with suppress(InputLostError):
+                intake.fetch(UNHEARD_S)
+                if intake.is_member:
+                    intake.committed([(CONFIG.names.half, 0)])
+            assert ports.clock.monotonic() - began < 3 * LIMIT_S
+        assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
+        while not intake.is_member:
+            intake.fetch(UNHEARD_S)
+            assert ports.clock.monotonic() - began < 4 * LIMIT_S
+
+
+def test_a_consumer_is_kept_while_nobody_is_answered(machine: Machine, ports: Ports) -> None:
+    """A new one would have to join again, and is not answered either."""
+    replaced: list[int] = []
+    intake = Input(CONFIG, SlotIds("slot", "slot"), ports, partial(replaced.append, 1))
+    kept = intake._member
+    machine.network.is_down = True
+    began = ports.clock.monotonic()
+    while ports.clock.monotonic() - began < 3 * LIMIT_S:
+        intake.fetch(UNHEARD_S)
+    assert (intake._member, replaced) == (kept, [])
+
+
+def test_an_admin_client_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
+    """A worker kept it for its life, and could do nothing until somebody restarted the worker."""
+    replaced: list[int] = []
+    questions = Questions(CONFIG, ports, partial(replaced.append, 1))
+    assert set(questions.topics()) == TOPICS
+    _unheard(machine).add(questions._admin)
+    began = ports.clock.monotonic()
+
+    while not replaced:
+        with suppress(InputLostError):
+            assert set(questions.topics()) == TOPICS
+        assert ports.clock.monotonic() - began < LIMIT_S
+    assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
+    assert set(questions.topics()) == TOPICS
+    assert replaced == [1]
+
+
+def test_an_admin_client_is_kept_while_nobody_is_answered(machine: Machine, ports: Ports) -> None:
+    """A new client is not answered either, and is dropped."""
+    replaced: list[int] = []
+    questions = Questions(CONFIG, ports, partial(replaced.append, 1))
+    kept = questions._admin
+    machine.network.is_down = True
+    began = ports.clock.monotonic()
+    while ports.clock.monotonic() - began < 3 * LIMIT_S:
+        with pytest.raises(InputLostError):
+            questions.topics()
+        machine.scheduler.wait(machine.process("waits"), None, SLICE_S)
+    assert questions._admin is kept
+    assert not replaced
+    machine.network.is_down = False
+    assert set(questions.topics()) == TOPICS
+
+
+def test_a_producer_of_checks_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
+    """Its requests timed out one after the other, and nobody was asked any more."""
+    replaced: list[int] = []
+    sender = CheckSender(CONFIG, ports, partial(replaced.append, 1))
+    _unheard(machine).add(sender._writer)
+    record = Outgoing("orders", 0, None, b"request", headers=[], timestamp_ms=0)
+    began = ports.clock.monotonic()
+
+    while not replaced:
+        sender.send(record, 0)
+        machine.scheduler.wait(machine.process("waits"), None, SLICE_S)
+        sender.serve()
+        assert ports.clock.monotonic() - began < LIMIT_S
+    assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
+    while not machine.broker.partition(("orders", 0)).slots:
+        machine.scheduler.wait(machine.process("waits"), None, SLICE_S)
+        assert ports.clock.monotonic() - began < 2 * LIMIT_S
+    assert replaced == [1]

@@ -24,7 +24,6 @@ from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, SETTINGS, metadata, op_record
 
 CONFIG = CheckerConfig()
-
 TOPIC = CONFIG.names.half
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +11,22 @@ import pytest
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.intake import TROUBLE_S, Input
+from halfbridge.checker.loop.intake import (
+    SAID_S,
+    TROUBLE_S,
+    UNREAD_S,
+    FirstReads,
+    GroupTrouble,
+    Input,
+    MemberFailures,
+    Reading,
+)
 from halfbridge.checker.process.slots import slot_ids
-from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
+from halfbridge.kafka.errors import UNREACHABLE, Code, ConfigError, KafkaFailure
+from halfbridge.kafka.first_reads import LethalRecord
+from halfbridge.kafka.ports import NewTopic, Place
+from halfbridge.serde.progress import Progress
+from halfbridge.testkit.memory.machine import Machine
 from tests.fake_ports import Clock, fake_ports
 
 CONFIG = CheckerConfig()
@@ -221,3 +234,186 @@ def test_a_pause_ends_with_the_assignment(scene: _Scene) -> None:
     scene.input.pause(*HALF)
     scene.member.revoked(scene.member)
     assert (scene.member.paused, scene.input.assigned) == (set(), frozenset())
+
+
+# --- when the group's member is replaced, and when a fence means another worker ------------
+
+CUT = KafkaFailure(next(iter(UNREACHABLE)), "the broker is not there")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+def test_a_reason_stands_until_the_member_is_replaced(clock: Clock) -> None:
+    """No new member can be made while a certificate is being replaced: each turn tries again."""
+    failures = MemberFailures(clock)
+    assert failures.why_replace() == ""
+    failures.give_up("stalled")
+    assert [failures.why_replace() for _ in range(2)] == ["stalled", "stalled"]
+    failures.replaced()
+    assert failures.why_replace() == ""
+
+
+@pytest.mark.parametrize(("silent_s", "is_other"), [(TROUBLE_S, False), (TROUBLE_S + 1, True)])
+def test_a_lost_connection_excuses_a_fence_for_a_while(
+    clock: Clock, silent_s: float, *, is_other: bool
+) -> None:
+    """A member fences itself where brokers were out of reach; else another worker has the slot."""
+    failures = MemberFailures(clock)
+    failures.reported(CUT)
+    assert failures.why_replace() == ""
+    clock.now += silent_s
+    failures.note(FENCED)
+    if is_other:
+        with pytest.raises(SlotTakenError, match="--slot"):
+            failures.why_replace()
+    else:
+        assert failures.why_replace() == "the consumer could not go on (fenced)"
+
+
+def test_one_lost_connection_excuses_one_fence(clock: Clock) -> None:
+    """Two workers on one slot would otherwise take it from each other for ever."""
+    failures = MemberFailures(clock)
+    failures.connection_lost()
+    failures.note(FENCED)
+    assert failures.why_replace()
+    failures.replaced()
+    failures.note(FENCED)
+    with pytest.raises(SlotTakenError):
+        failures.why_replace()
+
+
+def test_only_reports_outside_of_calls_are_lost_connections(clock: Clock) -> None:
+    """A call that meets no broker says nothing about what the group has heard of the member."""
+    clock.now += 2 * TROUBLE_S
+    failures = MemberFailures(clock)
+    failures.note(CUT)
+    failures.note(FENCED)
+    with pytest.raises(SlotTakenError):
+        failures.why_replace()
+
+
+# --- since when a consumer is read, and how long the group's word counts -------------------
+
+BEGIN = 1000.0
+
+
+def test_reading_goes_on_while_records_are_taken_often_enough() -> None:
+    """A commit that takes a moment is no pause."""
+    reading = Reading()
+    reading.begin({}, BEGIN)
+    for step in range(100):
+        reading.takes(BEGIN + step * UNREAD_S)
+    assert reading.since(BEGIN + 99 * UNREAD_S) == BEGIN
+
+
+def test_nothing_is_read_while_nobody_takes_records() -> None:
+    """Whatever the consumer has fetched: it would look as if it stood still."""
+    reading = Reading()
+    reading.begin({}, BEGIN)
+    reading.takes(BEGIN)
+    late = BEGIN + UNREAD_S + 1
+    assert reading.since(late) == late
+    reading.takes(late)
+    assert reading.since(late + 1) == late
+
+
+def test_a_new_beginning_counts_anew() -> None:
+    """Rebuilds in a row, each from the same offsets, are no stall."""
+    reading = Reading()
+    reading.begin({("half", 0): 7}, BEGIN)
+    reading.takes(BEGIN)
+    reading.begin({("half", 0): 7}, BEGIN + 3)
+    assert reading.since(BEGIN + 4) == BEGIN + 3
+    assert reading.ends == {("half", 0): 7}
+
+
+def test_the_groups_word_counts_until_we_are_in_or_it_is_old() -> None:
+    """It is said every 30 s while it is true, and nobody says when it is over."""
+    trouble = GroupTrouble()
+    assert trouble.text(BEGIN) == ""
+    trouble.note("not authorized", BEGIN)
+    assert trouble.text(BEGIN + SAID_S) == "not authorized"
+    assert trouble.text(BEGIN + SAID_S + 1) == ""
+    trouble.note("not authorized", BEGIN)
+    trouble.end()
+    assert trouble.text(BEGIN) == ""
+
+
+# --- marks of pairs that are being read, which workers on other machines find --------------
+
+HALF_TOPIC, OP_TOPIC = CONFIG.names.half, CONFIG.names.op
+PROGRESS = Progress(half=3, op=2, rebuild_to=3, ops_from=1, position=3)
+PAIRS = {0: PROGRESS, 1: PROGRESS}
+
+
+class Taster:
+    """Finds the records in `deadly`; notes what it was asked about."""
+
+    def __init__(self) -> None:
+        self.deadly: dict[Place, LethalRecord] = {}
+        self.asked: list[Mapping[Place, int]] = []
+
+    def __call__(
+        self, _properties: Mapping[str, Any], starts: Mapping[Place, int]
+    ) -> LethalRecord | None:
+        """Read nothing."""
+        self.asked.append(starts)
+        return next((self.deadly[place] for place in starts if place in self.deadly), None)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Yield brokers with half and op topic."""
+    with Machine() as made:
+        for topic in (HALF_TOPIC, OP_TOPIC):
+            made.broker.create_topic(NewTopic(topic, 2, 1, {}))
+        yield made
+
+
+def _reads(machine: Machine, name: str, prober: Taster) -> FirstReads:
+    return FirstReads(CONFIG, machine.ports(machine.process(name)), prober)
+
+
+def test_pairs_that_were_rebuilt_are_read_at_once(machine: Machine) -> None:
+    """A usual start begins no child process."""
+    prober = Taster()
+    first = _reads(machine, "first", prober)
+    assert first.begin(PAIRS) == {}
+    first.rebuilt(PAIRS)
+    assert _reads(machine, "second", prober).begin(PAIRS) == {}
+    assert prober.asked == []
+
+
+def test_a_pair_that_ended_its_worker_is_left_out(machine: Machine) -> None:
+    """The next worker has all marked pairs tried, each from where its rebuild begins."""
+    prober = Taster()
+    assert _reads(machine, "first", prober).begin(PAIRS) == {}
+
+    prober.deadly[HALF_TOPIC, 1] = LethalRecord(HALF_TOPIC, 1, 7, "SIGABRT")
+    second = _reads(machine, "second", prober)
+    (number, why), *more = second.begin(PAIRS).items()
+    assert (number, more) == (1, [])
+    assert f"{HALF}[1]@7" in why
+    assert prober.asked == [{(HALF_TOPIC, pair): 3, (OP_TOPIC, pair): 1} for pair in PAIRS]
+
+    second.rebuilt([0])
+    prober.asked.clear()
+    prober.deadly.clear()  # it was repaired
+    third = _reads(machine, "third", prober)
+    assert third.begin(PAIRS) == {}
+    assert prober.asked == [{(HALF_TOPIC, 1): 3, (OP_TOPIC, 1): 1}]
+    third.rebuilt(PAIRS)
+    assert _reads(machine, "fourth", prober).begin(PAIRS) == {}
+    assert len(prober.asked) == 1
+
+
+def test_no_pair_waits_for_marks_that_cannot_be_read(machine: Machine) -> None:
+    """The daemon serves without them, for example where it lacks the right."""
+    prober = Taster()
+    machine.network.is_down = True
+    assert _reads(machine, "first", prober).begin(PAIRS) == {}
+    assert prober.asked == []

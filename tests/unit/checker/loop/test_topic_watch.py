@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from halfbridge.checker.admin.real_topics import SHOWN_MAX
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery, Plan
+from halfbridge.checker.loop.clients import SettingsAnswer
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import Pair
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import (
+    AGAIN_S,
+    ASKED_TOGETHER_MAX,
     FIRST_REFRESHES_S,
+    FLAWED_S,
+    FLAWS_LOGGED_S,
+    FORGOTTEN_S,
     FRESH_S,
     MISSING_MAX,
+    NEW_S,
+    OWN_LOGGED_S,
     REFRESH_SHARE,
     RIGHTS_S,
+    SETTINGS_POLL_S,
+    TOPICS_MAX,
+    UNHEALTHY_S,
+    OwnTopics,
+    TopicGuard,
+    TopicSettings,
     TopicWatch,
 )
 from halfbridge.checker.status import Status
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import new_half
+from halfbridge.serde.topics import TopicNames
 from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, SETTINGS
 
@@ -229,3 +247,321 @@ def test_invented_groups_are_not_looked_for_without_end() -> None:
         now += 1.0
         assert not watch.finds(f"other-{number}", now)
     assert cluster.looks - looks <= 1_000 / FRESH_S + 1
+
+
+# --- when pairs stop for the settings of their topics, and what is said how often ----------
+
+HALF, OP = TopicNames().half, TopicNames().op
+RIGHT = {
+    "message.timestamp.type": "LogAppendTime",
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": "1048588",
+}
+
+
+class Settings:
+    """What brokers have answered, of which a test says what it is."""
+
+    def __init__(self) -> None:
+        self.known = {HALF: dict(RIGHT), OP: dict(RIGHT)}
+        self.refused: dict[str, str] = {}
+        self.paces: list[float] = []
+
+    def read(self, _wait_s: float) -> None:
+        """Have asked."""
+
+    def poll(self, _now: float, pace_s: float) -> bool:
+        """Have an answer each time."""
+        self.paces.append(pace_s)
+        return True
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Settings that are as they must be."""
+    return Settings()
+
+
+@pytest.fixture
+def status() -> Status:
+    """What the worker shows."""
+    return Status()
+
+
+@pytest.fixture
+def guard(settings: Settings, status: Status) -> TopicGuard:
+    """The guard, which has looked once."""
+    given: Any = settings
+    guard = TopicGuard(CheckerConfig(), given, status)
+    guard.before_start(0.0)
+    return guard
+
+
+def test_pairs_begin_anew_when_they_must_stop_and_when_they_may_go_on(
+    guard: TopicGuard, settings: Settings
+) -> None:
+    """Not at each look between the two; while something is wrong, looks come sooner."""
+    assert not guard.poll(1.0)
+    settings.known[HALF]["message.timestamp.type"] = "CreateTime"
+    assert guard.poll(2.0)
+    assert HALF in guard.stops
+    assert not guard.poll(3.0)
+    settings.known[HALF]["message.timestamp.type"] = "LogAppendTime"
+    assert guard.poll(4.0)
+    assert guard.stops == ""
+    assert not guard.poll(5.0)
+    assert settings.paces == [SETTINGS_POLL_S, SETTINGS_POLL_S, FLAWED_S, FLAWED_S, SETTINGS_POLL_S]
+
+
+def test_a_topic_whose_settings_are_not_known_stops_nothing(
+    guard: TopicGuard, settings: Settings
+) -> None:
+    """Nor one that stopped the pairs until the right to read its settings was taken away."""
+    settings.known[OP]["cleanup.policy"] = "compact"
+    assert guard.poll(1.0)
+    del settings.known[OP]
+    assert guard.poll(2.0)
+    assert guard.stops == ""
+
+
+def test_what_stops_nothing_is_told_at_a_pace(
+    guard: TopicGuard, settings: Settings, status: Status, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once when it is new, then every hour; health names it all the time."""
+    settings.known[HALF]["retention.bytes"] = "1000"
+    for now in (1.0, 2.0, FLAWS_LOGGED_S, FLAWS_LOGGED_S + 1, FLAWS_LOGGED_S + 2):
+        assert not guard.poll(now)
+        assert "retention.bytes is 1000" in status.snapshot().reason
+        assert not status.snapshot().healthy
+    assert len(caplog.records) == 2
+    settings.known[OP]["retention.bytes"] = "1000"
+    guard.poll(FLAWS_LOGGED_S + 3)
+    assert len(caplog.records) == 3
+    for topic in (HALF, OP):
+        settings.known[topic]["retention.bytes"] = "-1"
+    guard.poll(FLAWS_LOGGED_S + 4)
+    assert status.snapshot().healthy
+
+
+def test_topics_that_may_not_be_read_are_told_once(
+    guard: TopicGuard, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There may be a thousand of them: a line names some."""
+    names = [f"topic-{number}" for number in range(SHOWN_MAX + 2)]
+    settings.refused = dict.fromkeys(names, "not authorized")
+    for now in (1.0, 2.0):
+        guard.poll(now)
+    (line,) = (each.getMessage() for each in caplog.records if each.levelno == logging.WARNING)
+    assert all(name in line for name in names[:SHOWN_MAX])
+    assert "and 2 more topics cannot be read (not authorized)" in line
+    settings.refused["another"] = "not authorized"
+    guard.poll(3.0)
+    assert "another" in caplog.records[-1].getMessage()
+    assert "topic-0" not in caplog.records[-1].getMessage()
+
+
+# --- what is kept of the settings of topics, and when brokers are asked for them -----------
+
+INTERNAL, ORDERS = "half", "orders"
+SILENT = SettingsAnswer(None, "timed out", is_silent=True)
+MISSING = SettingsAnswer(None, "no such topic", is_missing=True)
+
+
+class Brokers:
+    """Brokers that answer by `told`, unless they are away; each question is kept."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, SettingsAnswer] = {}
+        self.are_away = False
+        self.asked: list[list[str]] = []
+
+    def ask_settings(self, topics: Iterable[str]) -> Question:
+        """Take a question."""
+        self.asked.append(list(topics))
+        return Question(self, self.asked[-1])
+
+    def limit(self, topic: str, size_bytes: int | str) -> None:
+        """Have a topic with this `max.message.bytes`."""
+        self.told[topic] = SettingsAnswer({"max.message.bytes": str(size_bytes)})
+
+
+class Question:
+    """A question that is answered at once, or never."""
+
+    def __init__(self, brokers: Brokers, topics: list[str]) -> None:
+        self._brokers = brokers
+        self._topics = topics
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether they answered."""
+        return not self._brokers.are_away
+
+    def answers(self) -> dict[str, SettingsAnswer]:
+        """Return what they said."""
+        return {topic: self._brokers.told.get(topic, MISSING) for topic in self._topics}
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    """Brokers that know the half topic."""
+    brokers = Brokers()
+    brokers.limit(INTERNAL, 1_000)
+    return brokers
+
+
+@pytest.fixture
+def asked(brokers: Brokers) -> TopicSettings:
+    """What is asked, of the half topic in any case."""
+    given: Any = brokers
+    return TopicSettings(given, [INTERNAL])
+
+
+def look_twice(asked: TopicSettings, now: float) -> bool:
+    """Ask, and take the answers; tell whether any came."""
+    return asked.poll(now) | asked.poll(now)
+
+
+def test_internal_topics_are_asked_about_now_and_then(
+    brokers: Brokers, asked: TopicSettings
+) -> None:
+    """What an operator changes is known by and by."""
+    assert asked.max_bytes(INTERNAL) is None
+    assert look_twice(asked, 0.0)
+    assert asked.max_bytes(INTERNAL) == 1_000
+    brokers.limit(INTERNAL, 2_000)
+    assert not look_twice(asked, SETTINGS_POLL_S - 1)
+    assert asked.max_bytes(INTERNAL) == 1_000
+    assert look_twice(asked, SETTINGS_POLL_S)
+    assert asked.max_bytes(INTERNAL) == 2_000
+
+
+def test_a_real_topic_is_asked_about_once_somebody_wants_to_know(
+    brokers: Brokers, asked: TopicSettings
+) -> None:
+    """Soon after, and from then on with the others."""
+    brokers.limit(ORDERS, 500)
+    look_twice(asked, 0.0)
+    assert brokers.asked == [[INTERNAL]]
+    assert asked.max_bytes(ORDERS) is None
+    assert look_twice(asked, NEW_S)
+    assert asked.max_bytes(ORDERS) == 500
+    look_twice(asked, SETTINGS_POLL_S)
+    assert brokers.asked == [[INTERNAL], [ORDERS], [INTERNAL, ORDERS]]
+
+
+def test_a_missing_topic_is_forgotten(brokers: Brokers, asked: TopicSettings) -> None:
+    """Names come from half messages; and a topic that was deleted has no limit any more."""
+    brokers.limit(ORDERS, 500)
+    asked.max_bytes(ORDERS)
+    look_twice(asked, 0.0)
+    del brokers.told[ORDERS]
+    look_twice(asked, SETTINGS_POLL_S)
+    look_twice(asked, 2 * SETTINGS_POLL_S)
+    assert brokers.asked[-2:] == [[INTERNAL, ORDERS], [INTERNAL]]
+    assert asked.max_bytes(ORDERS) is None
+
+
+def test_no_more_topics_than_this_are_kept_in_mind(brokers: Brokers, asked: TopicSettings) -> None:
+    """Of those beyond nothing is known, and the internal ones are asked about all the same."""
+    for number in range(TOPICS_MAX + 10):
+        brokers.limit(f"topic-{number}", 1)
+        asked.max_bytes(f"topic-{number}")
+    rounds = 2 + TOPICS_MAX // ASKED_TOGETHER_MAX
+    for turn in range(rounds):
+        look_twice(asked, turn * NEW_S)
+    assert max(map(len, brokers.asked)) == ASKED_TOGETHER_MAX
+    assert sum(map(len, brokers.asked)) == 1 + TOPICS_MAX
+    assert asked.max_bytes(INTERNAL) == 1_000
+    assert asked.max_bytes(f"topic-{TOPICS_MAX - 1}") == 1
+    assert asked.max_bytes(f"topic-{TOPICS_MAX}") is None
+
+
+def test_what_nobody_answered_is_asked_again_soon(brokers: Brokers, asked: TopicSettings) -> None:
+    """What was known before holds until then."""
+    look_twice(asked, 0.0)
+    brokers.told[INTERNAL] = SILENT
+    look_twice(asked, SETTINGS_POLL_S)
+    assert asked.max_bytes(INTERNAL) == 1_000
+    brokers.limit(INTERNAL, 2_000)
+    assert not look_twice(asked, SETTINGS_POLL_S + AGAIN_S - 1)
+    assert look_twice(asked, SETTINGS_POLL_S + AGAIN_S)
+    assert asked.max_bytes(INTERNAL) == 2_000
+
+
+def test_a_question_that_is_never_answered_is_given_up(
+    brokers: Brokers, asked: TopicSettings
+) -> None:
+    """The client itself may say nothing any more."""
+    brokers.are_away = True
+    look_twice(asked, 0.0)
+    look_twice(asked, FORGOTTEN_S + 1)
+    brokers.are_away = False
+    assert look_twice(asked, FORGOTTEN_S + AGAIN_S + 1)
+    assert asked.max_bytes(INTERNAL) == 1_000
+
+
+def test_a_right_that_is_missing_is_no_reason_to_ask_again_soon(
+    brokers: Brokers, asked: TopicSettings
+) -> None:
+    """It is the operator's choice; the next round asks."""
+    brokers.told[INTERNAL] = SettingsAnswer(None, "not authorized")
+    look_twice(asked, 0.0)
+    look_twice(asked, SETTINGS_POLL_S - 1)
+    assert len(brokers.asked) == 1
+    assert asked.max_bytes(INTERNAL) is None
+
+
+def test_a_limit_that_is_no_number_is_not_known(brokers: Brokers, asked: TopicSettings) -> None:
+    """A broker of another make may say anything."""
+    brokers.limit(INTERNAL, "much")
+    look_twice(asked, 0.0)
+    assert asked.max_bytes(INTERNAL) is None
+
+
+# --- a worker whose topics are missing says so, with the command that makes them -----------
+
+CONFIG = CheckerConfig(bootstrap_servers="kafka:9092", topic_prefix="p.")
+OWN_NAMES = CONFIG.names
+ALL = {OWN_NAMES.half, OWN_NAMES.op, OWN_NAMES.dead}
+COMMAND = "halfbridge topics create --bootstrap-servers kafka:9092 --topic-prefix p."
+
+
+@pytest.fixture
+def ready_status() -> Status:
+    """The health of a worker that is ready."""
+    made = Status()
+    made.set_ready(ready=True)
+    return made
+
+
+def test_a_missing_topic_is_an_error_at_once(
+    ready_status: Status, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the command that makes it; told again after a while, and not before."""
+    own = OwnTopics(CONFIG, ready_status)
+    for now in (0.0, 2.0, OWN_LOGGED_S - 1):
+        own.judge(ALL - {OWN_NAMES.half}, now)
+    (line,) = caplog.messages
+    assert OWN_NAMES.half in line
+    assert OWN_NAMES.op not in line
+    assert COMMAND in line
+    own.judge(set(), OWN_LOGGED_S)
+    assert len(caplog.messages) == 2
+
+
+def test_health_turns_red_after_a_while(ready_status: Status) -> None:
+    """Topics may be made beside a daemon that starts; then nothing is wrong."""
+    own = OwnTopics(CONFIG, ready_status)
+    own.judge(set(), 100.0)
+    own.judge(set(), 100.0 + UNHEALTHY_S - 1)
+    assert ready_status.snapshot().all_well
+    own.judge(set(), 100.0 + UNHEALTHY_S)
+    assert not ready_status.snapshot().all_well
+    assert COMMAND in ready_status.snapshot().reason
+    own.judge(ALL, 140.0)
+    assert ready_status.snapshot().all_well
+    own.judge(set(), 200.0)
+    assert ready_status.snapshot().all_well

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from halfbridge.spark_jobs.session import jars
+from halfbridge.spark_jobs.session.jars import CONNECTOR_LOCK, CONNECTOR_SPARK, connector_jars
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, find_java
+from halfbridge.spark_jobs.session.local import (
+    LOCAL_OPTIONS,
+    _environment,
+    find_spark_java,
+    local_options,
+    platform_owns_session,
+)
+from halfbridge.spark_jobs.session.locked_jars import JARS_VARIABLE, JarsError, read_lock
 
 
 def make_java(home: Path, version: str, *, status: int = 0) -> Path:
@@ -70,3 +82,124 @@ def test_no_java_at_all(tmp_path: Path) -> None:
     """An empty machine gets the same advice."""
     with pytest.raises(JavaNotFoundError, match="JAVA_HOME is not set"):
         find_java({"PATH": str(tmp_path)})
+
+
+# --- which jars Spark gets: the pinned ones, or those of a directory, or one clear error ---
+
+
+def test_the_pins_fit_the_installed_spark() -> None:
+    """The locked jars are for the Spark that the extra installs; each artifact is named once."""
+    assert pyspark.__version__.startswith(f"{CONNECTOR_SPARK}.")
+    artifacts = [each.coordinate.split(":")[1] for each in read_lock(CONNECTOR_LOCK)]
+    assert sorted(artifacts) == [
+        "commons-pool2",
+        "kafka-clients",
+        "spark-avro_2.13",
+        "spark-sql-kafka-0-10_2.13",
+        "spark-token-provider-kafka-0-10_2.13",
+    ]
+
+
+def test_directory_of_ones_own_replaces_the_pins(tmp_path: Path) -> None:
+    """All its jars, by name, whatever the version of Spark; other files are left alone."""
+    for name in ("b.jar", "a.jar", "notes.txt"):
+        (tmp_path / name).touch()
+    found = connector_jars("9.0.0", environ={JARS_VARIABLE: str(tmp_path)})
+    assert found == (tmp_path / "a.jar", tmp_path / "b.jar")
+
+
+@pytest.mark.parametrize("name", ["empty", "absent"])
+def test_directory_without_jars_is_an_error(tmp_path: Path, name: str) -> None:
+    """The error names the variable and the directory."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(JarsError, match=f"{JARS_VARIABLE}=.*{name}"):
+        connector_jars("4.1.1", environ={JARS_VARIABLE: str(tmp_path / name)})
+
+
+@pytest.mark.parametrize("version", ["4.0.2", "4.10.0", "3.5.9", "5.1.1"])
+def test_other_spark_is_refused(version: str) -> None:
+    """A connector for another feature version would fail at run time with a riddle."""
+    with pytest.raises(JarsError, match=f"Spark {version} .* {JARS_VARIABLE}"):
+        connector_jars(version, environ={})
+
+
+def test_jars_are_printed_for_spark_submit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, separated by commas, as --jars takes it; an error is one line and status 1."""
+    for name in ("a.jar", "b.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    jars.main()
+    assert capsys.readouterr().out == f"{tmp_path}/a.jar,{tmp_path}/b.jar\n"
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "absent"))
+    with pytest.raises(SystemExit, match=JARS_VARIABLE):
+        jars.main()
+
+
+# --- what a session is made of; no JVM of Spark's is started here --------------------------
+
+
+def test_local_options_carry_the_jars() -> None:
+    """Jars are URIs, so that a comma or a space in a path separates nothing."""
+    options = local_options([Path("/a b/x.jar"), Path("/y.jar")], {})
+    assert options == {
+        **LOCAL_OPTIONS,
+        "spark.jars": "file:///a%20b/x.jar,file:///y.jar",
+        "spark.driver.extraClassPath": "/a b/x.jar:/y.jar",
+    }
+
+
+def test_jars_of_the_caller_replace_the_connectors() -> None:
+    """Who names jars has no other version of the same classes in front of them."""
+    options = local_options([Path("/x.jar")], {"spark.jars": "/mine.jar"})
+    assert options == {**LOCAL_OPTIONS, "spark.jars": "/mine.jar"}
+
+
+def test_flags_for_the_jvm_stand_behind_the_callers() -> None:
+    """Spark's launcher splits options at spaces, but not within quotes."""
+    given = {"spark.driver.defaultJavaOptions": "-Xss2m"}
+    options = local_options([], given, jvm_flags=['-XX:File=/a b/"c', "-Xshare:auto"])
+    expected = '-Xss2m "-XX:File=/a b/\\"c" "-Xshare:auto"'
+    assert options["spark.driver.defaultJavaOptions"] == expected
+
+
+def test_given_options_win() -> None:
+    """A caller may change any of our defaults."""
+    assert local_options([], {"spark.master": "local[2]"})["spark.master"] == "local[2]"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, False),
+        ({"PYSPARK_GATEWAY_PORT": ""}, False),
+        ({"PYSPARK_GATEWAY_PORT": "40001"}, True),
+        ({"SPARK_REMOTE": "sc://there"}, True),
+    ],
+)
+def test_platform_is_recognised(environ: dict[str, str], expected: bool) -> None:
+    """spark-submit and Spark Connect are known by what they set for the driver."""
+    assert platform_owns_session(environ) is expected
+
+
+def test_reduced_java_is_refused(tmp_path: Path) -> None:
+    """A Java of the right version that lacks Spark's module is named, with what to do."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        '#!/bin/sh\n[ "$1" = --add-modules ] && exit 1\necho \'version "21.0.1"\' >&2\n'
+    )
+    java.chmod(0o755)
+    with pytest.raises(JavaNotFoundError, match=f"{java}: .*jdk.incubator.vector.*JAVA_HOME"):
+        find_spark_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
+
+
+def test_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PySpark needs in the environment stays there only while the session is made."""
+    monkeypatch.setenv("HALFBRIDGE_A", "before")
+    monkeypatch.delenv("HALFBRIDGE_B", raising=False)
+    with _environment({"HALFBRIDGE_A": "1", "HALFBRIDGE_B": "2"}):
+        assert (os.environ["HALFBRIDGE_A"], os.environ["HALFBRIDGE_B"]) == ("1", "2")
+    assert os.environ["HALFBRIDGE_A"] == "before"
+    assert "HALFBRIDGE_B" not in os.environ

@@ -5,8 +5,23 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from halfbridge.spark_jobs.sink.errors import SinkOptionError
+from halfbridge.kafka import errors as bridge
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.serde.manifest import ManifestAttempt
+from halfbridge.spark_jobs.sink.attempt import AttemptReport
+from halfbridge.spark_jobs.sink.datasource import BatchWriter, StreamWriter, TxnHalf
+from halfbridge.spark_jobs.sink.errors import (
+    AttemptGivenUpError,
+    CommitInDoubtError,
+    RowError,
+    SendError,
+    SinkError,
+    SinkOptionError,
+    SinkSetupError,
+    failing_as,
+)
 from halfbridge.spark_jobs.sink.options import AGE_MS_MAX, IMMUNITY_MS, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "k:9092", "app.id": "feed"}
@@ -80,3 +95,98 @@ def test_what_is_wrong_is_refused_with_what_to_do(change: dict[str, str], text: 
     """One line, which names the option."""
     with pytest.raises(SinkOptionError, match=text):
         parse_options({**LEAST, **change})
+
+
+# --- what the driver makes of what Spark gives it at the end of a batch --------------------
+
+_BATCH = 7
+
+
+def _report(batch_id: int) -> AttemptReport:
+    return AttemptReport(batch_id, ManifestAttempt("attempt", ()), 0, 0, -1, "query")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[_report(_BATCH), None], [None], [_report(_BATCH), _report(_BATCH - 1)]],
+    ids=["one without", "none at all", "another batch"],
+)
+def test_a_batch_is_not_published_without_the_report_of_each_task(
+    messages: list[AttemptReport | None],
+) -> None:
+    """The rows of a task that is left out would be lost, and nobody would be told."""
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "app.id": "app",
+            "topic": "orders",
+            "batch.id": str(_BATCH),
+        }
+    )
+    with pytest.raises(SinkError, match=f"commits batch {_BATCH} with"):
+        StreamWriter(options).commit([*messages], _BATCH)
+    with pytest.raises(SinkError, match=f"commits batch {_BATCH} with"):
+        BatchWriter(options).commit([*messages])
+
+
+def test_numbers_of_batches_are_refused_where_they_mean_nothing() -> None:
+    """A stream has Spark's own, in which a gap tells something; those of writes may be any."""
+    schema = StructType([StructField("value", BinaryType())])
+    with pytest.raises(SinkOptionError, match=r"batch\.id is of batch writes"):
+        TxnHalf({"batch.id": "7"}).streamWriter(schema, overwrite=False)
+    with pytest.raises(SinkOptionError, match=r"first\.batch is of streams"):
+        TxnHalf({"batch.id": "7", "first.batch": "3"}).writer(schema, overwrite=False)
+    with pytest.raises(SinkOptionError, match=r"on\.mismatch is of streams"):
+        TxnHalf({"batch.id": "7", "on.mismatch": "fail"}).writer(schema, overwrite=False)
+
+
+# --- errors of the sink say who must act, by the tree of the client's errors too -----------
+
+REFUSED = bridge.ConfigError(
+    field="kafka", value="no such property", origin="Kafka client", allowed="properties"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "acts"),
+    [
+        (SinkOptionError, bridge.ConfigError),
+        (SinkOptionError, ValueError),
+        (SinkSetupError, bridge.TopicSetupError),
+        (RowError, bridge.InvalidMessageError),
+        (RowError, ValueError),
+        (SendError, bridge.RetriableError),
+        (CommitInDoubtError, bridge.OutcomeUnknownError),
+        (AttemptGivenUpError, bridge.RetriableError),
+    ],
+)
+def test_who_must_act_is_told_by_the_clients_tree(
+    error: type[SinkError], acts: type[Exception]
+) -> None:
+    """Code that knows the client's errors knows what to do; the text is kept, pickled too."""
+    raised = error("the text")
+    assert isinstance(raised, acts)
+    assert isinstance(raised, bridge.BridgeError)
+    assert (str(raised), str(pickle.loads(pickle.dumps(raised)))) == ("the text", "the text")
+
+
+@pytest.mark.parametrize(
+    ("failure", "error", "text"),
+    [
+        (KafkaFailure(Code.TIMED_OUT, "too late"), SendError, "asking: _TIMED_OUT: too late"),
+        (bridge.RetriableError("no answer"), SendError, "asking: no answer"),
+        (BufferError("full"), SendError, "asking: full"),
+        (bridge.TopicSetupError("no topic half"), SinkSetupError, "no topic half"),
+        (bridge.InvalidMessageError("no", field="topic"), RowError, "no"),
+        (REFUSED, SinkOptionError, "a kafka. option is refused: no such property"),
+        (CommitInDoubtError("as it is"), CommitInDoubtError, "as it is"),
+    ],
+)
+def test_failures_become_errors_of_the_sink(
+    failure: Exception, error: type[SinkError], text: str
+) -> None:
+    """What tells by itself who must act keeps telling it; the rest is as the caller says."""
+    with pytest.raises(SinkError) as told, failing_as(SendError, "asking"):
+        raise failure
+    assert type(told.value) is error
+    assert str(told.value) == text

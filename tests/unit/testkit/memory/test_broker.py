@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.testkit.memory.broker import Rights
-from halfbridge.testkit.memory.machine import Machine
+from halfbridge.testkit.memory.log import BatchNumber, OutOfRangeError, Partition, Row
+from halfbridge.testkit.memory.machine import Machine, Passing
 
 _PLACE = ("topic", 0)
 
@@ -130,3 +132,143 @@ def test_a_rebalance_does_not_wait_for_ever(machine: Machine) -> None:
     with pytest.raises(KafkaFailure) as refused:
         machine.broker.group("g").check(before, in_kafka_txn=True)
     assert refused.value.code == Code.ILLEGAL_GENERATION
+
+
+# --- how partitions know a repetition of a batch -------------------------------------------
+
+_ROW = Row(None, b"v", None, 0)
+
+
+def _store(partition: Partition, epoch: int, first: int, count: int = 1) -> int:
+    number = BatchNumber(1, epoch, first)
+    stands = partition.repeated(number)
+    if stands is not None:
+        return stands
+    offset = partition.append([_ROW] * count, 0)
+    partition.note_batch(number, count, offset)
+    return offset
+
+
+def test_a_repeated_batch_is_stored_once() -> None:
+    """A broker knows each of a producer's last five batches, and where it stands."""
+    partition = Partition("topic", 0)
+    offsets = [_store(partition, 0, first, 2) for first in range(0, 12, 2)]
+    assert [_store(partition, 0, first, 2) for first in range(2, 12, 2)] == offsets[1:]
+    assert partition.end == 12
+    with pytest.raises(KafkaFailure, match="DUPLICATE_SEQUENCE_NUMBER"):
+        _store(partition, 0, 0, 2)
+
+
+def test_a_gap_is_refused() -> None:
+    """So that no record overtakes another one; a new epoch begins at 0."""
+    partition = Partition("topic", 0)
+    _store(partition, 0, 0)
+    with pytest.raises(KafkaFailure, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        _store(partition, 0, 2)
+    with pytest.raises(KafkaFailure, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        _store(partition, 1, 1)
+    assert _store(partition, 1, 0) == 1
+    with pytest.raises(KafkaFailure) as refused:
+        _store(partition, 0, 1)
+    assert refused.value.code == Code.INVALID_PRODUCER_EPOCH
+
+
+def test_a_read_stops_where_it_must() -> None:
+    """At the count that is asked for, and at the first record of an open kafka_txn."""
+    partition = Partition("topic", 0)
+    partition.append([_ROW] * 3, 0)
+    fate = partition.begin()
+    partition.append([_ROW], 0, fate=fate)
+    records, then = partition.read(0, 2)
+    assert ([record.offset() for record in records], then) == ([0, 1], 2)
+    assert partition.read(2, 10)[1] == 3
+    assert partition.read(2, 10, is_committed=False)[1] == 4
+    partition.mark(fate, is_aborted=True)
+    assert partition.read(3, 10) == ([], 5)
+    with pytest.raises(OutOfRangeError):
+        partition.read(6, 1)
+
+
+# --- how virtual time passes ---------------------------------------------------------------
+
+POLL_S = 0.1
+
+
+def idle(machine: Machine, polls: list[float]) -> None:
+    """Start a task that asks ten times a second."""
+    ports = machine.ports(machine.process("idle"))
+
+    def run() -> None:
+        while True:
+            ports.run.pause(POLL_S)
+            polls.append(ports.clock.monotonic())
+
+    ports.run.start(run, "idle")
+
+
+def test_idle_polls_are_rare_and_the_end_is_exact() -> None:
+    """72 h have 2.6 million polls of 0.1 s; far fewer are made, the last one at the very end."""
+    with Machine() as machine:
+        polls: list[float] = []
+        idle(machine, polls)
+        Passing(machine.broker).until(lambda: False, 72 * 3_600)
+        assert len(polls) < 2_000
+        assert polls[-1] == 72 * 3_600
+        assert max(b - a for a, b in pairwise(polls)) <= 240 + 1e-6
+
+
+def test_a_write_makes_time_exact_again() -> None:
+    """While something is written, polls come when they are due; later by a fifth of the quiet."""
+    with Machine() as machine:
+        machine.broker.create_topic(NewTopic("t", 1, 1, {}))
+        passing = Passing(machine.broker)
+        polls: list[float] = []
+        idle(machine, polls)
+        passing.until(lambda: False, 3_600)
+        machine.broker.produce("x", ("t", 0), [Row(None, b"v", None, machine.broker.now_ms)], None)
+        polls.clear()
+        passing.until(lambda: False, 100)
+        gaps = [b - a for a, b in pairwise(polls)]
+        assert gaps[0] == pytest.approx(POLL_S)
+        assert all(
+            gap <= max(POLL_S, (at - 3_600) / 5) + 1e-6
+            for gap, at in zip(gaps, polls, strict=False)
+        )
+
+
+def test_what_is_due_at_the_end_is_done() -> None:
+    """Also what follows from it some tenths of a second later."""
+    with Machine() as machine:
+        machine.broker.create_topic(NewTopic("t", 1, 1, {}))
+        ports = machine.ports(machine.process("p"))
+        done: list[str] = []
+
+        def run() -> None:
+            ports.run.pause(6)
+            done.append("due")
+            machine.broker.changed()  # as a write
+            ports.run.pause(0.15)
+            done.append("finished")
+
+        ports.run.start(run, "p")
+        passing = Passing(machine.broker)
+        passing.advance(5)
+        assert done == []
+        passing.advance(1)
+        assert done == ["due", "finished"]
+
+
+def test_a_task_that_never_waits_ends_all_the_same() -> None:
+    """Its deadline comes although time stands still while somebody can go on."""
+    with Machine() as machine:
+        ports = machine.ports(machine.process("spinning"))
+        ended: list[bool] = []
+
+        def run() -> None:
+            deadline = ports.clock.monotonic() + 0.01
+            while ports.clock.monotonic() < deadline:
+                ports.run.pause(0)
+            ended.append(True)
+
+        ports.run.start(run, "spinning")
+        assert Passing(machine.broker).until(lambda: bool(ended), 5)

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from halfbridge.checker.admin.dead import letters as transactions
+from halfbridge.checker.admin.dead.describe import exported, given
 from halfbridge.checker.admin.dead.letters import (
     RESUME_COUNT_MAX,
     Body,
     Choice,
     DeadTransaction,
     ExaminedLetter,
+    Found,
     Given,
     Key,
     Letter,
     LetterPlace,
+    Mark,
     Remedy,
     Standing,
+    Wanted,
 )
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
+from halfbridge.checker.admin.dead.redoing import purge
+from halfbridge.checker.admin.operator_log import ActionFilter, read
+from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.avro import HALF_METADATA, DeadMark, MarkAction
+from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CONTEXT, HALF, parse_half
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
-from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason
+from halfbridge.serde.records import COUNT_UNKNOWN, ActionOutcome, DeadReason
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.client import Kind
+from tests.kit.dead_letters import TOPIC, Dying, Scene, order
 from tests.kit.records import A_HALF, A_LETTER, AN_OP
 
 KEY = Key(A_HALF.transaction_id, 0, A_HALF.producer_group, 0)
@@ -213,3 +227,220 @@ def test_a_dead_change_event_is_refused_with_the_way_on() -> None:
     assert isinstance(found, Refusal)
     assert "change event of shop.public.orders" in found.why
     assert "dead purge" in found.why
+
+
+# --- letters and marks by transaction, and what may be deleted -----------------------------
+
+
+def letter_of(
+    name: str, offset: int, *, partition: int = 0, life: int = 0, index: int = 0
+) -> Letter:
+    """Return a letter of a transaction; without a name its RMQ_HALF cannot be read."""
+    half = A_HALF._replace(transaction_id=name, resume_count=life, message_index=index)
+    dead = A_LETTER._replace(reason=DeadReason.EXTRA, source_offset=offset, op_offset=offset)
+    place = LetterPlace(partition, offset)
+    return Letter(place, offset, dead, half if name else None, "", 1)
+
+
+def mark(name: str, offset: int, about: int, *, partition: int = 0, life: int = 1) -> Mark:
+    """Return a mark about the letter at `about`."""
+    said = DeadMark(name, 0, MarkAction.REDELIVERED, about, life, "ann", "why")
+    return Mark(LetterPlace(partition, offset), said)
+
+
+def found(*records: Letter | Mark | None) -> Found:
+    """Return what was read."""
+    every = Found()
+    for each in records:
+        every.add(each)
+    return every
+
+
+def states(every: Found) -> list[tuple[str, str]]:
+    """Return name and state of each transaction."""
+    return [(each.name, each.state) for each in every.transactions(Wanted())]
+
+
+def test_letters_are_grouped_by_life_and_sorted_by_decision() -> None:
+    """Another life is another transaction; a letter without RMQ_HALF is known by its place."""
+    every = found(
+        letter_of("b", 3),
+        letter_of("a", 1),
+        letter_of("a", 2, index=1),
+        letter_of("", 4),
+        None,
+    )
+    assert states(every) == [("a", "OPEN"), ("b", "OPEN"), ("0:4", "OPEN")]
+    assert every.strange == 1
+
+
+def test_a_mark_is_believed_of_its_own_transaction_only() -> None:
+    """A mark that names another transaction's letter says nothing; the first true one stands."""
+    every = found(letter_of("a", 0), mark("b", 1, 0), mark("a", 2, 0), mark("a", 3, 0, life=7))
+    assert states(every) == [("a", "REDELIVERED")]
+    (only,) = every.transactions(Wanted())
+    assert only.marks[LetterPlace(0, 0)].resume_count == 1
+
+
+def test_part_of_a_transaction_may_be_dealt_with() -> None:
+    """One of two letters has a mark; open ones are what `is_open` takes."""
+    every = found(letter_of("a", 0), letter_of("a", 1, index=1), mark("a", 2, 1))
+    assert states(every) == [("a", "PARTLY")]
+    (only,) = every.transactions(Wanted(is_open=True))
+    assert [each.place.offset for each in only.open_letters] == [0]
+
+
+def test_the_next_life_is_above_all_that_letters_and_marks_name() -> None:
+    """Life 2 has no letter left, but its mark is there."""
+    every = found(letter_of("a", 0), mark("a", 1, 0, life=2), letter_of("b", 2, life=5))
+    assert [every.next_resume_count(name) for name in ("a", "b", "c")] == [3, 6, 1]
+
+
+@pytest.mark.parametrize(
+    ("records", "upto"),
+    [
+        ([letter_of("a", 0), mark("a", 1, 0)], {0: 10, 1: 10}),
+        (
+            [letter_of("a", 0), letter_of("b", 1), mark("a", 2, 0)],
+            {0: 1, 1: 10},
+        ),
+        # Open in another partition: what tells its lives is kept.
+        (
+            [
+                letter_of("a", 0),
+                mark("a", 1, 0),
+                letter_of("a", 5, partition=1),
+            ],
+            {0: 0, 1: 5},
+        ),
+        ([mark("a", 4, 3), letter_of("a", 5, partition=1)], {0: 3, 1: 5}),
+        ([letter_of("", 0)], {0: 0, 1: 10}),
+        ([letter_of("", 0), mark("", 1, 0, life=-1)], {0: 10, 1: 10}),
+    ],
+)
+def test_what_may_be_deleted(records: list[Letter | Mark], upto: dict[int, int]) -> None:
+    """Up to the first letter or mark of a transaction that has an open letter anywhere."""
+    assert found(*records).deletable({0: 10, 1: 10}) == upto
+
+
+def test_transactions_beyond_the_limit_are_left_out_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two letters fit: the transaction of the third is not seen in part."""
+    monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
+    every = found(
+        letter_of("a", 0),
+        letter_of("b", 1),
+        letter_of("b", 2, index=1),
+    )
+    assert states(every) == [("a", "OPEN")]
+    assert every.left_out == 1
+    assert every.deletable({0: 10}) == {0: 0}
+
+
+def test_what_was_left_out_does_not_keep_what_is_dealt_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The letters of a and b are deleted, so that c is seen next; d of partition 1 is kept too."""
+    monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
+    every = found(
+        *(
+            letter_of("a", 0),
+            letter_of("b", 1),
+            letter_of("c", 2),
+            mark("a", 3, 0),
+            mark("b", 4, 1),
+        ),
+        letter_of("d", 7, partition=1),
+    )
+    assert every.left_out == 2
+    assert every.deletable({0: 10, 1: 10}) == {0: 2, 1: 7}
+
+
+def test_letters_without_an_id_are_seen_although_others_were_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing says that they belong to one transaction."""
+    monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
+    every = found(letter_of("", 0), letter_of("a", 1), letter_of("", 2))
+    assert states(every) == [("0:0", "OPEN"), ("a", "OPEN")]
+
+
+# --- a purge that fails is told as failed in the audit topic -------------------------------
+
+
+class _NoDeletion(Dying):
+    """Brokers refuse to delete records."""
+
+    def request(self, client: Any, kind: Kind, place: Any, do: Any, timeout_s: float) -> Any:
+        """Refuse a deletion, do everything else."""
+        if kind is Kind.DELETE_RECORDS:
+            raise KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED, "no right")
+        return super().request(client, kind, place, do, timeout_s)
+
+
+def test_a_deletion_that_is_refused_is_an_action_that_failed() -> None:
+    """The transaction is given up, and its action done; the deletion's action has failed."""
+    with MemoryStack(partitions=1) as stack:
+        stack.create_topic(TOPIC)
+        scene = Scene(stack)
+        scene.extra(1)
+        scene.settle()
+        scene.network = _NoDeletion(stack.machine.scheduler)
+        with pytest.raises(AdminError, match="no right"):
+            purge(scene.letters(), order(1), lambda _meant: True, gives_up=True)
+        kept = read(scene.letters().cluster, scene.names, ActionFilter(limit=9))
+        outcomes = [each.action.outcome for each in kept if each.action is not None]
+        assert outcomes == [
+            ActionOutcome.INTENDED,
+            ActionOutcome.DONE,
+            ActionOutcome.INTENDED,
+            ActionOutcome.FAILED,
+        ]
+
+
+# --- messages from a file: what `exported` writes is read, and all else is refused in one line
+
+BODY = Body(b"\xff", None, [("h", b"\x00"), ("none", None), (HALF, b"x")])
+
+
+def line(**changes: Any) -> str:
+    """Return a line as it is exported, but for some fields."""
+    letter = Letter(LetterPlace(0, 7), 1, A_LETTER, A_HALF, "", 1)
+    transaction = DeadTransaction(Key(A_HALF.transaction_id, 0, "orders", 0), (letter,), {})
+    told = exported(transaction, ExaminedLetter(letter, Standing.PROVEN, BODY, None))
+    return json.dumps({**told, **changes})
+
+
+def test_a_line_comes_back_byte_for_byte() -> None:
+    """Key, value and the user's headers; null and empty stay different."""
+    identity, message = given(line(value=""))
+    assert identity == (A_HALF.transaction_id, 0)
+    assert (message.real_topic, message.real_partition) == ("real", -1)
+    assert message.body == Body(b"\xff", b"", [("h", b"\x00"), ("none", None)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"key": "no base64!"}, "not as `dead export` writes it"),
+        ({"headers": [["RMQ_HALF", None]]}, "reserved name"),
+        ({"headers": 3}, "not as `dead export` writes it"),
+        ({"message_index": 1_000}, "message_index"),
+        ({"message_index": True}, "message_index"),
+        ({"transaction_id": ""}, "transaction_id"),
+        ({"real_topic": "x" * 250}, "real_topic"),
+        ({"real_partition": -2}, "real_partition"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(changes: dict[str, Any], text: str) -> None:
+    """Before anything is written to Kafka."""
+    with pytest.raises(DecodeError, match=text):
+        given(line(**changes))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "\ud800"])
+def test_no_message_at_all(text: str) -> None:
+    """Neither JSON nor an object of this form."""
+    with pytest.raises(DecodeError):
+        given(text)

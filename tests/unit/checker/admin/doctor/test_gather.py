@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any, NoReturn
 
 import pytest
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.checker.admin.doctor.facts import Severity
+from halfbridge.checker.admin.acls import daemon_acls, missing_of
+from halfbridge.checker.admin.doctor.facts import (
+    Severity,
+    foreign_modules,
+    host_facts,
+    memory_bytes,
+    write_bundle,
+)
+from halfbridge.checker.admin.doctor.gather import Questions
 from halfbridge.checker.admin.doctor.judge import judge
+from halfbridge.checker.admin.doctor.logs import END_MS
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.serde.signing_keys import MARGIN_MS, Role
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.broker import Rights
+from tests.kit.signing import ROLES, a_key, a_table, write_key_file
 from tests.unit.checker.admin.doctor.scene import PROCESS, facts_of, found_by
 
 GROUP = "order-service"
@@ -170,3 +190,203 @@ def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
     assert "abort --topic orders --partition 0 --start-offset 0" in frozen.mend
     writer.abort(10)
     assert "frozen-lso" not in found_by(stack, real_topics=("orders",))
+
+
+# --- what is asked of this machine ---------------------------------------------------------
+
+
+def test_this_machine_answers() -> None:
+    """Versions are told, and nothing stands in for the package."""
+    told = host_facts()
+    assert told.memory_bytes > 0
+    assert told.foreign == {}
+    assert all(told.kafka_client)
+
+
+def test_a_control_group_limits_the_machines_memory(tmp_path: Path) -> None:
+    """The least counts; `max` and a missing file are no limit."""
+    meminfo, cgroup = tmp_path / "meminfo", tmp_path / "memory.max"
+    assert memory_bytes(meminfo, cgroup) == 0
+    meminfo.write_text("MemTotal:  1024 kB\nMemFree: 1 kB\n")
+    assert memory_bytes(meminfo, cgroup) == 1 << 20
+    cgroup.write_text("max\n")
+    assert memory_bytes(meminfo, cgroup) == 1 << 20
+    cgroup.write_text("4096\n")
+    assert memory_bytes(meminfo, cgroup) == 4096
+
+
+def test_rooms_that_come_from_elsewhere_are_named(tmp_path: Path) -> None:
+    """As when a directory of the same name stands in front of the installed package."""
+    assert set(foreign_modules(tmp_path)) == {
+        "halfbridge.serde",
+        "halfbridge.bridge",
+        "halfbridge.checker",
+    }
+
+
+# --- questions beside each other, with one deadline ----------------------------------------
+
+TIMEOUT_S = 0.3
+
+
+def refuse() -> NoReturn:
+    """Answer as a broker that refuses."""
+    raise KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED, "no")
+
+
+def test_one_that_is_silent_holds_up_none() -> None:
+    """Answers are there, refusals are told, and time-outs are as long as was said."""
+    never = Event()
+    questions = Questions(system_ports(), TIMEOUT_S)
+    began = monotonic()
+    for number in range(5):
+        questions.ask(f"silent {number}", never.wait)
+    questions.ask("answered", lambda: 7)
+    questions.ask("refused", refuse)
+    questions.wait()
+    assert TIMEOUT_S <= monotonic() - began < 5 * TIMEOUT_S
+    never.set()
+    assert questions.answer("answered", 0) == 7
+    assert questions.answer("silent 0", -1) == -1
+    assert "no" in questions.silent["refused"]
+    assert questions.silent["silent 4"] == "no answer within 0.3 s"
+    assert "answered" not in questions.silent
+
+
+# --- grants that are needed against what brokers say ---------------------------------------
+
+NAMES = TopicNames("p.")
+
+
+def test_only_what_is_missing_is_granted() -> None:
+    """Of a grant with four operations the two that are not there; nothing where nobody says."""
+    grants = {acl.name: acl for acl in daemon_acls(NAMES, "User:d", real_topics=("orders",))}
+    half, op = grants[NAMES.half], grants[NAMES.op]
+    lacks = missing_of(
+        {NAMES.half: half, NAMES.op: op, "orders": grants["orders"]},
+        {NAMES.half: frozenset(("Read", "Describe")), NAMES.op: None, "orders": frozenset()},
+    )
+    assert [(acl.name, acl.operations) for acl in lacks] == [
+        (NAMES.half, ("Write", "DescribeConfigs")),
+        ("orders", ("Write", "Describe", "DescribeConfigs")),
+    ]
+
+
+# --- what doctor finds of signatures, on brokers in memory: who does not sign, which key ends
+
+OLD, NEW = "old-service", "new-service"
+HOUR_MS = 3_600_000
+
+
+def commit(_: MessageView) -> Resolution:
+    """Answer as a checker that finds every local transaction committed."""
+    return Resolution.COMMIT
+
+
+def send(stack: MemoryStack, group: str, **settings: Any) -> None:
+    """Have a client of a group commit one transaction."""
+    with stack.producer(group, checker=commit, **settings) as producer, producer.begin() as tx:
+        tx.send(Message("orders", value=b"v"))
+
+
+def signing(tmp_path: Path, *, in_ms: int) -> MemoryStack:
+    """Return an installation whose key file demands signatures `in_ms` after its first instant."""
+    path = tmp_path / "keys.toml"
+    write_key_file(path, a_table(demands=[]))
+    with MemoryStack() as clock:
+        now_ms = clock.machine.ports(clock.machine.process("clock")).clock.time_ms()
+    demands = [{"groups": ["*"], "from_ms": now_ms + in_ms}]
+    return MemoryStack(key_file=write_key_file(path, a_table(demands=demands)))
+
+
+def test_clients_without_a_key_file_are_told_before_the_demand(tmp_path: Path) -> None:
+    """By their group, with the time from which on nothing of them would be believed."""
+    with signing(tmp_path, in_ms=HOUR_MS) as stack:
+        stack.create_topic("orders")
+        send(stack, OLD, key_file="")
+        send(stack, NEW)
+        (one,) = facts_of(stack).not_believed
+        assert (one.producer_group, one.role, one.records) == (OLD, Role.CLIENT, 1)
+        found = found_by(stack)["not-signed"]
+        assert found.severity is Severity.WARNING
+        assert f"producer group {OLD}: 1 half record of its clients would not be" in found.what
+        assert str(stack.config.key_file) in found.mend
+
+
+def test_a_demand_in_two_days_is_not_judged_yet(tmp_path: Path) -> None:
+    """An operator may write it long before clients have their files."""
+    with signing(tmp_path, in_ms=48 * HOUR_MS) as stack:
+        stack.create_topic("orders")
+        send(stack, OLD, key_file="")
+        assert facts_of(stack).not_believed == ()
+
+
+def test_records_that_are_not_believed_are_an_error(tmp_path: Path) -> None:
+    """Since the demand holds, they are dead letters."""
+    with signing(tmp_path, in_ms=-HOUR_MS) as stack:
+        stack.create_topic("orders")
+        send(stack, NEW)
+        send(stack, OLD, key_file="")
+        found = found_by(stack)["not-signed"]
+        assert found.severity is Severity.ERROR
+        assert OLD in found.what
+        assert "unsigned" in found.what
+        stack.advance(5)
+        assert [each.producer_group for each in facts_of(stack).not_believed] == [OLD]
+
+
+def test_a_client_that_has_its_file_since_is_no_finding(tmp_path: Path) -> None:
+    """Of two clients of which one has no file, the other's records lie between: that is one."""
+    with signing(tmp_path, in_ms=HOUR_MS) as stack:
+        stack.create_topic("orders")
+        send(stack, OLD, key_file="")
+        stack.advance(MARGIN_MS / 1_000 + 1)
+        send(stack, OLD)
+        assert facts_of(stack).not_believed == ()
+        send(stack, OLD, key_file="")
+        send(stack, OLD)
+        (one,) = facts_of(stack).not_believed
+        assert one.records == 1
+
+
+def test_copies_of_a_worker_without_a_key_file_are_the_workers(tmp_path: Path) -> None:
+    """A copy is the daemon's record, whoever wrote the half message."""
+    keys = write_key_file(tmp_path / "keys.toml", a_table())
+    with MemoryStack() as stack:  # its worker has no key file
+        stack.create_topic("orders")
+        producer = stack.producer(OLD, checker=unknown, key_file=str(keys))
+        with producer:
+            producer.begin().send(Message("orders", value=b"v"))
+            stack.advance(600)
+        config = replace(stack.config, key_file=keys)
+        found = facts_of(stack, config=config).not_believed
+    assert {(each.producer_group, each.role) for each in found} == {(OLD, Role.DAEMON)}
+
+
+def test_a_key_that_ends_and_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    """The one is a warning, the other an error: workers do not start with it."""
+    with signing(tmp_path, in_ms=HOUR_MS) as stack:
+        path = tmp_path / "keys.toml"
+        now_ms = stack.machine.ports(stack.machine.process("clock")).clock.time_ms()
+        ends = a_key("client", valid_until_ms=now_ms + END_MS)
+        others = [a_key(role) for role in ROLES if role != "client"]
+        write_key_file(path, a_table(ends, *others))
+        found = found_by(stack)["keys"]
+        assert found.severity is Severity.WARNING
+        assert "key client-1 ends" in found.what
+        path.write_text("no TOML", "utf-8")
+        assert found_by(stack)["key-file"].severity is Severity.ERROR
+
+
+def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
+    """Facts about keys name them, and nothing of what they are."""
+    with signing(tmp_path, in_ms=HOUR_MS) as stack:
+        stack.create_topic("orders")
+        send(stack, OLD, key_file="")
+        bundle = tmp_path / "bundle.zip"
+        write_bundle(bundle, facts_of(stack), (), stack.config, version="1")
+    with zipfile.ZipFile(bundle) as opened:
+        texts = [opened.read(name).decode() for name in opened.namelist()]
+    assert any(OLD in text for text in texts)
+    assert not any(a_key(role)["secret"] in text for text in texts for role in ROLES)
+    assert json.loads(texts[1])["not_believed"]
