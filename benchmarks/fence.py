@@ -1,4 +1,4 @@
-"""What fence and inbox cost, on each database: `python -m tests.sql.bench_fence`.
+"""What fence and inbox cost, on each database: `python -m benchmarks.fence`.
 
 Databases that keep their commits, broker, daemon and threads on this machine. A block: one message
 of 200 bytes, one row of work. With the fence, and without: the same database transaction, then the
@@ -12,13 +12,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
 
@@ -28,6 +27,9 @@ from halfbridge.testkit.stack import HalfbridgeStack
 from tests.sql.databases import Database, OwnDatabase, sqlite_database
 from tests.sql.kafka_message import delivered
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 GROUP = "bench"
 BODY = b"x" * 200

@@ -1,4 +1,4 @@
-"""How fast relays are, in turn, several times in one run: `python -m tests.sql.bench_relay`.
+"""How fast relays are, in turn, several times in one run: `python -m benchmarks.relay`.
 
 `relay run` on the local message table, beside a plain outbox relay, on PostgreSQL. Database,
 broker, daemon, relay, writer and reader are on this machine. Rate: rows of one commit, from that
@@ -15,10 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from statistics import median, quantiles
 from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine, text
 
@@ -28,6 +28,9 @@ from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 POLLING, PLAIN = "polling", "plain"
 KEYS = 1_000
@@ -135,7 +138,7 @@ class Bench:
     def _relay(self) -> Iterator[None]:
         nothing = subprocess.DEVNULL
         words = [sys.executable, *self._words()]
-        process = subprocess.Popen(words, stdout=nothing, stderr=nothing)
+        process = subprocess.Popen(words, stdout=nothing, stderr=nothing)  # noqa: S603 (our own)
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
 """Compares the sink with Spark's own Kafka sink, in one run on one broker.
 
-    python tests/spark/bench_sink.py --rows 1000000 --value-bytes 200
+    python -m benchmarks.spark_sink --rows 1000000 --value-bytes 200
 
 Both write the same rows of a DataFrame in turn, `--rounds` times; the first, small round of each
 is thrown away. The sink's time ends when the batch is committed: half messages, manifest and
@@ -17,10 +17,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink import register
@@ -28,6 +27,9 @@ from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.reader import Witness
 from tests.spark.sink_scene import SinkScene
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 WARM_ROWS = 20_000
 VISIBLE_S_MAX = 1_800.0
