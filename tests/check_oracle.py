@@ -6,8 +6,6 @@ So what stood in op p before that moment was known, by the clock of one broker. 
 later may have crossed with the request, and is not found here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

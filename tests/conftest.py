@@ -1,7 +1,5 @@
 """What all tests share: marks that no test has to be given by hand, lanes, and a working Ctrl-C."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterator

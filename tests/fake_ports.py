@@ -1,7 +1,5 @@
 """Ports for unit tests: time that stands still, and side threads whose calls are over at once."""
 
-from __future__ import annotations
-
 from _thread import allocate_lock
 from collections.abc import Callable
 from concurrent.futures import Future

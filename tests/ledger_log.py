@@ -1,7 +1,5 @@
 """A log in memory for the ledger: two partitions, what is read from them and written to them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead, message_bytes

@@ -1,7 +1,5 @@
 """What a ledger holds, counted anew from all that it holds: against the totals that it keeps."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The documents say what the code says. `python tests/test_docs.py` writes what is generated."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location

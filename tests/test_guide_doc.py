@@ -1,7 +1,5 @@
 """docs/how-to/monitor.md and the README's picture, as a reader has them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

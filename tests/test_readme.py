@@ -1,7 +1,5 @@
 """The examples of README and quickstart, as a new user would copy them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

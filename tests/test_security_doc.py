@@ -1,7 +1,5 @@
 """The example that docs/how-to/seal-payloads.md shows, as it stands there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

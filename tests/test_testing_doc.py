@@ -1,7 +1,5 @@
 """The project that docs/how-to/test.md and test-on-kafka.md show, as it stands there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The repository's own rules, read off its sources."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Programs that are missing: what becomes of tests that call them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The workflows of .github: actionlint accepts them, and what they call exists."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

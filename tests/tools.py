@@ -1,7 +1,5 @@
 """Programs that tests call and no wheel has."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

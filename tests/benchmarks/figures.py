@@ -1,7 +1,5 @@
 """A suite's JSON, as `python -m benchmarks.suite --json` prints it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.rows import chosen, suite_rows

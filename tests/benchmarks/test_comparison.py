@@ -1,7 +1,5 @@
 """The table of a comparison, and the lock file of the rival's jars."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

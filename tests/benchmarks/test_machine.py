@@ -1,7 +1,5 @@
 """What is said of the machine."""
 
-from __future__ import annotations
-
 import re
 
 from benchmarks.machine import load, now, this_machine

@@ -1,7 +1,5 @@
 """The picture of a suite."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree as ET
 
 import pytest

@@ -1,7 +1,5 @@
 """The tables of figures."""
 
-from __future__ import annotations
-
 import re
 
 from benchmarks.report import report

@@ -1,7 +1,5 @@
 """What the suites measure, as data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

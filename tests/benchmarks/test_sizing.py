@@ -1,7 +1,5 @@
 """From processor time to machines."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.sizing import size_for, sizing, sizing_lines

@@ -1,7 +1,5 @@
 """The times of steps: whole_waysed by transaction, and told as a table."""
 
-from __future__ import annotations
-
 from benchmarks.steps import STEPS, table, whole_ways
 
 MS = 1_000_000

@@ -1,7 +1,5 @@
 """The step tool on a real broker: client, worker and reader as processes."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.step_roles import StepsRun

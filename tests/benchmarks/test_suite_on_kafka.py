@@ -1,7 +1,5 @@
 """The suites on a real broker, with loads that are too small to say anything."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The writer of pictures."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree as ET
 
 from benchmarks.svg import Panel, document, label, legend, stroke

@@ -1,7 +1,5 @@
 """Fixtures of tests with a real Kafka Connect worker: databases are those of tests/sql."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from contextlib import closing

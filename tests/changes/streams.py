@@ -1,7 +1,5 @@
 """A connector of a test's own, made by the command, and what its topics have."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole way of a change in one run: database, Debezium, change topic, relay, real topic."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`halfbridge relay connector`: what a real Debezium tells of rows, and what is refused before."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """`halfbridge doctor` on a real PostgreSQL's slots and a real Kafka Connect."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shlex

@@ -1,7 +1,5 @@
 """The installation that cases on a real broker use."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import pytest

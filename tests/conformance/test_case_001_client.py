@@ -1,7 +1,5 @@
 """Conformance cases 1 to 37 of the client, and 63, 68, 104, 106, 114, 115."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

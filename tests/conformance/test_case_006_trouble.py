@@ -1,7 +1,5 @@
 """Conformance cases 6, 7, 8, 62, 66, 101, 110: brokers, members and a pool that do not answer."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Conformance cases 26 to 42, 73, 79, 103, 123, 124, 126: client and daemon on a real broker."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from typing import Any

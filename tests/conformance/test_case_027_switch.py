@@ -1,7 +1,5 @@
 """Conformance case 27 on a real broker: an operator stops new transactions, and accepts again."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

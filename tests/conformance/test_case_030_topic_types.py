@@ -1,7 +1,5 @@
 """Conformance case 30 on a real broker: types of topics gate messages, as far as Kafka allows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Conformance cases 35 and 38: what stands in the half topic, judged by the ledger."""
 
-from __future__ import annotations
-
 from halfbridge.checker.core.plan import Count
 from tests.playbook import (
     TIMEOUT_MS,

@@ -1,7 +1,5 @@
 """Conformance cases 40 to 61 and 67: the end of a transaction, as the ledger applies it."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.core.plan import Count

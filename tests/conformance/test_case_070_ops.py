@@ -1,7 +1,5 @@
 """Conformance cases 73 to 79: op records, and how far the daemon has come with them."""
 
-from __future__ import annotations
-
 from halfbridge.checker.core.plan import Count
 from tests.playbook import (
     Playbook,

@@ -1,7 +1,5 @@
 """Conformance cases 80 to 105, and 111, 112, 116, 121: who is asked when, as the ledger says it."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.core.plan import Count

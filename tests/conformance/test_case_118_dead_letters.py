@@ -1,7 +1,5 @@
 """Conformance cases 25, 118, 119 and 134: an operator brings a given-up transaction back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

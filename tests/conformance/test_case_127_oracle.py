@@ -1,7 +1,5 @@
 """Conformance case 127: a random mix with restarts, and an oracle for unexpected checks."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

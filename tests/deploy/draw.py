@@ -7,8 +7,6 @@ silent, the shipped scrape configuration and rules; then the query of every pane
 the place and the unit that the dashboard gives it. For eyes: that queries have data, tests tell.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """What PromQL expressions name: metrics and labels. Enough for the ones in deploy/."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

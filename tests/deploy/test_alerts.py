@@ -1,7 +1,5 @@
 """Alert rules and dashboard as files: promtool's view of them, and that documents agree."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """docker-compose.yml as a file: pinned, on loopback only, and one `up` suffices."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from typing import Any

@@ -1,7 +1,5 @@
 """The Kubernetes manifests, held to the published schemas and to what the daemon really does."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

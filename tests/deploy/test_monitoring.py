@@ -1,7 +1,5 @@
 """A really running daemon: what rules and dashboard name is there, and Prometheus reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The unit file of the daemon: systemd accepts it, and restarts what no operator must correct."""
 
-from __future__ import annotations
-
 import configparser
 import shlex
 import shutil

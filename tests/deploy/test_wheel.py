@@ -1,7 +1,5 @@
 """What is installed: one package, beside whatever else is called serde, bridge or checker."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@ Where no registry can be reached, a Debian of this machine's release with its Py
 together by debootstrap. It needs root and `apt-get install debootstrap`.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

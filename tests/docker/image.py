@@ -9,8 +9,6 @@ server.properties (`_` is `.`, `__` is `_`, `___` is `-`); CLUSTER_ID; without a
 one KRaft node that advertises localhost:9092; data in /var/lib/kafka/data.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Asked for with HALFBRIDGE_TEST_DOCKER=1 (`make test-docker`), which names the images too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -3,8 +3,6 @@
 Asked for with HALFBRIDGE_TEST_DOCKER=1 (`make test-docker`), which names Kafka's image too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

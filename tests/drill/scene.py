@@ -1,7 +1,5 @@
 """An operator's drill in memory: an incident, the alert that fires, what doctor says, the mend."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ Each test ends with what its incident touched delivered once, or given to the op
 reason.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

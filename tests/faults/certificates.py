@@ -1,7 +1,5 @@
 """Certificates that are good, or expired, made by openssl when a test asks for them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

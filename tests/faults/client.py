@@ -5,8 +5,6 @@ Says `ready` once it is started; on SIGUSR1 it begins nothing new, lets everythi
 before and after it does it, so that a SIGKILL at any moment leaves a history that can be judged.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

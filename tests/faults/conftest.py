@@ -1,7 +1,5 @@
 """Fixtures of the fault tests: a stage on the session's Kafka, or on a broker of its own."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Generator, Iterator

@@ -1,7 +1,5 @@
 """The database of the producers under test: what their local transactions really did."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Disks that are small, full, or slow; what an operator sees of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

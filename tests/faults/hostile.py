@@ -1,7 +1,5 @@
 """A client that may write to half and op topic and means no good: each record of a shape drawn."""
 
-from __future__ import annotations
-
 import uuid
 from random import Random
 from typing import Any

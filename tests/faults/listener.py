@@ -1,7 +1,5 @@
 """A broker with one more listener, for clients that come by another way than the tests do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

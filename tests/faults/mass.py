@@ -1,7 +1,5 @@
 """A million messages of an outage: written past the client, whose slowness is not the point."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """What a producer under test does, drawn from a seed: the same number, the same transaction."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from enum import Enum

@@ -1,7 +1,5 @@
 """Shims that are preloaded into processes, to change what their C library does."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

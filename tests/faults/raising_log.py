@@ -3,8 +3,6 @@
 It says so on standard error each time, since nobody else will.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 

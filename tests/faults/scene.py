@@ -1,7 +1,5 @@
 """A scene: brokers behind a proxy, the usual load on them, and what is asked of them afterwards."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """kafka_txns that fail: timed out by the broker, cut off by its restart or its silence."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -5,8 +5,6 @@ kafka_txn begins. The markers of two such kafka_txns may still arrive in any ord
 coordinator; a broker that let the older marker win would make the daemon deliver twice.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers that carry an error code which no client knows."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scene import Scene

@@ -1,7 +1,5 @@
 """Workers that deliver at least once die by SIGKILL: nothing is lost, and repeats are repeats."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

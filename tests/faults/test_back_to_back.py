@@ -1,7 +1,5 @@
 """kafka_txns of one record each, one right after the other."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

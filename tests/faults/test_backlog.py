@@ -1,7 +1,5 @@
 """A daemon that was away while a million transactions were decided."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What a worker holds: a million undecided transactions, and a restart in the midst of them."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """The brokers' clock jumps, by which everything is timed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A writer whose client has met a fatal error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

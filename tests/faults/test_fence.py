@@ -1,7 +1,5 @@
 """Order services with a fence, a hundred kills on each database, and the verdict by its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

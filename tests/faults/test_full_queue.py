@@ -1,7 +1,5 @@
 """A producer whose own queue has hardly any room."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

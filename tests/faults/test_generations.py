@@ -1,7 +1,5 @@
 """Generations of the group: what one of them may not do any more, or not yet, and many of them."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

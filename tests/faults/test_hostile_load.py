@@ -3,8 +3,6 @@
 `make hostile`; HALFBRIDGE_HOSTILE_MINUTES says how long, HALFBRIDGE_FAULTS_SEED repeats the draws.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The reference consumer with an inbox, killed a hundred times on each database."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections import Counter

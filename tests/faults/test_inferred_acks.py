@@ -5,8 +5,6 @@ a duplicate sequence number, which the proxy puts into the answer here. After a 
 was seen to be wrong: decisions were acknowledged so that stood in no log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

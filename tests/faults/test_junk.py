@@ -1,7 +1,5 @@
 """Junk in the half and op topics, from writers that know nothing of halfbridge, under load."""
 
-from __future__ import annotations
-
 import random
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """kafka_txns that end too early: at each of their steps, and a third of them at random."""
 
-from __future__ import annotations
-
 import os
 import signal
 from itertools import chain, repeat

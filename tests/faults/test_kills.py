@@ -1,7 +1,5 @@
 """Workers, supervisor and producers die by SIGKILL, and nothing is lost, doubled or reordered."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

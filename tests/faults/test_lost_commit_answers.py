@@ -1,7 +1,5 @@
 """Commits of which the daemon learns nothing, and commits that arrive late; one broker, no luck."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scene import Scene

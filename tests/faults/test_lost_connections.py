@@ -4,8 +4,6 @@ The daemon must learn of it: the commit may arrive twice, and a group may have l
 member that goes on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The name of the brokers has no address for a while, and then another one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A stranger's kafka_txn that hangs, a real topic that grows, and a long time of nothing."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

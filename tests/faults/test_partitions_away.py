@@ -3,8 +3,6 @@
 The duration of the long scenes is HALFBRIDGE_AWAY_MINUTES (default 2).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

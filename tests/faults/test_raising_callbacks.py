@@ -1,7 +1,5 @@
 """What a Kafka client calls back from within consume() raises."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers come and go under load; partitions move, and the history stays clean."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.stage import Stage, seed_of_run

@@ -1,7 +1,5 @@
 """Records that an operator deleted come back."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Records that a topic's retention deletes too early."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """How a worker ends and how another one takes over: SIGKILL, SIGTERM, `--leave`, a taken slot."""
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

@@ -3,8 +3,6 @@
 `make soak`; HALFBRIDGE_SOAK_MINUTES says how long, HALFBRIDGE_FAULTS_SEED repeats the draws.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A broker whose disk is full."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

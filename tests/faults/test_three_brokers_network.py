@@ -1,7 +1,5 @@
 """Three brokers, and a network between them and everybody else that loses and delays."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Three brokers that die, fall silent, hand over their roles; workers that fall asleep."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """That roles are found where they are: a fault aimed at the wrong broker proves nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The oldest and the newest Kafka that this is made for: one after the other, and side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stopping one thread of another process, while the others go on: SIGSTOP cannot do that."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A server of short-lived tokens, as OAuth clients ask for them, that can be out of order."""
 
-from __future__ import annotations
-
 import json
 import threading
 from base64 import urlsafe_b64encode

@@ -1,7 +1,5 @@
 """Brokers that a test has for itself, to kill, to spoil, or to set up in its own way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Processes with a wrong clock."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

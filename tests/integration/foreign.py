@@ -1,7 +1,5 @@
 """A foreign client: writes header names that no Python client can, by calling librdkafka itself."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

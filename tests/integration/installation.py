@@ -7,8 +7,6 @@ that is asked about, wait until these have arrived there, and return all that st
 partition's records become visible in order, so what came late, or twice, is among them.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

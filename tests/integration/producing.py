@@ -1,7 +1,5 @@
 """An installation for tests of the producer client: topics, readers, writers, check requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic

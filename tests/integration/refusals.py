@@ -1,7 +1,5 @@
 """Good transactions around refused ones, and what must become of both."""
 
-from __future__ import annotations
-
 from halfbridge.serde.records import DeadReason
 from tests.integration.installation import Installation
 from tests.integration.tail import Record, Stored

@@ -1,7 +1,5 @@
 """What an independent reader sees of a topic."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """`halfbridge audit-log` on a real broker."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`halfbridge bench` as a user runs it, with loads that are too small to say anything."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The brokers of the testkit, and the Kafka that the fixture gives."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

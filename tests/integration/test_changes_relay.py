@@ -1,7 +1,5 @@
 """`halfbridge relay run --changes`: real processes that read events, are killed, and write once."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The Python of docs/how-to/send.md, own-checker.md and docs/incidents/dead-letters.md."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

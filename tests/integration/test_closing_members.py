@@ -1,7 +1,5 @@
 """A member that is closed while its group gives it partitions: the end comes all the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A member commits offsets in one thread while another thread polls it: the commit comes first."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When a producer group is asked, and what its answers do (DESIGN.md, The walk)."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.bridge import Message, MessageView, Resolution

@@ -1,7 +1,5 @@
 """Clocks that are wrong by days decide nothing: only the brokers' append times count (5.6)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

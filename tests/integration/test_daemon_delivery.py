@@ -1,7 +1,5 @@
 """What a decision does: delivered exactly once, byte-exact, or not at all (rule 4)."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """Giving transactions up: decided in the op log, kept as dead letters (DESIGN.md, The walk)."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.serde.headers import DEAD

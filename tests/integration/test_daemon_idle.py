@@ -1,7 +1,5 @@
 """An idle daemon: it fetches nothing for nothing, and is awake at once."""
 
-from __future__ import annotations
-
 import resource
 import threading
 from collections.abc import Iterator

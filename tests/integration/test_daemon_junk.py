@@ -1,7 +1,5 @@
 """Foreign records in half and op topics: kept as dead letters once, and never in the way."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections import Counter

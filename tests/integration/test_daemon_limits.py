@@ -1,7 +1,5 @@
 """The largest that is allowed, and more than fits into memory."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -4,8 +4,6 @@ Latencies are the broker's own: append time on the real topic minus append time 
 are compared within one run, with the same load before any mistake.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

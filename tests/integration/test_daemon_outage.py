@@ -1,7 +1,5 @@
 """All brokers are away for a while, and come back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

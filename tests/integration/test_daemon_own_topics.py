@@ -1,7 +1,5 @@
 """A worker whose topics were never made: it says so within 2 s, and serves once they are there."""
 
-from __future__ import annotations
-
 from time import monotonic
 
 import pytest

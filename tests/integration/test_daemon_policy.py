@@ -1,7 +1,5 @@
 """Who may deliver where: a commit that may not be applied becomes a dead letter (rule 6)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The operator's `checker init --partition` sets it anew after matching the real t
 daemon goes on without a duplicate and without a loss.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Put back (DESIGN.md): undecided half messages, with counted answers and by the window."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.serde.headers import HALF, RESERVED, real_identity

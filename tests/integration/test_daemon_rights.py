@@ -1,7 +1,5 @@
 """Rights that the daemon lacks: on a real topic, on its group, on its own topics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

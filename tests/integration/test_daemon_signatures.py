@@ -1,7 +1,5 @@
 """A stranger who may write half and op topic of an installation that demands signatures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Each trigger stopped a worker for good: its dead letter, or its copy, was refuse
 and the same plan was made again and again.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections import Counter

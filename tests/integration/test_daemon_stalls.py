@@ -1,7 +1,5 @@
 """A consumer that fetches nothing more, without an error, and a log that goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any

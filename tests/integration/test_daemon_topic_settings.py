@@ -1,7 +1,5 @@
 """What the daemon does when the settings of its topics are not what it relies on."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """What the broker refuses for good: that transaction becomes a dead letter, the others go on."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

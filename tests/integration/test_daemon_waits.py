@@ -1,7 +1,5 @@
 """A pair that cannot be had at present waits; the other pairs of its worker start, and go on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path

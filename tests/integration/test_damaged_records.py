@@ -1,7 +1,5 @@
 """A damaged record that ends the process which reads it stops its own pair only."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

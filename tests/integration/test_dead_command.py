@@ -1,7 +1,5 @@
 """`halfbridge dead` on a real broker, with a daemon at work."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`halfbridge demo` as a user runs it: right, and leaving nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

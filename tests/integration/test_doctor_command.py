@@ -1,7 +1,5 @@
 """`halfbridge doctor` on real brokers: one that is sound, and one that refuses rights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

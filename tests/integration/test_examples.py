@@ -1,7 +1,5 @@
 """The programs in examples/, each run as it stands, on a real broker with a real daemon."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ A client has threads, connections and a key for thread-local storage. A process 
 on Linux. The collector runs seldom where many objects live.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

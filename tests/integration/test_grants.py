@@ -4,8 +4,6 @@ Three principals sign in by SASL/SCRAM: the daemon, a client and a stranger with
 the printed grants all that daemon and client must do works; whatever else they try is refused.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import uuid

@@ -1,7 +1,5 @@
 """`halfbridge groups` on a real broker."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

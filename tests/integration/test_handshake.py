@@ -4,8 +4,6 @@ A question to the brokers only fails with "broker transport failure"; the reason
 handshake with a listener that has no TLS, reaches the client's error callback, if anybody asks.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

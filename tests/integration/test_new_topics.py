@@ -1,7 +1,5 @@
 """Topics that not every broker has heard of yet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any

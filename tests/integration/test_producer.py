@@ -1,7 +1,5 @@
 """The producer client on a real broker: what it writes, and what its failures leave."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The producer client on a real broker: what it answers when it is asked."""
 
-from __future__ import annotations
-
 import threading
 from queue import SimpleQueue
 

@@ -1,7 +1,5 @@
 """The producer client on a real broker: what it refuses."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """A consumer of checks that fetches nothing more, without an error, while the daemon asks on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The producer client on a real broker: many threads, many transactions at once."""
 
-from __future__ import annotations
-
 import threading
 from time import monotonic
 from typing import Any

@@ -1,7 +1,5 @@
 """The proxy in front of a real broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

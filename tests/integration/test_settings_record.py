@@ -1,7 +1,5 @@
 """The record of the daemon's limits on a real broker: hints that reach whom they concern."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import suppress

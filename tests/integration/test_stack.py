@@ -1,7 +1,5 @@
 """The stack that services test with: Kafka, topics and a daemon in one object."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

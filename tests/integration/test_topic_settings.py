@@ -1,7 +1,5 @@
 """The settings of topics as a broker tells them."""
 
-from __future__ import annotations
-
 from time import monotonic
 
 import pytest

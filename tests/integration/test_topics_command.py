@@ -1,7 +1,5 @@
 """`halfbridge topics` and `halfbridge checker init` on a real broker."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

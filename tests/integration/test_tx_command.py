@@ -1,7 +1,5 @@
 """`halfbridge tx` on a real broker, beside a running daemon and without one."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from typing import Any

@@ -1,7 +1,5 @@
 """`halfbridge tx commit` and `rollback` on a real broker, beside a running daemon."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

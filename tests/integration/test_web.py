@@ -1,7 +1,5 @@
 """The HTTP server beside a daemon, on a real broker: its process, and full pages."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

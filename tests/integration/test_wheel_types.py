@@ -1,7 +1,5 @@
 """What a user's type checker knows of an installed halfbridge."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import venv

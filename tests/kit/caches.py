@@ -1,7 +1,5 @@
 """A cache directory of a test's own, with all jars of the user's and no class data archive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from halfbridge.spark_jobs.session.class_archive import DIRECTORY

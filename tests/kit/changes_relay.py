@@ -1,7 +1,5 @@
 """A relay of changes as a process, and the judge of what it has written."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

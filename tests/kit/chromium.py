@@ -4,8 +4,6 @@ It speaks the DevTools protocol over two pipes: JSON objects that end with a zer
 opened, and the browser ends when the pipes do.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Kafka nodes with a proxy between them and their clients."""
 
-from __future__ import annotations
-
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedCluster
 from halfbridge.testkit.properties import NodeAddress
 from tests.kit.proxy import KafkaProxy, ProxyError, Route

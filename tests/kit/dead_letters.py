@@ -1,7 +1,5 @@
 """Dead letters of each reason on a MemoryStack, and an operator who may die at any request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any

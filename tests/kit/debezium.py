@@ -1,7 +1,5 @@
 """Change events as Debezium 3 writes them, in each form of its envelope."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -8,8 +8,6 @@ daemon write them, and the committed offsets of a daemon that has applied all. T
 come last. Prints the ids of a settled transaction in the middle and of the last one, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Asking what a process serves over HTTP."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 

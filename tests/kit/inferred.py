@@ -1,7 +1,5 @@
 """An acknowledgement without an offset, as the client gives it when it only infers one."""
 
-from __future__ import annotations
-
 from tests.kit.proxy import Act, Api, Rule
 
 _DUPLICATE_SEQUENCE_NUMBER = 46

@@ -4,8 +4,6 @@ A client says READY once it is started. On SIGUSR1 it begins nothing new, lets e
 says QUIET. It answers checks until SIGTERM.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A project that a page of the documents shows, with tests of its own."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What runs on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path

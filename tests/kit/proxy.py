@@ -5,8 +5,6 @@ of its own (`proxy_server`), so that it takes nothing from the test's interprete
 Kafka's frames and can aim at single kinds of requests. `proxy_tcp` is for anything but Kafka.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tests.kit.proxy_faults import Act, Mode, Rule

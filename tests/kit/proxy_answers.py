@@ -3,8 +3,6 @@
 Known are the kinds of requests that a fault needs, in all versions that the clients here speak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from struct import Struct, error
 

@@ -1,7 +1,5 @@
 """What a proxy can do to the traffic with a broker, and which fault applies when. Pure."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping

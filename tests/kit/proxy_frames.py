@@ -1,7 +1,5 @@
 """Kafka's frames: four bytes of length, then a header with the correlation id. Pure."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from struct import Struct
 

@@ -1,7 +1,5 @@
 """A connection whose bytes are Kafka's frames, so that single requests can be aimed at."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """One direction of a connection, in which bytes may be late but never overtake each other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

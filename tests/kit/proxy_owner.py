@@ -1,7 +1,5 @@
 """A proxy's owner: starts the process, tells it which faults to make, and ends it."""
 
-from __future__ import annotations
-
 import json
 import select
 import subprocess

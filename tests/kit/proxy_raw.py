@@ -1,7 +1,5 @@
 """A connection of any protocol: bytes pass as they are, so that a database can be behind it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

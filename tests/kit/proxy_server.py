@@ -4,8 +4,6 @@ Reads one line of JSON a command and answers each with one. Ends when standard i
 never outlives whoever started it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """A TCP proxy in front of any one server, such as a database; the protocol does not matter."""
 
-from __future__ import annotations
-
 from halfbridge.testkit.ports import free_ports
 from tests.kit.proxy_faults import RAW, Act, Rule
 from tests.kit.proxy_owner import ProxyError, ProxyOwner, Route

@@ -1,7 +1,5 @@
 """A consumer of a test's own, which reads what is committed and stores no offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

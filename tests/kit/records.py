@@ -3,8 +3,6 @@
 A test names the fields that it is about, and no others.
 """
 
-from __future__ import annotations
-
 from halfbridge.serde.manifest import BatchManifest, ManifestKind
 from halfbridge.serde.records import (
     COUNT_UNKNOWN,

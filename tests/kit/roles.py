@@ -1,7 +1,5 @@
 """Which broker of a cluster has which role, and how to give a partition another leader."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import time

@@ -1,7 +1,5 @@
 """Key files for tests: one key for each role, and a demand where a test wants one."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A server in the test's own process, connection by connection, and reading of what it sends."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An undecided transaction with nothing special about it, as `records` has records."""
 
-from __future__ import annotations
-
 from halfbridge.checker.admin.transactions.waits import PREPARED, Undecided, Wait
 
 AN_UNDECIDED = Undecided(

@@ -1,7 +1,5 @@
 """Waiting for what must come: every wait has a deadline and says what it waited for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any

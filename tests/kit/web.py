@@ -1,7 +1,5 @@
 """The HTTP server in a test: its application without a socket, tokens, and a clock to set."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future

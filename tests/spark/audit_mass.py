@@ -5,8 +5,6 @@ with their codecs, in kafka_txns where the daemon writes, with the daemon's comm
 plain producer's offsets are the order it wrote in, so that every op can name its half.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What an audit must find, for whoever reads the records once, slowly, in plain Python."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 from halfbridge.serde.records import DeadReason, OpKind, OpSource

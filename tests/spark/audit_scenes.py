@@ -5,8 +5,6 @@ script: the first is 0. Example: `commit(1), real(0, partition=2)` is the COMMIT
 delivery of half 0 to partition 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """One Spark session for the tests of a lane (a start takes 5 s, 500 MB); a sink for one test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -6,8 +6,6 @@ It makes the tables of TABLES below DIRECTORY, each with ROWS rows of which DELE
 then it dedupes `vectors` in the same session, and prints the counts.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ python tests/spark/ingest_driver.py DIRECTORY ARGUMENT...
 It makes DIRECTORY/held when it is there, and goes on once DIRECTORY/go is there.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

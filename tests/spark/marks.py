@@ -1,7 +1,5 @@
 """Marks of whole files."""
 
-from __future__ import annotations
-
 import pytest
 
 # Spark without code that it compiles first: most queries of these tests run once.

@@ -1,7 +1,5 @@
 """Real topics for tests: what the daemon, or somebody else, writes into them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

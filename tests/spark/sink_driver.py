@@ -3,8 +3,6 @@
 python tests/spark/sink_driver.py '{"rows": "...", "options": {...}, "format": "txn_half", ...}'
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The sink with faults in its driver's commit. Faults are files: there once, then gone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sink's parts on an installation without a daemon."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -4,8 +4,6 @@ No broker: offsets are the places in the lists, append times a counter. A snapsh
 it was read and applied, unless told otherwise.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The audit on a real broker, with the real client and the real daemon, also while they work."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ The installation is in memory: the shipped client and the shipped worker, which 
 or step each. The whole ledger of all these deaths is audited once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """What each record says, on frames with the Kafka source's columns: decoded by the JVM alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

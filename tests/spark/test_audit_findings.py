@@ -3,8 +3,6 @@
 One audit judges them all, beside each other: a scene's findings must not depend on its neighbours.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

@@ -1,7 +1,5 @@
 """A million transactions with a hundred known defects: exactly those are found."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

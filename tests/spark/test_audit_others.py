@@ -1,7 +1,5 @@
 """Real records of other installations are theirs to judge; what nobody knows is a phantom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyspark.sql import SparkSession

@@ -1,7 +1,5 @@
 """Random lives, defects included: the audit finds what plain Python finds, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The audit of what an operator's commands and the daemon made of dead letters, all in memory."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """What retention has deleted is expired, a class of its own; what it cannot have, is not."""
 
-from __future__ import annotations
-
 from pyspark.sql import SparkSession
 
 from halfbridge.serde.records import DeadReason, OpKind

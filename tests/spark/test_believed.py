@@ -1,7 +1,5 @@
 """Signed records in the facts of the audit, and in what waits for a decision."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pyspark.sql import SparkSession

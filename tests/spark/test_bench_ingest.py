@@ -1,7 +1,5 @@
 """`halfbridge spark bench-ingest` on a real broker, with few records."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

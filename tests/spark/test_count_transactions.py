@@ -1,7 +1,5 @@
 """The job on a real broker: what a read_committed consumer sees is counted, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

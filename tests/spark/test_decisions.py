@@ -1,7 +1,5 @@
 """The protocol's table as columns says what the table says."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

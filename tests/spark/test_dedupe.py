@@ -1,7 +1,5 @@
 """Deduplicating what was ingested from a real broker, in both formats."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which rows say the same thing twice: against an oracle, and case by case."""
 
-from __future__ import annotations
-
 import random
 from datetime import date, datetime, timezone
 from typing import Any

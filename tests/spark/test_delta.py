@@ -1,7 +1,5 @@
 """Committing to a Delta table while another run commits the same, and reading it back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

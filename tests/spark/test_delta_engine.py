@@ -1,7 +1,5 @@
 """Tables of ingest from which another engine deleted rows: Spark with Delta's own source."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

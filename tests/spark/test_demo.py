@@ -1,7 +1,5 @@
 """`halfbridge demo --spark`: Spark audits a run with crashes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ingesting real topics on a real broker: each committed record once, as it stands."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor

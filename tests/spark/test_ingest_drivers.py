@@ -1,7 +1,5 @@
 """Two ingests with one checkpoint at the same time, as processes of their own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

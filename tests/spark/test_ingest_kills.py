@@ -1,7 +1,5 @@
 """Ingesting while the driver is killed, again and again, at moments that a seed draws."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Prometheus metrics of streaming queries, scraped while real ones run."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The replay job on a real broker: each row once more, in order, resumable, once under one id."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Which rows a replay sends, on rows made by hand."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import SparkSession
 

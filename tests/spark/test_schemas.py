@@ -1,7 +1,5 @@
 """Values with given Avro schemas: decoded, or kept with the reason; never dropped."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The session that jobs get: the pinned jars work, and its owner alone stops it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

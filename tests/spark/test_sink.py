@@ -1,7 +1,5 @@
 """The sink on a real broker and a real daemon: every row once, in order, whatever is repeated."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 

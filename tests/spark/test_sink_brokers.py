@@ -1,7 +1,5 @@
 """The sink where brokers refuse, answer late or not at all: what is rolled back, who is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attempts and commits without a session: what is published, once, and what never is."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

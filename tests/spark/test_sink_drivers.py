@@ -1,7 +1,5 @@
 """Drivers and executors as processes of their own: killed, replaced, doubled, on a cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Whose batch it is: by the checkpoint and the plan in it, where rows alone do not tell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows that were published and became dead letters: counted, told, and failing where wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

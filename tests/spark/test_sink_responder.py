@@ -1,7 +1,5 @@
 """What the sink answers to checks, from its log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, BrokenBarrierError

@@ -1,7 +1,5 @@
 """Rows that their real topic would refuse: told by the sink, before they are dead letters."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import KafkaError, Producer
 

@@ -1,7 +1,5 @@
 """The sink holds its age limit against the daemon's, where the installation's record says it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The sink where the daemon demands signatures: on a real broker, a real daemon and executors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

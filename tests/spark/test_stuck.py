@@ -1,7 +1,5 @@
 """Who waits for a decision, on frames with the Kafka source's columns."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The search for undecided transactions on a real broker, as a report and as a table."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The pure steps, on frames with the Kafka source's columns."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual

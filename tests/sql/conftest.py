@@ -1,7 +1,5 @@
 """Fixtures of databases: SQLite, PostgreSQL and MariaDB, each as real as a user's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Databases of a test's own, and the engines that a test opens on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path

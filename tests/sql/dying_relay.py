@@ -3,8 +3,6 @@
 `python -m tests.sql.dying_relay URL ...`; without a step it ends when nothing is left to do.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

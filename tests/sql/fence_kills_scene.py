@@ -3,8 +3,6 @@
 What the database has is what must come out: its rows are the truth, for the history checker too.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

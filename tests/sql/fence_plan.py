@@ -1,7 +1,5 @@
 """What an order service with a fence does in its blocks, and where it dies."""
 
-from __future__ import annotations
-
 import random
 from enum import Enum
 

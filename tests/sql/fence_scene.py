@@ -1,7 +1,5 @@
 """A service with a fence: its table of work, its message transactions, and the truth of both."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

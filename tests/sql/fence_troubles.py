@@ -1,7 +1,5 @@
 """Engines of an order service, and rivals that get in the way of its blocks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 Beside it runs the same consumer without its inbox: what that one does twice, the inbox has caught.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys

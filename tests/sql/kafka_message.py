@@ -1,7 +1,5 @@
 """Messages as confluent-kafka's consumer returns them, for tests without a broker."""
 
-from __future__ import annotations
-
 from halfbridge.serde.headers import Headers, real_headers
 
 BORN_MS = 1_700_000_000_000

@@ -6,8 +6,6 @@ twice, and two of them part the rows of a key. With `--once` it ends when nothin
 database; with `--die-when-sent` it is killed between its two steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """Processes of a database server: run as an unprivileged user, found again, and killed."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import select

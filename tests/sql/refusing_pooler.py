@@ -1,7 +1,5 @@
 """What PgBouncer does with a client that gives settings at the start of its connection."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from threading import Thread

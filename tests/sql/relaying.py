@@ -1,7 +1,5 @@
 """A relay in a test: its table and fence in a database, its producer on a stack with a daemon."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Engines and connections that are no synchronous ones of SQLAlchemy: refused by name. No Kafka."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What others lose and double, in the very order of steps in which halfbridge does neither."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

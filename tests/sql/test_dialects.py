@@ -1,7 +1,5 @@
 """What differs between databases, as far as the fence's tests do not show it."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError

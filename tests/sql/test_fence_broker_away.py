@@ -2,8 +2,6 @@
 
 # ruff: noqa: PT012  (what the body of a block does is what is tested)
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic

@@ -1,7 +1,5 @@
 """fence.check and purge: what is answered, and when nothing is."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

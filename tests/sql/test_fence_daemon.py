@@ -1,7 +1,5 @@
 """The fence and the daemon: what a service leaves behind comes out as its database has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 
 # ruff: noqa: PT012, SIM117  (what the body of a block does is what is tested)
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Order services that die, and databases and daemons that do: what stands is what comes out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Connections under the fence that are cut, or fall into a black hole, at each step of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event

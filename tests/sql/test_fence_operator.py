@@ -1,7 +1,5 @@
 """What an operator's decisions ask of a fence, on each database."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.admin.transactions.waits import Undecided

@@ -1,7 +1,5 @@
 """fence.purge beside local transactions in flight: neither waits for the other without need."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

@@ -1,7 +1,5 @@
 """The inbox: True the first time in a database, False afterwards, whatever else goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`halfbridge inbox`: made, shown, purged; and how long brokers say that messages stay."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The inbox where the database transaction is not any more what the caller takes it for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The reference consumer of the document: as it stands, and while it is killed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a purge deletes, and what it must not; what the table says of itself."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import Engine, insert, select
 

@@ -1,7 +1,5 @@
 """The inbox under concurrency: who is second waits for the first one's end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager

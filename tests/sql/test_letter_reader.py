@@ -1,7 +1,5 @@
 """How far a reader of dead letters commits, whoever has its partitions meanwhile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a look finds, on each database. No Kafka."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How a look's transaction ends, on each database. No Kafka."""
 
-from __future__ import annotations
-
 from sqlalchemy import Connection, text
 
 from halfbridge.bridge.message import Message

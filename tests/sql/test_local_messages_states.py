@@ -1,7 +1,5 @@
 """The table of a row's states: all pairs, and what follows from them."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

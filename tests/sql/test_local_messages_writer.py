@@ -1,7 +1,5 @@
 """The three ways to write the local message table, on each database."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Databases behind the proxy: what a client is told, and what the database did."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError

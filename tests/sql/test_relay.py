@@ -1,7 +1,5 @@
 """The relay on each database, with a real broker and a real daemon."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.bridge.message import Message

@@ -1,7 +1,5 @@
 """`halfbridge relay run` and `local-messages`: real processes, killed and ended in order."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The connections of a relay that runs by itself. No Kafka."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A relay whose database, or whose own round, hangs: bounds, health, and its end."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import ExitStack
 from threading import Event, Thread

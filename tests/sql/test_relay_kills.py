@@ -1,7 +1,5 @@
 """Relays that die at each step, and two of them on one table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Thread
 

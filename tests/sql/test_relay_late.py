@@ -1,7 +1,5 @@
 """Half messages that are acknowledged late, beside those of a later round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from time import monotonic
 

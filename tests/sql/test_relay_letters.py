@@ -1,7 +1,5 @@
 """What a relay makes of dead letters: of its rows', of others', and of ones that nobody knows."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A relay beside a database that dies, and one that nobody wakes but the database."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy.exc import DBAPIError
 

@@ -1,7 +1,5 @@
 """Half partitions whose broker is gone: their keys wait, and nobody else's."""
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Iterator

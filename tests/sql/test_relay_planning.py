@@ -1,7 +1,5 @@
 """Which rows go together, and which relay has which buckets: pure decisions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A relay that runs by itself: dead letters, refusals, what is settled later, and its health."""
 
-from __future__ import annotations
-
 from threading import Event
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows that are large: how much of them is read together, on each database. No Kafka."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The databases that tests meet: real servers, which die and come back as they do elsewhere."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

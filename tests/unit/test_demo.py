@@ -1,7 +1,5 @@
 """The demo's plan, and what it makes of a run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

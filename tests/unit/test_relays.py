@@ -1,7 +1,5 @@
 """What every relay does: pauses after failures, health, other work, and its end."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from threading import Event, Thread

@@ -6,8 +6,6 @@ each page: how long answers took. Of the load: the latency of its transactions, 
 time of its daemon. Of the web server: its processor time as a part of the time of the run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ With HALFBRIDGE_PICTURES=DIRECTORY the pages are also written there as PNGs, lig
 pictures of docs/incidents/index.md are made.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

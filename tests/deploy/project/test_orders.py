@@ -1,7 +1,5 @@
 """The tests of a user's service: with the plugin that the wheel brings, and a database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

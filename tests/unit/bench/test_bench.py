@@ -1,7 +1,5 @@
 """A value carries its time and number; when messages are due does not depend on their sending."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

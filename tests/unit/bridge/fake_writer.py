@@ -1,7 +1,5 @@
 """A writer whose acknowledgements a test gives, and a producer's shared part around it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The checker's pool: bounded, and never stopped by what it runs."""
 
-from __future__ import annotations
-
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator

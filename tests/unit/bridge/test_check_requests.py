@@ -1,7 +1,5 @@
 """When a member that reads checks is taken to read no more, and whom it asks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What an answer to a check says, and what counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.bridge.check_pool import Outcome

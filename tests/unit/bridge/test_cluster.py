@@ -1,7 +1,5 @@
 """Where messages can go, as brokers tell it that are away or have just started."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any

@@ -1,7 +1,5 @@
 """BridgeConfig: one frozen object, checked once."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What differs between a client's assumptions and the daemon's limits."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any

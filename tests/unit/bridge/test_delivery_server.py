@@ -1,7 +1,5 @@
 """Deliveries: who is woken, whose callbacks run, and that nothing is lost between threads."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from asyncio import CancelledError

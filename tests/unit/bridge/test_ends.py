@@ -1,7 +1,5 @@
 """Where logs end, as brokers tell that answer, refuse or stay silent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ErrorLog: the same kind of error is told once in a while, not at each reconnection."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """What a local transaction says, and what is decided by it."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Log lines for machines, and a level that changes while the process runs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Messages are checked where they are made, with errors that say what to do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A transaction's records, and what their acknowledgements make of its state."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

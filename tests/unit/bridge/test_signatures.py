@@ -4,8 +4,6 @@ A ledger that is rebuilt judges by the file of that moment. So an edit for the f
 nothing that was, and an edit of the past takes decisions back that were delivered.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Side threads, and clients that may never close."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Topics as brokers tell them, and those that are made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event

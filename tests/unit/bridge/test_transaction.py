@@ -1,7 +1,5 @@
 """The table of one transaction's life: every state and event pair."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

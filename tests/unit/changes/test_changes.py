@@ -1,7 +1,5 @@
 """What becomes of change events, in each form that Debezium 3 writes."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """The daemon's settings: defaults, precedence, and errors that name the field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics: the names of docs/incidents/index.md, counted once a batch."""
 
-from __future__ import annotations
-
 import platform
 
 import pytest

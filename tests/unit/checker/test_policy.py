@@ -1,7 +1,5 @@
 """The allow-list: which group may deliver to which real topic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Signed records from client to consumer, with a stranger who may write half and op topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What `halfbridge checker init` prints."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The command line: one clear line for each mistake, and nothing imported that is not used."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket

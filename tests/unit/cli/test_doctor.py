@@ -1,7 +1,5 @@
 """What `halfbridge doctor` prints, its exit status, and what its file holds."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`halfbridge fence` on SQLite; the table itself is tested on all databases in tests/sql."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import subprocess

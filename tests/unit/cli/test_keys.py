@@ -1,7 +1,5 @@
 """`halfbridge keys`: what it prints is a key file, and what it checks is told."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """`halfbridge spark`: jobs by name, imported when used, and errors of one line with status 1."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

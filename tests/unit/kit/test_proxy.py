@@ -1,7 +1,5 @@
 """The proxy with planted traffic: plain sockets that speak Kafka's frames."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

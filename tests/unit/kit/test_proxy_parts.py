@@ -1,7 +1,5 @@
 """Error codes are put where Kafka's protocol has them, and nothing else is touched."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 

@@ -1,7 +1,5 @@
 """The proxy of any protocol: plain sockets, and a server that greets first, as databases do."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

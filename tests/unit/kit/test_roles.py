@@ -1,7 +1,5 @@
 """How brokers place transactional ids, and the one request that is written by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.roles import election, java_hash, positive, reassignment

@@ -1,7 +1,5 @@
 """Bytes on the wire: golden for each schema version, equal to fastavro's, and told when broken."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a half record's headers say, and what they must not say."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.serde.avro import HALF_METADATA, OP

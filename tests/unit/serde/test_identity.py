@@ -1,7 +1,5 @@
 """Transaction ids: time-ordered, unique, unguessable."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The nested record of the Spark sink: golden bytes, and told when broken."""
 
-from __future__ import annotations
-
 import io
 
 import fastavro

@@ -1,7 +1,5 @@
 """What is committed beside the offsets, and when it cannot be trusted."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The protocol's table, every entry of it."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Wire records, made with names."""
 
-from __future__ import annotations
-
 from halfbridge.serde.errors import DecodeError, SerdeError, UnknownSchemaError
 from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource, new_half, new_op
 

@@ -1,7 +1,5 @@
 """Settings: precedence, parsing and errors that say what to change."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

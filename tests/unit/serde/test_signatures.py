@@ -1,7 +1,5 @@
 """RMQ_SIGN, and the canonical bytes: golden, for readers and writers of every release."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from pathlib import Path

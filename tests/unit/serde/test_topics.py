@@ -1,7 +1,5 @@
 """Names of topics and groups, and which of them can never be a real topic."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.serde.errors import DecodeError, UnknownSchemaError

@@ -1,7 +1,5 @@
 """What the command prints and refuses; no JVM is started here."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

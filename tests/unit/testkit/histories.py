@@ -1,7 +1,5 @@
 """Histories under construction, for the judge's own tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Faults that are planted in a clean history, each with the name under which it must be found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from halfbridge.serde import headers as header_names

@@ -1,7 +1,5 @@
 """Brokers in containers, as far as no Docker is needed to tell what would be started."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The judge finds each planted fault under its right name, and nothing in a clean history."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import replace

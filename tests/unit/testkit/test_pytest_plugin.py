@@ -1,7 +1,5 @@
 """The fixtures as a user's own test suite meets them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a cluster refuses before anything is started."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """What a process started ends with it, however it ends."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Each route and page: who may call it, what guards it, and what errors look like."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Settings that do not fit together are refused before anything listens."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Rates and latencies between readings."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Iterator

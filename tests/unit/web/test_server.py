@@ -1,7 +1,5 @@
 """The server on a socket: TLS, connections that say nothing, errors at the start, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

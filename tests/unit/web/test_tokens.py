@@ -1,7 +1,5 @@
 """The token file: roles, names, who may read the file, and tokens that change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls in threads: limits, and answers that several requests share."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """What counts as an answer; and a client that becomes garbage while brokers owe it an answer."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """What a client's log says of its connections."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.kafka.clients import LostConnections

@@ -1,7 +1,5 @@
 """Errors of the client library, sorted by who must act."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 

@@ -1,7 +1,5 @@
 """The ACLs: who reads what."""
 
-from __future__ import annotations
-
 from halfbridge.checker.admin.acls import Acl, daemon_acls, producer_acls, sink_acls
 from halfbridge.serde.topics import TopicNames
 

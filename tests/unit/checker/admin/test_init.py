@@ -1,7 +1,5 @@
 """What `checker init` takes for proof of what was applied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

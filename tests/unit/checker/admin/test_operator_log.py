@@ -1,7 +1,5 @@
 """What operators do: stored before it takes effect, read back, bounded, whoever writes there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Where a stopped partition may go on: decided from the log and from what was delivered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

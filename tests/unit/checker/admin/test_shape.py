@@ -1,7 +1,5 @@
 """What internal topics must look like, and what is said when they do not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which settings of topics stop a pair, which alarm, and which are worth a word."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

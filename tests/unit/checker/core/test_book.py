@@ -1,7 +1,5 @@
 """Playbook cases: duplicates, late halves, copies, put back by window, immunity of several."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.core.entries import Entry

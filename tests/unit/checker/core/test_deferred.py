@@ -1,7 +1,5 @@
 """Deliveries that wait for a real topic: what goes on, their order, and when a wait ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

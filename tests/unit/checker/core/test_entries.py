@@ -1,7 +1,5 @@
 """One transaction: what it takes from its first record, and what it keeps when decided."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.core.entries import IN_FLIGHT, STALE_MAX, Entries, Entry, Holdings

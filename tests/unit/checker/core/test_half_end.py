@@ -1,7 +1,5 @@
 """When it is to be proven where a half partition ends, and which ops an answer is about."""
 
-from __future__ import annotations
-
 from halfbridge.checker.core.ledger import HalfEnd
 from halfbridge.checker.core.settings import (
     OP_ALERT_MS,

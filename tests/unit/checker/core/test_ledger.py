@@ -1,7 +1,5 @@
 """Playbook cases: op order, waiting for halves, first decision wins, junk, bounds, progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

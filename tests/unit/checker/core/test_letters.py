@@ -1,7 +1,5 @@
 """Playbook cases: letters for the dead wait their turn, whatever is read at once."""
 
-from __future__ import annotations
-
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.plan import Plan
 from tests.playbook import (

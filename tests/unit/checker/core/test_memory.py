@@ -1,7 +1,5 @@
 """The two budgets of a ledger: bodies are let go, and of all else no more is read in time."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.core import memory

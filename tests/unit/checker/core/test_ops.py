@@ -1,7 +1,5 @@
 """Playbook cases: what COMMIT, ROLLBACK, UNKNOWN and DISCARD do, and who may say them."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.core.events import HalfRead

@@ -1,7 +1,5 @@
 """When which entry comes up: order, bounds, and entries that were decided or moved."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import pytest

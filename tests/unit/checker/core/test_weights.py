@@ -1,7 +1,5 @@
 """Estimates of memory against what Python takes: never too low, and not far too high."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from collections.abc import Callable

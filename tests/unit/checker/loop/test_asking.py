@@ -1,7 +1,5 @@
 """Checks of a crowd, on the shipped worker and client in memory."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 

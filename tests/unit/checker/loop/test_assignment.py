@@ -1,7 +1,5 @@
 """What a worker serves: limits of the worker are shared by its partition pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The outlet of the mode at-least-once, on the broker in memory: what goes how, in what order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch

@@ -3,8 +3,6 @@
 The last test runs the shipped worker, on brokers in memory.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

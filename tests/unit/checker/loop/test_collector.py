@@ -1,7 +1,5 @@
 """Which pairs are asked for a plan, and when."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

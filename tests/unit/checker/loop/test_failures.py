@@ -1,7 +1,5 @@
 """Failures in a row: they are waited for ever longer, shown in health, and ended by a success."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.loop.failures import FAILURES_RED, FIRST_S, FailureCount

@@ -1,7 +1,5 @@
 """What a worker shows of what it waits for; the shipped worker, on brokers in memory."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

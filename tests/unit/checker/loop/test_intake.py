@@ -1,7 +1,5 @@
 """The group's member: generations, fences and pauses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -397,7 +395,7 @@ def test_a_pair_that_ended_its_worker_is_left_out(machine: Machine) -> None:
     second = _reads(machine, "second", prober)
     (number, why), *more = second.begin(PAIRS).items()
     assert (number, more) == (1, [])
-    assert f"{HALF}[1]@7" in why
+    assert f"{HALF_TOPIC}[1]@7" in why
     assert prober.asked == [{(HALF_TOPIC, pair): 3, (OP_TOPIC, pair): 1} for pair in PAIRS]
 
     second.rebuilt([0])

@@ -1,7 +1,5 @@
 """What a pair makes of the records it is handed, and of bodies that were let go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ A worker's garbage collector is all but off (`GC_THRESHOLDS`). A producer that r
 would keep four or five threads and as many connections for ever.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """From plans to records: dead letters and deliveries that do not fit where they have to go."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

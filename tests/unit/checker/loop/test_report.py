@@ -1,7 +1,5 @@
 """What the gauges say of the pairs that are served."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

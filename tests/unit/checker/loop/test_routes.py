@@ -1,7 +1,5 @@
 """What is known of real topics, and what is refused without a try."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32

@@ -1,7 +1,5 @@
 """How long the loop waits for records."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The port that shows metrics and health."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

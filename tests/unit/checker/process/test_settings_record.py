@@ -1,7 +1,5 @@
 """The record of the daemon's limits: when a worker writes it, and when workers disagree."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Worker slots: claimed by a lock that dies with its process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The supervisor, with real and tiny child processes in the workers' place."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The command `audit`: what is wrong on its line is said before a JVM is started."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

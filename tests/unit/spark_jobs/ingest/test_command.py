@@ -1,7 +1,5 @@
 """What the command refuses before a JVM is started."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

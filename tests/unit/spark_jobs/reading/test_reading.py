@@ -1,7 +1,5 @@
 """What Spark's jobs take from the daemon's committed offsets."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 from pathlib import Path

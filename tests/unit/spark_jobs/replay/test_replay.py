@@ -1,7 +1,5 @@
 """The command `replay`: what is wrong on its line is said before a JVM is started."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

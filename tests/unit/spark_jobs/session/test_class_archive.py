@@ -1,7 +1,5 @@
 """Class data archives: who records, what a JVM is given, and that nothing stops a start."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The search for Java, on scripts that answer as a Java of some version does."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

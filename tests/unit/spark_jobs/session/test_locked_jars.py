@@ -1,7 +1,5 @@
 """Jars by a lock file, from a real HTTP server."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a checkpoint says of a batch, and what a driver that runs another plan is told."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """First wins: what a batch's records come down to, and how they are found."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.serde.manifest import (

@@ -1,7 +1,5 @@
 """The options of the sink: named as Spark users expect, refused with what to do."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

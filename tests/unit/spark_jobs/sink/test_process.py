@@ -1,7 +1,5 @@
 """The driver and the tasks of the sink, each as a process of its own, on a broker in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

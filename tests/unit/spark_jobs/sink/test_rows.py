@@ -1,7 +1,5 @@
 """Rows as Spark's own Kafka sink takes them, and their order-free hash."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The sink signs half records and decisions, with the key file of the process that writes."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from pathlib import Path

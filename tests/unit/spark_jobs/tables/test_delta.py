@@ -1,7 +1,5 @@
 """What a Delta table's transactions rest on; no JVM is started here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

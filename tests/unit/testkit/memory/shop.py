@@ -1,7 +1,5 @@
 """A service as users have them: orders in a SQLite file, messages about them, and a fence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sqlalchemy import create_engine, text

@@ -1,7 +1,5 @@
 """What brokers in memory do by themselves, and what they do not allow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Threads, locks, queues and clocks of a process in memory do what the system's do."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10

@@ -1,7 +1,5 @@
 """Deaths at each step: nothing that runs on the way out has an effect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Database connections of code that dies."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import StaticPool

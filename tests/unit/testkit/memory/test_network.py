@@ -1,7 +1,5 @@
 """What clients in memory make of requests that get lost, come late, or are not answered."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Who goes on, what time it is, and what is left of a process that was killed."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from threading import Thread

@@ -1,7 +1,5 @@
 """An installation in a test's own process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

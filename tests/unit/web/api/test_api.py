@@ -1,7 +1,5 @@
 """Arguments of the API are what their description allows, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

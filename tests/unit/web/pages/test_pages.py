@@ -1,7 +1,5 @@
 """Times, sizes and numbers as people read them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Undecided transactions, lives and decisions, on the page and by the API, in memory."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Resumes and redeliveries on an installation in memory: each message once, whoever dies when."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

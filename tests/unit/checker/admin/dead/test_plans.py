@@ -1,7 +1,5 @@
 """What is written for a transaction, and what is refused with a word on how to go on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An operator's decisions beside a running daemon: whole installations in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An installation in memory, and what `halfbridge doctor` finds there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from halfbridge.checker.admin.doctor.facts import Facts, Finding, Host

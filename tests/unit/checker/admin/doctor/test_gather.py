@@ -1,7 +1,5 @@
 """What is gathered of an installation, on brokers in memory: rights, workers, logs, clocks."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterator

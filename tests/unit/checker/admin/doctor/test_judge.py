@@ -1,7 +1,5 @@
 """Each finding, made of facts alone: what it says, and that its command can be pasted."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An installation in memory, and an operator who reads it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from halfbridge import Message, MessageView, Resolution

@@ -1,7 +1,5 @@
 """What is said of a transaction in sentences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

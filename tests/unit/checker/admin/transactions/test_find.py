@@ -1,7 +1,5 @@
 """Transactions that are found by the key of a message, in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

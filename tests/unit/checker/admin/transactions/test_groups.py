@@ -1,7 +1,5 @@
 """What `groups list` finds."""
 
-from __future__ import annotations
-
 import pytest
 
 from halfbridge.checker.admin.transactions import groups as module

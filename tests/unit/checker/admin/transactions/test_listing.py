@@ -1,7 +1,5 @@
 """What `tx list` finds, beside a running daemon and without one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What `tx show` finds of one transaction, in each state and with each decision that lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
