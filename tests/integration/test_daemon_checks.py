@@ -76,22 +76,6 @@ def test_an_answer_decides(installation: Installation) -> None:
     daemon.counts("halfbridge_put_backs_total", 2, rule="answer")
 
 
-def test_nobody_alive_means_waiting(installation: Installation) -> None:
-    """Unanswered checks are repeated, counted as expired, and give nothing up."""
-    orders = _make(installation)
-    daemon = installation.start(check_count_max=1, **QUICK)
-    half = installation.half(orders)
-
-    attempts = [each.check for each in installation.checks(8)]
-    assert [each.attempt for each in attempts[:8]] == list(range(1, 9))
-    assert {each.check_number for each in attempts} == {1}
-    assert daemon.metric("halfbridge_checks_expired_total") >= 7
-
-    installation.commit(half)
-    assert len(installation.tail(orders).until(1)) == 1
-    assert installation.dead_letters() == []
-
-
 def test_a_missing_check_topic_fails_nothing(
     installation: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -63,17 +63,6 @@ def test_an_idle_worker_delivers_promptly(installation: Installation, worker: Wo
         assert monotonic() - began < PROMPT_S
 
 
-def test_an_idle_worker_hears_a_late_decision(installation: Installation, worker: Worker) -> None:
-    """A decision that comes long after its half is delivered."""
-    orders = installation.topic("orders")
-    half = installation.half(orders, partition=1)
-    _until_idle(worker)
-
-    installation.commit(half)
-
-    assert len(installation.tail(orders).until(1, within_s=PROMPT_S)) == 1
-
-
 def test_an_idle_worker_needs_next_to_no_cpu(installation: Installation, worker: Worker) -> None:
     """Far below what hundreds of empty fetches a second would take."""
     _until_idle(worker)

@@ -127,20 +127,6 @@ def test_a_partition_that_is_new(installation: Installation) -> None:
     assert installation.dead_letters() == []
 
 
-@pytest.mark.parametrize("name", ["gone", "no such name", "x" * 300, "."])
-def test_a_topic_that_does_not_exist(installation: Installation, name: str) -> None:
-    """It is waited for for a while, then given up; nothing that follows waits again."""
-    installation.make()
-    orders = installation.topic("orders")
-    bad = [installation.half(installation.real(name)) for _ in range(3)]
-    good = around(installation, orders, bad)
-
-    installation.start(topic_gone_ms=300)
-    letters = expect(installation, orders, good=good, bad=bad)
-
-    assert "does not exist" in letters[0].dead.detail
-
-
 @pytest.mark.feature
 def test_a_topic_that_comes_back_in_time(installation: Installation) -> None:
     """Within topic_gone_ms a missing topic holds its partition up, and loses nothing."""

@@ -57,13 +57,6 @@ def test_a_copy_stands_for_its_original() -> None:
     assert book.progress.half == book.log.half_end
 
 
-def test_all_messages_are_put_back_together() -> None:
-    """A transaction never stands half below H and half above."""
-    book = Playbook() >> half("A", 0) >> half("A", 1) >> unknown("A", 1)
-    book << put_back("A", "answer", 1, 0) + put_back("A", "answer", 1, 1)
-    book >> wait(1) << nothing >> restart >> commit("A", count=2) << delivered("A", 0, 1)
-
-
 def test_a_decision_may_come_while_copies_are_in_flight() -> None:
     """Copies that come back after the decision are nothing new."""
     book = Playbook() >> half("A") >> unread(unknown("A", 1), commit("A")) >> read_ops
@@ -154,13 +147,6 @@ def test_copies_stay_below_a_third_of_what_is_read(undecided: int) -> None:
         copies += len(book.take_plan().put_backs)
         book.commit()
     assert 0 < copies <= book.log.half_end / 3
-
-
-def test_an_index_that_came_twice_is_one_message() -> None:
-    """A duplicate of a later message is one as well."""
-    book = Playbook() << nothing >> half("A", 0) >> half("A", 1) >> half("A", 1) << nothing
-    book << counted(Count.DUPLICATE)
-    book >> commit("A", count=2) << delivered("A", 0, 1)
 
 
 # --- immunity ------------------------------------------------------------------------------

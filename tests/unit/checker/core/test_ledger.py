@@ -9,7 +9,7 @@ from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.plan import Count
 from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.core.settings import OP_ALERT_MS, OP_WAIT_ALERT_MS, OP_WAIT_MS
-from halfbridge.serde.progress import START, Progress, ProgressError
+from halfbridge.serde.progress import Progress, ProgressError
 from halfbridge.serde.protocol import NO_APPEND_MS
 from halfbridge.serde.records import OpKind, OpSource
 from tests.ledger_log import tell_half_end
@@ -33,7 +33,6 @@ from tests.playbook import (
     killed_before_commit,
     nothing,
     nothing_counted,
-    op_end,
     op_record,
     put_back,
     read_half,
@@ -45,18 +44,7 @@ from tests.playbook import (
     wait,
 )
 
-
 # --- rule 1: ops apply in op order, and wait for their half --------------------------------
-def test_deliveries_come_in_op_order() -> None:
-    """The order of decisions is the order of deliveries, whatever order the halves have."""
-    (
-        Playbook()
-        >> half("A")
-        >> half("B")
-        >> unread(commit("B"), commit("A"))
-        >> read_ops
-        << delivered("B") + delivered("A")
-    )
 
 
 def test_ops_behind_a_waiting_one_wait_too() -> None:
@@ -218,12 +206,6 @@ def test_an_answer_after_the_decision_changes_nothing() -> None:
 
 
 # --- rule 8: what cannot be read holds nothing up ------------------------------------------
-def test_junk_is_buried_and_holds_nothing() -> None:
-    """Unreadable records go to the dead-letter topic once; H and O pass them."""
-    book = Playbook() >> junk_half() >> junk_op()
-    book << junk_buried("half", 0) + junk_buried("op", 0) << nothing
-    assert (book.progress.half, book.progress.op) == (1, 1)
-    book >> restart << nothing
 
 
 def test_junk_is_not_lost_with_a_kafka_txn() -> None:
@@ -300,13 +282,6 @@ def test_nothing_happens_before_the_rebuild_is_complete() -> None:
     assert ledger.progress() == Progress(half=3, op=5, rebuild_to=4, ops_from=2, position=4)
 
 
-def test_the_first_ledger_begins_at_the_start() -> None:
-    """An empty partition pair is rebuilt at once and stays at its start."""
-    book = Playbook() >> op_end << nothing
-    assert book.ledger.is_rebuilt
-    assert book.progress == START
-
-
 # --- playbook cases: a ledger that begins anew knows what the one before it knew -----------
 
 
@@ -380,23 +355,11 @@ def test_late_records_of_a_rollback_vanish() -> None:
     book >> half("A", 1) >> restart << nothing >> restart << nothing
 
 
-def test_a_fresh_half_of_an_undecided_transaction_is_one_more_message() -> None:
-    """Halves above P that no op is about are undecided."""
-    book = Playbook() >> half("A", 0) << nothing >> half("A", 1) >> restart << nothing
-    book >> commit("A", count=2) << delivered("A", 0, 1)
-
-
 def test_junk_ops_are_not_buried_twice() -> None:
     """An unreadable op below O was buried before."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") >> junk_op()
     book << delivered("A") + junk_buried("op", 1) >> restart << nothing >> commit("X")
     book << delivered("X")
-
-
-def test_only_the_first_decision_below_o_counts() -> None:
-    """A conflict that changed nothing changes nothing in a rebuild."""
-    book = Playbook() >> half("X") >> half("A") >> rollback("A") >> commit("A") << nothing
-    book >> restart << nothing >> rollback("A") << nothing << counted(Count.DUPLICATE)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,6 @@ AGE_MS = 72 * HOUR_MS
 
 
 # --- rule 4: COMMIT ------------------------------------------------------------------------
-def test_messages_of_one_transaction_come_out_in_the_order_sent() -> None:
-    """A COMMIT delivers all messages of the transaction, by index."""
-    book = Playbook() >> half("A", 0) >> half("B", 0) >> half("A", 1) >> half("A", 2)
-    book >> commit("A", count=3) << delivered("A", 0, 1, 2)
 
 
 def test_a_gap_delivers_nothing() -> None:
@@ -65,24 +61,12 @@ def test_an_unreadable_last_message_is_missed_by_its_count_only() -> None:
     book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 2) + junk_buried("half", 1)
 
 
-def test_messages_beyond_the_committed_count_are_extra() -> None:
-    """Messages 0 .. n-1 are delivered, the others dead-lettered."""
-    book = Playbook() >> half("A", 0) >> half("A", 1) >> commit("A", count=1)
-    book << delivered("A", 0) + dead("A", "EXTRA", 1)
-
-
 def test_a_message_after_the_decision_is_late() -> None:
     """Whether it was read before the decision was applied or after: it is dead-lettered."""
     book = Playbook() >> half("A", 0) >> commit("A") << delivered("A", 0)
     book >> half("A", 1) << dead("A", "LATE", 1)
     book = Playbook() >> half("A", 0) >> half("A", 1) >> commit("A", half_offset=0)
     book << delivered("A", 0) + dead("A", "LATE", 1)
-
-
-def test_a_message_after_the_rollback_vanishes() -> None:
-    """Nothing of a rolled back transaction is delivered or dead-lettered."""
-    book = Playbook() >> half("A", 0) >> rollback("A") << nothing
-    book >> half("A", 1) << nothing << counted(Count.DUPLICATE)
 
 
 def test_a_forbidden_topic_gets_a_dead_letter() -> None:
@@ -120,10 +104,6 @@ def test_the_policy_is_asked_once_for_each_pair() -> None:
 
 
 # --- rule 5: UNKNOWN -----------------------------------------------------------------------
-def test_an_answered_check_counts_and_puts_back() -> None:
-    """An UNKNOWN that names the next check number counts, and a copy carries the count."""
-    book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
-    book << nothing >> unknown("A", 2) << put_back("A", "answer", 2)
 
 
 def test_other_unknowns_do_not_count() -> None:
@@ -133,25 +113,11 @@ def test_other_unknowns_do_not_count() -> None:
         book >> unknown("A", number) << nothing << counted(Count.ANSWER_NOT_COUNTED)
 
 
-def test_a_failed_attempt_changes_nothing_but_the_bookkeeping() -> None:
-    """A checker that raised is no answer; `checks` says what becomes of the attempt."""
-    book = Playbook() >> half("A") >> unknown("A", 0)
-    book << nothing << counted(Count.ATTEMPT_FAILED)
-
-
 def test_a_counted_answer_is_seen_in_the_delivery() -> None:
     """A transaction that commits after two answers says so."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     book >> commit("A") << delivered("A")
     assert book.plan.deliveries[0].check_times == 1
-
-
-def test_the_last_answer_discards_through_the_log() -> None:
-    """At the maximum a DISCARD is written; it dead-letters when it is read back."""
-    book = Playbook(check_count_max=2) >> half("A") >> unknown("A", 1)
-    book << put_back("A", "answer", 1) >> unknown("A", 2) << discard_written("A", "CHECK_TIMES")
-    book >> wait(1) << dead("A", "CHECK_TIMES") << nothing
-    assert book.log.op[-1].op.source is OpSource.CHECKER
 
 
 def test_a_second_last_answer_writes_no_second_discard() -> None:

@@ -309,37 +309,6 @@ def test_an_op_end_of_earlier_does_not_confirm_what_fell_due_since() -> None:
     assert book.ledger.wants_op_end
 
 
-def test_an_unanswered_check_is_repeated_with_back_off() -> None:
-    """The interval doubles up to its maximum; the check number stays, attempts count up."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
-    waits = [INTERVAL_MS, 2 * INTERVAL_MS, 4 * INTERVAL_MS, 8 * INTERVAL_MS, 16 * INTERVAL_MS]
-    for attempt, ms in enumerate([*waits, 10 * MINUTE_MS, 10 * MINUTE_MS], start=2):
-        book >> wait(ms - 1) >> op_end << nothing << nobody_asked
-        book >> wait(1) >> op_end << nothing << asked("A", number=1, attempt=attempt)
-        book << nothing << counted(Count.CHECK_EXPIRED)
-
-
-def test_an_answered_check_is_followed_by_the_next_number() -> None:
-    """After an interval the next check goes out, attempt one again."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
-    book >> unknown("A", 1) << put_back("A", "answer", 1) >> wait(INTERVAL_MS) >> op_end << nothing
-    book << asked("A", number=2, attempt=1)
-
-
-def test_an_answer_that_does_not_count_changes_no_due_time() -> None:
-    """A failing checker is asked again by back-off, with the same number, and is not counted."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
-    book >> unknown("A", 0) << nothing >> wait(INTERVAL_MS) >> op_end << nothing
-    book << asked("A", number=1, attempt=2)
-
-
-def test_first_checks_come_before_repeats() -> None:
-    """A new transaction does not wait behind those that nobody answers for."""
-    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
-    book >> wait(INTERVAL_MS - TIMEOUT_MS) >> half("B") >> wait(TIMEOUT_MS) >> op_end << nothing
-    book << all_asked(asked("B"), asked("A", attempt=2))
-
-
 def test_groups_take_turns() -> None:
     """A group with many open transactions does not keep the others waiting."""
     book = Playbook()
@@ -349,15 +318,6 @@ def test_groups_take_turns() -> None:
     book >> wait(TIMEOUT_MS) >> op_end << nothing
     book << all_asked(asked("A"), asked("X"), asked("B"), asked("Y"), asked("C"))
     book << all_asked(asked("D")) << nobody_asked
-
-
-def test_no_more_checks_than_the_limit() -> None:
-    """What is due beyond the limit stays due, and is asked with the next allowance."""
-    book = Playbook() >> half("A") >> half("B") >> wait(TIMEOUT_MS) >> op_end << nothing
-    assert book.ledger.checks(book.now_ms, 0) == []
-    book << asked("A")
-    assert book.ledger.next_due_ms() == 0
-    book << asked("B") << nobody_asked
 
 
 def test_the_first_message_is_shown() -> None:
