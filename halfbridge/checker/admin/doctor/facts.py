@@ -346,7 +346,7 @@ def memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
 def foreign_modules(package: Path | None = None) -> dict[str, str]:
     """Return rooms of the package that are imported from elsewhere, and from where.
 
-    A module `serde` of another project is no conflict: ours is `halfbridge.serde` (ADR 14). Trouble
+    A module `serde` of another project is no conflict: ours is `halfbridge.serde` (ADR 27). Trouble
     is a directory or package `halfbridge` that has no or other rooms.
     """
     base = package or _PACKAGE
