@@ -27,20 +27,19 @@ from sqlalchemy import (
     TypeDecorator,
     delete,
     func,
-    inspect,
     select,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of, real_identity
 from halfbridge.sql.dialects import database_of, database_of_engine
-from halfbridge.sql.errors import FenceUsageError, InboxUsageError, NoIdentityError, TableError
+from halfbridge.sql.dialects.base import required_connection
+from halfbridge.sql.errors import FenceUsageError, InboxUsageError, NoIdentityError
 from halfbridge.sql.guards import mark_guard_of
-from halfbridge.sql.tables import NowMs, transactional
+from halfbridge.sql.tables import NowMs, create_tables, transactional
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
     from halfbridge.checker.admin.shape import SeenTopic
-    from halfbridge.sql.dialects import Database
 
 # Rows deleted by one database transaction of a purge: some ten milliseconds of locks.
 PURGE_ROWS = 1_000
@@ -103,11 +101,7 @@ class Inbox:
 
     def create(self) -> None:
         """Create the table if it does not exist; several processes may do so at the same time."""
-        try:
-            self.metadata.create_all(self._engine)
-        except DBAPIError:
-            if not inspect(self._engine).has_table(self.table.name, schema=self.table.schema):
-                raise  # not another process that came first
+        create_tables(self._engine, self.metadata)
 
     def once(
         self,
@@ -156,7 +150,9 @@ class Inbox:
                 "the connection is in AUTOCOMMIT: the mark would be committed without the work that"
                 " fails after it; give a connection with a transaction"
             ) from error
-        self._look_at_table(database, used)
+        if not self._has_transactions:
+            database.check_table(used, self.table)
+            self._has_transactions = True
         row = {
             "group_id": self._group_id,
             "transaction_id": transaction_id,
@@ -242,17 +238,6 @@ class Inbox:
             for each in found
         )
 
-    def _look_at_table(self, database: Database, connection: Connection) -> None:
-        """Check, once, that the table's storage engine has transactions."""
-        if self._has_transactions:
-            return
-        if engine := database.engine_of(connection, self.table):
-            raise TableError(
-                f"table {self.table.fullname} has the storage engine {engine}, which has no"
-                f" transactions: ALTER TABLE {self.table.fullname} ENGINE=InnoDB"
-            )
-        self._has_transactions = True
-
     def _purge_some(self, before_ms: int) -> tuple[int, bool]:
         """Delete about PURGE_ROWS of the oldest marks; return how many, and if all are gone."""
         row = self.table.c
@@ -270,12 +255,7 @@ def _connection(given: Any, table: Table) -> Connection:
     found = given
     if isinstance(given, (Session, scoped_session)):
         found = given.connection(bind_arguments={"clause": table})
-    if not isinstance(found, Connection):
-        raise InboxUsageError(
-            f"{type(given).__name__}: give a SQLAlchemy Connection or Session; an asyncio one has"
-            " them inside of run_sync()"
-        )
-    return found
+    return required_connection(found, InboxUsageError)
 
 
 def _refused(field: str, value: object, allowed: str) -> ConfigError:
@@ -389,14 +369,12 @@ def real_retention_ms(
 
 def _kept_ms(name: str, topic: SeenTopic | None) -> int:
     if topic is None:
-        raise _refused_topic(name, "a topic that is there")
+        raise _refused("topics", name, "a topic that is there")
     kept_ms = topic.settings.get("retention.ms", "")
     if "delete" not in topic.settings.get("cleanup.policy", "") or not kept_ms.isdecimal():
-        raise _refused_topic(
-            name, "a topic that deletes by age: this one keeps records for ever, and so must marks"
+        raise _refused(
+            "topics",
+            name,
+            "a topic that deletes by age: this one keeps records for ever, and so must marks",
         )
     return int(kept_ms) + int(topic.settings["segment.ms"]) + _DELETION_MS
-
-
-def _refused_topic(name: str, allowed: str) -> ConfigError:
-    return ConfigError(field="topics", value=name, origin="the call", allowed=allowed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     BigInteger,
@@ -12,13 +12,18 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    inspect,
 )
 from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.sql.errors import Outcome
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 GROUP_CHARS_MAX = TOPIC_CHARS_MAX  # a topic's name holds the producer group's
 ID_CHARS = 32  # a UUID in hexadecimal digits
@@ -69,6 +74,16 @@ def ascii_text(chars_max: int) -> String:
     by_byte = postgresql.VARCHAR(chars_max, collation="C")
     text = String(chars_max).with_variant(exact, "mysql", "mariadb")
     return text.with_variant(by_byte, "postgresql")
+
+
+def create_tables(engine: Engine, metadata: MetaData) -> None:
+    """Create tables if they do not exist; several processes may do so at the same time."""
+    try:
+        metadata.create_all(engine)
+    except DBAPIError:
+        for table in metadata.tables.values():
+            if not inspect(engine).has_table(table.name, schema=table.schema):
+                raise  # else another process was faster
 
 
 def transactional() -> dict[str, Any]:

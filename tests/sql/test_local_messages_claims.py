@@ -10,9 +10,9 @@ from halfbridge.bridge.message import Message
 from halfbridge.cli import cli
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql.local_messages import admin
-from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
+from halfbridge.sql.local_messages.claims import Claims, Snapshot
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.marks import Failure, Marks, engine_of
+from halfbridge.sql.local_messages.marks import Failure, MarkedTransaction, Marks, engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
@@ -141,7 +141,7 @@ def test_a_marked_transaction_is_found_until_it_is_acknowledged(messages: LocalM
     for row_id in ids[:2]:
         change(messages, row_id, state="GLOBAL_COMMIT", transaction_id="t1", **place)
     seen = read(messages)
-    assert seen.unacknowledged == [Unacknowledged("t1", 1, 77, 2)]
+    assert seen.unacknowledged == [MarkedTransaction("t1", 1, 77, 2)]
     assert [row.id for row in seen.messages] == ids[2:]
     for row_id in ids[:2]:
         change(messages, row_id, decision_acknowledged=true())

@@ -7,14 +7,17 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.sql.errors import FenceUsageError
+from halfbridge.sql.errors import FenceUsageError, TableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy import Engine, Table
+
+    from halfbridge.sql.errors import SqlError
 
 _LOG = logging.getLogger("halfbridge.sql")
 
@@ -140,6 +143,15 @@ class Database(ABC):
         serialization failure is possible instead of False.
         """
 
+    def check_table(self, connection: Connection, table: Table) -> None:
+        """Refuse a table whose storage engine has no transactions; an operator converts it."""
+        engine = self.engine_of(connection, table)
+        if engine:
+            raise TableError(
+                f"{table.fullname} is a table of {engine}, which has no transactions:"
+                f" ALTER TABLE {table.fullname} ENGINE=InnoDB"
+            )
+
     def engine_of(self, connection: Connection, table: Table) -> str:
         """Return the table's storage engine if that has no transactions; else an empty string."""
         del connection, table
@@ -181,6 +193,16 @@ def autocommit_error() -> FenceUsageError:
         "the connection is in AUTOCOMMIT: work and fence row would not commit together; use an"
         " engine, or execution_options(isolation_level=...), with transactions"
     )
+
+
+def required_connection(given: Any, usage_error: type[SqlError]) -> Connection:
+    """Return `given` if it is a Connection; else raise a usage error."""
+    if not isinstance(given, Connection):
+        raise usage_error(
+            f"{type(given).__name__}: give a SQLAlchemy Connection or Session; an asyncio one has"
+            " them inside of run_sync()"
+        )
+    return given
 
 
 def roll_back_below(connection: Connection) -> None:

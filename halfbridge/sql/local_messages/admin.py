@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, func, or_, select, true, update
+from sqlalchemy import and_, delete, func, or_, select, true
 
+from halfbridge.sql.fence_purge import TRANSACTION_AGE_MS_MAX
 from halfbridge.sql.local_messages.marks import engine_of
-from halfbridge.sql.local_messages.rows import RowEvent, RowState, state_after, states_before
+from halfbridge.sql.local_messages.rows import RowEvent, RowState
+from halfbridge.sql.local_messages.tables import event_update, in_states
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
@@ -16,10 +18,7 @@ if TYPE_CHECKING:
 
     from halfbridge.sql.local_messages.writer import LocalMessages
 
-_HOUR_MS = 3_600_000
-# The daemon's default.
-TRANSACTION_AGE_MS_MAX_DEFAULT = 72 * _HOUR_MS
-PURGE_AGE_MS_DEFAULT = 7 * 24 * _HOUR_MS
+PURGE_AGE_MS_DEFAULT = 7 * 86_400_000
 _PURGE_BATCH = 1_000
 _SHOWN = (
     *("id", "state", "topic", "partition", "key_hash", "transaction_id", "decision_acknowledged"),
@@ -45,7 +44,7 @@ def list_rows(
     columns = messages.tables.messages.c
     query = (
         select(*(columns[name] for name in _SHOWN))
-        .where(columns.state.in_([state.value for state in states]), columns.id > after_id)
+        .where(in_states(messages.tables.messages, states), columns.id > after_id)
         .order_by(columns.id)
         .limit(limit)
     )
@@ -81,16 +80,8 @@ def retry(messages: LocalMessages, row_ids: Collection[int] | None) -> int:
     that a row that fails again does not affect other rows.
     """
     table = messages.tables.messages
-    statement = (
-        update(table)
-        .where(table.c.state.in_([state.value for state in states_before(RowEvent.RETRY)]))
-        .values(
-            state=state_after(RowEvent.RETRY).value,
-            updated_at=NowMs(),
-            next_attempt_at=None,
-            retries=0,
-            send_alone=true(),
-        )
+    statement = event_update(table, RowEvent.RETRY).values(
+        next_attempt_at=None, retries=0, send_alone=true()
     )
     if row_ids is not None:
         statement = statement.where(table.c.id.in_(sorted(row_ids)))
@@ -102,7 +93,7 @@ def purge(
     messages: LocalMessages,
     *,
     older_than_ms: int = PURGE_AGE_MS_DEFAULT,
-    transaction_age_ms_max: int = TRANSACTION_AGE_MS_MAX_DEFAULT,
+    transaction_age_ms_max: int = TRANSACTION_AGE_MS_MAX,
 ) -> int:
     """Delete rows that are done; return how many.
 

@@ -31,6 +31,7 @@ from sqlalchemy import (
     update,
 )
 
+from halfbridge.sql.local_messages.marks import MarkedTransaction
 from halfbridge.sql.local_messages.rows import (
     ROW_BYTES_MAX,
     TO_RELAY,
@@ -38,7 +39,7 @@ from halfbridge.sql.local_messages.rows import (
     LocalMessage,
     RowState,
 )
-from halfbridge.sql.local_messages.tables import BUCKETS
+from halfbridge.sql.local_messages.tables import BUCKETS, in_states
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Claims:
         """Return the work for keys of `buckets`, and whether rows without a key wait."""
         text, parameters = self._compiled(connection, tuple(sorted(buckets)))
         found: dict[int, list[LocalMessage]] = {what: [] for what in range(len(TO_RELAY))}
-        unacknowledged: list[Unacknowledged] = []
+        unacknowledged: list[MarkedTransaction] = []
         has_keyless = False
         cut = set()  # states whose rows were cut off by `window_bytes`
         for what, is_cut, *row in connection.exec_driver_sql(text, parameters):
@@ -108,7 +109,7 @@ class Claims:
             else:
                 of = dict(zip(_COLUMNS, row, strict=False))
                 place = of["partition"], of["created_at"], of["retries"]
-                unacknowledged.append(Unacknowledged(of["topic"], *place))
+                unacknowledged.append(MarkedTransaction(of["topic"], *place))
         cut |= {what for what, rows in found.items() if len(rows) == self._window_rows}
         return Snapshot(_by_id(found, cut), unacknowledged, has_keyless)
 
@@ -157,7 +158,7 @@ class Claims:
         bodies = select(*self._columns).where(columns.id.in_(ids)).order_by(columns.id)
         return [LocalMessage(*row) for row in connection.execute(bodies)]
 
-    def orphans(self, connection: Connection) -> list[Unacknowledged]:
+    def orphans(self, connection: Connection) -> list[MarkedTransaction]:
         """Return transactions of rows without keys whose relay is probably dead."""
         columns = self._table.c
         query = (
@@ -174,7 +175,7 @@ class Claims:
             .group_by(columns.transaction_id)
             .limit(REPEATS_MAX)
         )
-        return [Unacknowledged(*row) for row in connection.execute(query)]
+        return [MarkedTransaction(*row) for row in connection.execute(query)]
 
     def _to_relay(self, buckets: Collection[int]) -> list[Select[Any]]:
         """Return the SELECTs of the rows that may be sent, one for each state."""
@@ -214,13 +215,13 @@ class Claims:
         columns = self._table.c
         unsettled = select(columns.key_hash, columns.id).where(
             columns.decision_acknowledged == false(),
-            columns.state.in_([state.value for state in self._holding]),
+            in_states(self._table, self._holding),
             columns.has_key == true(),
         )
         postponed = select(columns.key_hash, columns.id).where(
             columns.next_attempt_at.is_not(None),  # lets an index find the rows
             columns.next_attempt_at > NowMs(),
-            columns.state.in_([state.value for state in TO_RELAY]),
+            in_states(self._table, TO_RELAY),
             columns.key_hash.is_not(None),
         )
         both = union_all(unsettled, postponed).subquery()
@@ -368,7 +369,6 @@ class Leases:
     ) -> None:
         self.owner = owner
         self.held: dict[int, int] = {}
-        self.is_alone = False
         self._buckets = messages.tables.buckets
         self._relays = messages.tables.relays
         self._database = messages.database
@@ -398,7 +398,6 @@ class Leases:
 
     def _renewed(self, connection: Connection) -> dict[int, int]:
         now_ms, members = self._register(connection)
-        self.is_alone = len(members) == 1
         columns = self._buckets.c
         query = select(columns.bucket, columns.owner, columns.epoch, columns.expires_at)
         rows = [BucketRow(*row) for row in connection.execute(query.order_by(columns.bucket))]
@@ -460,15 +459,6 @@ class Leases:
         return taken
 
 
-class Unacknowledged(NamedTuple):
-    """A message transaction whose rows are marked, and whose COMMIT may not have been sent."""
-
-    transaction_id: str
-    half_partition: int
-    half_offset: int
-    message_count: int
-
-
 class Snapshot(NamedTuple):
     """The work of a relay at one moment.
 
@@ -479,7 +469,7 @@ class Snapshot(NamedTuple):
     """
 
     messages: list[LocalMessage]
-    unacknowledged: list[Unacknowledged]
+    unacknowledged: list[MarkedTransaction]
     has_keyless: bool
 
 

@@ -26,7 +26,7 @@ from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.headers import DEAD, HALF, headers_of
 from halfbridge.serde.records import DeadReason
-from halfbridge.sql.local_messages.marks import DeadRow, Failed
+from halfbridge.sql.local_messages.marks import DeadRow
 from halfbridge.sql.local_messages.rows import RowState
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.kafka.ports import Place, Ports
     from halfbridge.sql.local_messages.config import RelayConfig
-    from halfbridge.sql.local_messages.marks import Marks
+    from halfbridge.sql.local_messages.marks import Failed, Marks
     from halfbridge.sql.local_messages.metrics import RelayMetrics
     from halfbridge.sql.local_messages.writer import LocalMessages
 
@@ -119,19 +119,11 @@ class DeadLetters:
         )
         with self._engine.begin() as connection:
             rows = [DeadRow(*row) for row in connection.execute(query)]
-            # A transaction that was discarded for its age was not decided or delivered in time,
-            # which no row has caused. Its rows are sent again whatever their age.
-            is_aged = letter.reason is DeadReason.AGE
-            if len(rows) == 1 and not is_aged:
-                ids = [row.id for row in rows]
-                self._marks.give_up(connection, letter.transaction_id, ids, cause)
-                failed = Failed([], ids)
-            else:
-                failed = self._marks.send_again(
-                    connection,
-                    *(letter.transaction_id, rows, cause, self._config),
-                    ages=not is_aged,
-                )
+            failed = self._marks.send_again(
+                connection,
+                *(letter.transaction_id, rows, cause, self._config),
+                is_aged=letter.reason is DeadReason.AGE,
+            )
         self._note_taken(letter.transaction_id)
         if rows:
             self._log_failed(letter.transaction_id, failed, cause)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import BigInteger, any_, bindparam, cast, false, select, true, tuple_, update
+from sqlalchemy import BigInteger, any_, bindparam, false, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from halfbridge.sql.errors import SqlError
-from halfbridge.sql.local_messages.rows import TO_RELAY, RowEvent, state_after, states_before
-from halfbridge.sql.local_messages.tables import BUCKETS, CAUSE_CHARS_MAX
+from halfbridge.sql.local_messages.rows import TO_RELAY, RowEvent
+from halfbridge.sql.local_messages.tables import (
+    BUCKETS,
+    CAUSE_CHARS_MAX,
+    event_update,
+    in_states,
+)
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
@@ -114,7 +119,7 @@ class Marks:
         Rows whose state another process has changed meanwhile are not returned.
         """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
-        is_to_relay = self._table.c.state.in_([state.value for state in TO_RELAY])
+        is_to_relay = in_states(self._table, TO_RELAY)
         waiting: list[int] = []
         given_up: list[int] = []
         for row, cause in sorted(failures, key=lambda failure: failure.message.id):
@@ -123,7 +128,7 @@ class Marks:
             is_mine = self._table.c.id == row.id, self._table.c.retries == row.retries
             values = {"retries": retries, "cause": cause[:CAUSE_CHARS_MAX]}
             if is_last:
-                statement = self._event(RowEvent.GIVE_UP).where(*is_mine, is_to_relay)
+                statement = event_update(self._table, RowEvent.GIVE_UP).where(*is_mine, is_to_relay)
             else:
                 # Not an event: the row keeps its state, and waits.
                 values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
@@ -140,63 +145,39 @@ class Marks:
         cause: str,
         config: RelayConfig,
         *,
-        ages: bool,
+        is_aged: bool,
     ) -> Failed:
         """Send the rows of a dead transaction again, each alone, or give them up; return the ids.
 
-        The connection's transaction has locked all `rows` of the message transaction. `ages`:
-        whether rows are given up for their age.
+        The connection's transaction has locked all `rows` of the message transaction. If that has
+        one row, the row is the cause, and is given up. A transaction that was discarded for its age
+        (`is_aged`) was not decided or delivered in time, which no row has caused. Its rows are sent
+        again whatever their age.
         """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
+        is_cause = len(rows) == 1 and not is_aged
+        fates: dict[tuple[int, bool], list[int]] = {}  # (failed attempts, whether it is given up)
+        for row in rows:
+            age_ms = 0 if is_aged else now_ms - row.created_at
+            is_last = is_cause or config.is_last(row.retries + 1, age_ms=age_ms)
+            fates.setdefault((row.retries + 1, is_last), []).append(row.id)
         failed = Failed([], [])
-        for retries, is_last, ids in _by_fate(rows, now_ms, config, ages=ages):
-            values: dict[str, Any] = {"cause": cause[:CAUSE_CHARS_MAX]}
+        columns = self._table.c
+        for (retries, is_last), ids in fates.items():
+            event = RowEvent.GIVE_UP if is_last else RowEvent.SEND_AGAIN
+            values: dict[str, Any] = {"cause": cause[:CAUSE_CHARS_MAX], "retries": retries}
             if not is_last:
                 values["send_alone"] = true()
                 values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
-            event = RowEvent.GIVE_UP if is_last else RowEvent.SEND_AGAIN
-            self._leave(connection, event, transaction_id, ids, values)
+            statement = event_update(self._table, event).where(
+                columns.transaction_id == transaction_id,
+                self._is_any_of_ids(columns.id, BigInteger()),
+            )
+            no_mark = dict.fromkeys(MarkedTransaction._fields)
+            statement = statement.values(**no_mark, decision_acknowledged=false(), **values)
+            connection.execute(statement, {"ids": ids})
             (failed.given_up if is_last else failed.waiting).extend(ids)
         return failed
-
-    def give_up(
-        self, connection: Connection, transaction_id: str, ids: Collection[int], cause: str
-    ) -> int:
-        """Give up rows of a dead transaction; return how many were found."""
-        values = {"cause": cause[:CAUSE_CHARS_MAX]}
-        return self._leave(connection, RowEvent.GIVE_UP, transaction_id, ids, values)
-
-    def _leave(
-        self,
-        connection: Connection,
-        event: RowEvent,
-        transaction_id: str,
-        ids: Collection[int],
-        values: dict[str, Any],
-    ) -> int:
-        """Take marked rows out of GLOBAL_COMMIT, and clear the columns of a mark."""
-        columns = self._table.c
-        statement = self._event(event).where(
-            columns.transaction_id == transaction_id, self._among(ids)
-        )
-        return connection.execute(
-            statement.values(
-                transaction_id=None,
-                half_partition=None,
-                half_offset=None,
-                message_count=None,
-                decision_acknowledged=false(),
-                retries=columns.retries + 1,
-                **values,
-            )
-        ).rowcount
-
-    def _event(self, event: RowEvent) -> Any:
-        return (
-            update(self._table)
-            .where(self._table.c.state.in_([state.value for state in states_before(event)]))
-            .values(state=state_after(event).value, updated_at=NowMs())
-        )
 
     def _marking(self, *conditions: Any) -> Any:
         """Return the UPDATE of the first mark. It is built once, because every batch runs it."""
@@ -204,15 +185,14 @@ class Marks:
         kept: dict[str, Any] = {
             name: bindparam(f"new_{name}") for name in MarkedTransaction._fields
         }
-        statement = self._event(RowEvent.MARK).where(is_among, *conditions)
+        statement = event_update(self._table, RowEvent.MARK).where(is_among, *conditions)
         return statement.values(next_attempt_at=None, cause=None, **kept)
 
     def _acknowledging(self) -> Any:
         ids = self._table.c.transaction_id
         is_mine = self._is_any_of_ids(ids, ids.type), self._table.c.decision_acknowledged == false()
-        return (
-            self._event(RowEvent.ACKNOWLEDGE).where(*is_mine).values(decision_acknowledged=true())
-        )
+        statement = event_update(self._table, RowEvent.ACKNOWLEDGE).where(*is_mine)
+        return statement.values(decision_acknowledged=true())
 
     def _is_any_of_ids(self, column: Any, kind: Any) -> ColumnElement[bool]:
         if self._has_arrays:  # one parameter, however many ids
@@ -234,26 +214,6 @@ class Marks:
             .exists()
         )
         return condition
-
-    def _among(self, ids: Collection[int]) -> ColumnElement[bool]:
-        if self._has_arrays:  # one parameter, however many ids
-            array = cast(bindparam(None, list(ids)), ARRAY(BigInteger))
-            condition: ColumnElement[bool] = self._table.c.id == any_(array)
-            return condition
-        return self._table.c.id.in_(list(ids))
-
-
-def _by_fate(
-    rows: Collection[DeadRow], now_ms: int, config: RelayConfig, *, ages: bool
-) -> list[tuple[int, bool, list[int]]]:
-    """Return the rows' ids grouped by (failed attempts including this one, whether to give up)."""
-    found: dict[tuple[int, bool], list[int]] = {}
-    for row in rows:
-        retries = row.retries + 1
-        age_ms = now_ms - row.created_at if ages else 0
-        is_last = config.is_last(retries, age_ms=age_ms)
-        found.setdefault((retries, is_last), []).append(row.id)
-    return [(*fate, ids) for fate, ids in found.items()]
 
 
 def engine_of(messages: LocalMessages) -> Engine:

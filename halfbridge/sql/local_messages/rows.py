@@ -158,20 +158,6 @@ class RowEvent(str, Enum):
     RETRY = "RETRY"  # by an operator
 
 
-class IllegalRowTransitionError(RuntimeError):
-    """An event is illegal in the row's state: a mistake in the calling code; nothing changed.
-
-    Attributes:
-        state: The row's state, before and after.
-        event: The illegal event.
-    """
-
-    def __init__(self, state: RowState, event: RowEvent) -> None:
-        super().__init__(f"{event.value} in {state.value} is not possible")
-        self.state = state
-        self.event = event
-
-
 # Only a dead letter takes a row out of GLOBAL_COMMIT. LOCAL_ROLLBACK is final: a later confirmation
 # changes no row, and the local transaction of that confirmation cannot commit.
 TRANSITIONS: dict[RowState, dict[RowEvent, RowState]] = {
@@ -204,18 +190,6 @@ TRANSITIONS: dict[RowState, dict[RowEvent, RowState]] = {
 # A row waits for earlier rows with the same key in the states UNSETTLED and TO_RELAY.
 UNSETTLED = (RowState.UNKNOWN, RowState.PREPARED)
 TO_RELAY = (RowState.LOCAL_COMMIT, RowState.LOCAL_SUCCESS)
-
-
-def step(state: RowState, event: RowEvent) -> RowState:
-    """Return the state after `event`.
-
-    Raises:
-        IllegalRowTransitionError: The transition is not in the table; the calling code is wrong.
-    """
-    after = TRANSITIONS[state].get(event)
-    if after is None:
-        raise IllegalRowTransitionError(state, event)
-    return after
 
 
 def states_before(event: RowEvent) -> tuple[RowState, ...]:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.bridge.producer import TransactionProducer
-    from halfbridge.sql.local_messages.claims import Unacknowledged
     from halfbridge.sql.local_messages.marks import Marks
     from halfbridge.sql.local_messages.metrics import RelayMetrics
     from halfbridge.sql.local_messages.rows import LocalMessage
@@ -456,7 +455,7 @@ class Commits:
         self._metrics.transactions.inc(len(begun))
         self._on_step(RelayStep.DECIDED)
 
-    def repeat(self, found: Sequence[Unacknowledged]) -> set[int]:
+    def repeat(self, found: Sequence[MarkedTransaction]) -> set[int]:
         """Repeat COMMITs of dead relays and COMMITs in doubt; return the half partitions that wait.
 
         A COMMIT under way, or in a half partition with a recent failure, is not repeated.
@@ -468,12 +467,7 @@ class Commits:
             Decision(
                 each.transaction_id,
                 each.half_partition,
-                self._producer.repeat_commit(
-                    each.transaction_id,
-                    half_partition=each.half_partition,
-                    half_offset=each.half_offset,
-                    message_count=each.message_count,
-                ),
+                self._producer.repeat_commit(**each._asdict()),
                 0,
                 now,
             )

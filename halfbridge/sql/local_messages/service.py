@@ -160,8 +160,7 @@ class RelayService(RelayRunner):
                     self._wake()
                 if monotonic() >= next_count:
                     next_count = monotonic() + _BACKLOG_S
-                    found = backlog(self._relay.messages)
-                    self._relay_metrics.note_backlog(found.rows, found.oldest_age_ms)
+                    self._relay_metrics.note_backlog(*backlog(self._relay.messages))
 
     def _read_letters(self) -> None:
         while not self.is_stopping:

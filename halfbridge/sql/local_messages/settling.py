@@ -15,16 +15,14 @@ from halfbridge.sql.local_messages.rows import (
     RowEvent,
     RowState,
     headers_of,
-    state_after,
-    states_before,
 )
-from halfbridge.sql.local_messages.tables import CAUSE_CHARS_MAX
+from halfbridge.sql.local_messages.tables import CAUSE_CHARS_MAX, event_update, in_states
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Update
 
     from halfbridge.serde.headers import Header
     from halfbridge.sql.local_messages.config import RelayConfig
@@ -100,15 +98,8 @@ class Settling:
             ids = list(connection.execute(query).scalars())
             if not ids:
                 return 0
-            return connection.execute(
-                update(self._table)
-                .where(columns.id.in_(ids), self._is_before(RowEvent.WITHDRAW))
-                .values(
-                    state=state_after(RowEvent.WITHDRAW).value,
-                    cause=_NOT_CONFIRMED,
-                    updated_at=NowMs(),
-                )
-            ).rowcount
+            withdrawn = event_update(self._table, RowEvent.WITHDRAW).where(columns.id.in_(ids))
+            return connection.execute(withdrawn.values(cause=_NOT_CONFIRMED)).rowcount
 
     def ask(self) -> int:
         """Ask the callback about prepared rows that are old enough; return how many it settled.
@@ -165,29 +156,21 @@ class Settling:
             self._postpone(row, None)
             return False
         event = RowEvent.SETTLE_SUCCESS if answer else RowEvent.SETTLE_ROLLBACK
-        return self._write(
-            row.id,
-            event,
-            state=state_after(event).value,
-            updated_at=NowMs(),
-            next_attempt_at=None,
-            retries=0,
-            cause=None,
-        )
+        settled = event_update(self._table, event)
+        return self._write(row.id, settled, next_attempt_at=None, retries=0, cause=None)
 
     def _postpone(self, row: Any, cause: str | None) -> None:
         asked = row.retries + 1
         again_at = NowMs() + self._config.retry_wait_ms(asked)
         # Not an event: the row keeps its state.
-        self._write(
-            row.id, RowEvent.SETTLE_SUCCESS, next_attempt_at=again_at, retries=asked, cause=cause
-        )
+        postponed = update(self._table).where(in_states(self._table, [RowState.PREPARED]))
+        self._write(row.id, postponed, next_attempt_at=again_at, retries=asked, cause=cause)
 
-    def _write(self, row_id: int, event: RowEvent, **values: Any) -> bool:
-        """Update a row if `event` is legal in its state; return whether it was."""
-        statement = update(self._table).where(self._table.c.id == row_id, self._is_before(event))
+    def _write(self, row_id: int, statement: Update, **values: Any) -> bool:
+        """Run an UPDATE for one row; return whether the row was in the right state."""
+        statement = statement.where(self._table.c.id == row_id).values(**values)
         with self._engine.begin() as connection:
-            return bool(connection.execute(statement.values(**values)).rowcount)
+            return bool(connection.execute(statement).rowcount)
 
     def _answer(self, row: PreparedMessage) -> bool | None:
         if self._callback is None:
@@ -202,12 +185,6 @@ class Settling:
         _LOG.error("the callback returned %r for local message %d: not a bool", answer, row.id)
         return None
 
-    def _is_before(self, event: RowEvent) -> ColumnElement[bool]:
-        before: ColumnElement[bool] = self._table.c.state.in_(
-            [state.value for state in states_before(event)]
-        )
-        return before
-
 
 def _shown(row: Any) -> PreparedMessage:
     return PreparedMessage(
@@ -221,16 +198,11 @@ def _shown(row: Any) -> PreparedMessage:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The rows that are not done, by state; and the age of the oldest to be relayed, or 0."""
+def backlog(messages: LocalMessages) -> tuple[dict[str, int], int]:
+    """Return how many rows are not done, by state; reads the index of all such rows.
 
-    rows: dict[str, int]
-    oldest_age_ms: int
-
-
-def backlog(messages: LocalMessages) -> Backlog:
-    """Return the rows that are not done; reads the index of all such rows."""
+    Also returns the age of the oldest row that is neither relayed nor given up, or 0, milliseconds.
+    """
     columns = messages.tables.messages.c
     waiting = (*UNSETTLED, *TO_RELAY)
     shown = (*waiting, RowState.GLOBAL_COMMIT, RowState.MESSAGE_ERROR)
@@ -238,7 +210,7 @@ def backlog(messages: LocalMessages) -> Backlog:
         select(columns.state, func.count(), func.min(columns.created_at))
         .where(
             columns.decision_acknowledged == false(),
-            columns.state.in_([state.value for state in shown]),
+            in_states(messages.tables.messages, shown),
         )
         .group_by(columns.state)
     )
@@ -247,4 +219,4 @@ def backlog(messages: LocalMessages) -> Backlog:
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
     rows = {state.value: 0 for state in shown} | {state: count for state, count, _ in found}
     oldest = min((born for state, _, born in found if RowState(state) in waiting), default=now_ms)
-    return Backlog(rows, max(0, now_ms - oldest))
+    return rows, max(0, now_ms - oldest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     BigInteger,
@@ -21,12 +22,18 @@ from sqlalchemy import (
     false,
     func,
     or_,
+    update,
 )
 from sqlalchemy.dialects import mysql
 
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
-from halfbridge.sql.local_messages.rows import RowState
-from halfbridge.sql.tables import ID_CHARS, ascii_text, transactional
+from halfbridge.sql.local_messages.rows import RowEvent, RowState, state_after, states_before
+from halfbridge.sql.tables import ID_CHARS, NowMs, ascii_text, transactional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import ColumnElement, Update
 
 DEFAULT_NAME = "halfbridge_local_message"
 DEFAULT_RELAY_NAME = "halfbridge_relay"
@@ -158,3 +165,18 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
     )
     Index(f"{name}_transaction", columns.transaction_id)
     return table
+
+
+def in_states(messages: Table, states: Iterable[RowState]) -> ColumnElement[bool]:
+    """Return the condition that a row is in one of these states."""
+    condition: ColumnElement[bool] = messages.c.state.in_([state.value for state in states])
+    return condition
+
+
+def event_update(messages: Table, event: RowEvent) -> Update:
+    """Return the UPDATE by which `event` happens to the rows in whose state it is legal."""
+    return (
+        update(messages)
+        .where(in_states(messages, states_before(event)))
+        .values(state=state_after(event).value, updated_at=NowMs())
+    )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, func, insert, inspect, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.orm import Session
 
 from halfbridge.sql.dialects import database_of_engine
-from halfbridge.sql.errors import FenceUsageError, TableError
+from halfbridge.sql.dialects.base import driver_of, required_connection
+from halfbridge.sql.errors import FenceUsageError
 from halfbridge.sql.guards import guard_of
 from halfbridge.sql.local_messages.rows import (
     RowEvent,
@@ -17,16 +17,15 @@ from halfbridge.sql.local_messages.rows import (
     RowState,
     RowStateError,
     columns_of,
-    state_after,
-    states_before,
 )
 from halfbridge.sql.local_messages.tables import (
     BUCKETS,
     DEFAULT_NAME,
     DEFAULT_RELAY_NAME,
+    event_update,
     make_tables,
 )
-from halfbridge.sql.tables import NowMs
+from halfbridge.sql.tables import NowMs, create_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,21 +90,11 @@ class LocalMessages:
             TableError: A table exists, but is not InnoDB; an operator converts it.
             SQLAlchemyError: The database refuses; an operator checks rights and settings.
         """
-        try:
-            self.metadata.create_all(self.engine)
-        except DBAPIError:
-            for table in self.metadata.tables.values():
-                if not inspect(self.engine).has_table(table.name, schema=table.schema):
-                    raise  # else another process was faster
+        create_tables(self.engine, self.metadata)
         buckets = self.tables.buckets
         with self.engine.begin() as connection:
             for table in self.metadata.tables.values():
-                engine = self.database.engine_of(connection, table)
-                if engine:
-                    raise TableError(
-                        f"{table.fullname} is a table of {engine}, which has no transactions:"
-                        f" ALTER TABLE {table.fullname} ENGINE=InnoDB"
-                    )
+                self.database.check_table(connection, table)
             there = set(connection.execute(select(buckets.c.bucket)).scalars())
             for bucket in range(BUCKETS):
                 if bucket not in there:
@@ -197,17 +186,10 @@ class LocalMessages:
     def _move(self, connection: Connection, row_id: int, event: RowEvent) -> None:
         """Apply `event` to one row in the open transaction, or raise an error about the row."""
         table = self.tables.messages
-        before = [state.value for state in states_before(event)]
         statement: Any = (
-            update(table)
-            .where(table.c.id == row_id, table.c.state.in_(before))
-            .values(
-                state=state_after(event).value,
-                updated_at=NowMs(),
-                next_attempt_at=None,
-                retries=0,
-                cause=None,
-            )
+            event_update(table, event)
+            .where(table.c.id == row_id)
+            .values(next_attempt_at=None, retries=0, cause=None)
         )
         if self._notifies:
             statement = statement.returning(func.pg_notify(self.channel, ""))
@@ -225,13 +207,8 @@ class LocalMessages:
         if isinstance(connection, Session):
             clause = {"clause": self.tables.messages}
             connection = connection.connection(bind_arguments=clause)
-        if not isinstance(connection, Connection):
-            raise FenceUsageError(
-                f"{type(connection).__name__}: give a SQLAlchemy Connection or Session; an asyncio"
-                " one has them inside of run_sync()"
-            )
-        driver: Any = connection.connection.dbapi_connection
-        if _is_autocommit(self.database.name, driver):
+        connection = required_connection(connection, FenceUsageError)
+        if _is_autocommit(self.database.name, driver_of(connection)):
             raise FenceUsageError(
                 "the connection is in AUTOCOMMIT: work and message would not commit together"
             )
