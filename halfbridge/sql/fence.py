@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, overload
 
-from sqlalchemy import Connection, MetaData, Table, event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -19,6 +19,7 @@ from halfbridge.kafka.errors import BridgeError, ConfigError, NoAnswerError, Out
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.records import FenceContext
 from halfbridge.sql.dialects import CHECK_WAIT_MS
+from halfbridge.sql.dialects.base import required_connection
 from halfbridge.sql.errors import (
     CommitUnknownError,
     FencedError,
@@ -73,6 +74,11 @@ class Fence:
         name: Name of the table.
         schema: Schema of the table; None: the connection's default schema.
 
+    Attributes:
+        engine: For checks and for blocks without a session.
+        metadata: The table for Alembic's `target_metadata`; call `create` after the migration.
+        tables: The tables that the fence needs.
+
     Raises:
         ConfigError: The engine is for another kind of database; give another engine.
 
@@ -90,21 +96,9 @@ class Fence:
         self.producer_group = producer_group
         self._table = FenceTable(engine, name=name, schema=schema)
         self.database = self._table.database
-
-    @property
-    def engine(self) -> Engine:
-        """The engine for checks and for blocks without a session."""
-        return self._table.engine
-
-    @property
-    def metadata(self) -> MetaData:
-        """The table for Alembic's `target_metadata`; call `create` after the migration."""
-        return self._table.metadata
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """The tables that the fence needs."""
-        return (self._table.table,)
+        self.engine = self._table.engine
+        self.metadata = self._table.metadata
+        self.tables = (self._table.table,)
 
     def create(self) -> None:
         """Create the table and its own rows if they do not exist; see FenceTable.create."""
@@ -183,11 +177,7 @@ class Fence:
             SQLAlchemyError: A statement failed; nothing was committed.
         """
         self._check_producer(producer)
-        if session_factory is None:
-            return fenced_connection(
-                self, producer, immunity_ms=immunity_ms, allow_empty=allow_empty
-            )
-        return fenced_session(
+        return _fenced(
             self, producer, session_factory, immunity_ms=immunity_ms, allow_empty=allow_empty
         )
 
@@ -210,11 +200,7 @@ class Fence:
         """
         if isinstance(connection, Session):
             connection = self.connection_of(connection)
-        if not isinstance(connection, Connection):
-            raise FenceUsageError(
-                f"{type(connection).__name__}: give a SQLAlchemy Connection or Session; an asyncio"
-                " one has them inside of run_sync()"
-            )
+        connection = required_connection(connection, FenceUsageError)
         tx.commit_held = _DATABASE_FIRST
         mark = self.write(connection, tx)
         guard_of(connection, self.database).pass_with(mark, lambda: release(tx))
@@ -253,16 +239,19 @@ class Fence:
             NoAnswerError: The transaction does not belong to this fence, or the database cannot
                 tell now. The answer is not counted; the daemon asks again.
         """
-        try:
-            check_context(view, producer_group=self.producer_group, table_id=self.table_id)
-            ended = settle(
-                self._table,
-                producer_group=self.producer_group,
-                transaction_id=view.transaction_id,
+        group, transaction_id = view.producer_group, view.transaction_id
+        if group != self.producer_group:
+            raise NoAnswerError(
+                f"{transaction_id} of {group}: the fence is of group {self.producer_group}"
             )
+        try:
+            check_context(
+                self._table, view.context, producer_group=group, transaction_id=transaction_id
+            )
+            ended = settle(self._table, producer_group=group, transaction_id=transaction_id)
         except (SQLAlchemyError, SqlError) as error:
             text = " ".join(str(error).split())
-            raise NoAnswerError(f"the fence of {view.transaction_id}: {text}") from error
+            raise NoAnswerError(f"the fence of {transaction_id}: {text}") from error
         if ended.outcome is Outcome.COMMITTED:
             return Answer(Resolution.COMMIT, ended.message_count)
         return Answer(Resolution.ROLLBACK)
@@ -363,73 +352,65 @@ _SECOND_TRANSACTION = (
     "a second database transaction begins inside of the block: it holds one, in one database, and"
     " ends it itself"
 )
-Handle = TypeVar("Handle", Connection, Session)
 
 
 @contextmanager
-def fenced_connection(
-    fence: Fence, producer: TransactionProducer, *, immunity_ms: int | None, allow_empty: bool
-) -> Iterator[tuple[Transaction, Connection]]:
-    """Yield a message transaction and a connection; see Fence.transaction."""
-    tx = _begin_held(fence, producer, immunity_ms)
-    connection = fence.engine.connect()
-    block = _Block(fence, tx, connection, allows_empty=allow_empty)
-    block.watch(connection)
-    with block.leaving():
-        yield tx, connection
-
-
-@contextmanager
-def fenced_session(
+def _fenced(
     fence: Fence,
     producer: TransactionProducer,
-    session_factory: Callable[[], Session],
+    session_factory: Callable[[], Session] | None,
     *,
     immunity_ms: int | None,
     allow_empty: bool,
-) -> Iterator[tuple[Transaction, Session]]:
-    """Yield a message transaction and a session; see Fence.transaction."""
-    session = session_factory()
-    fence.check_session(session)
-    if session.in_transaction():
-        raise FenceUsageError("the session's transaction has begun already: give a new session")
-    tx = _begin_held(fence, producer, immunity_ms)
-    block = _Block(fence, tx, session, allows_empty=allow_empty)
-
-    def watch(_session: object, _begun: object, connection: Connection) -> None:
-        block.watch(connection)
-
-    event.listen(session, "after_begin", watch)
-    try:
-        with block.leaving():
-            yield tx, session
-    finally:
-        event.remove(session, "after_begin", watch)  # the session may be used again
-
-
-def _begin_held(
-    fence: Fence, producer: TransactionProducer, immunity_ms: int | None
-) -> Transaction:
+) -> Iterator[tuple[Transaction, Connection | Session]]:
+    """Yield a message transaction, and a connection or session; see Fence.transaction."""
+    session = None if session_factory is None else session_factory()
+    if session is not None:
+        fence.check_session(session)
+        if session.in_transaction():
+            raise FenceUsageError("the session's transaction has begun already: give a new session")
     tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
-    tx.commit_held = _COMMIT_OF_MESSAGES
-    return tx
+    tx.commit_held = _COMMIT_OF_MESSAGES  # only the block commits it
+    handle = fence.engine.connect() if session is None else session
+    block = _Block(fence, tx, handle, allows_empty=allow_empty)
+    with block.watching(), block.leaving():
+        yield tx, handle
 
 
-class _Block(Generic[Handle]):
+class _Block:
+    """The state of one block."""
+
     def __init__(
-        self, fence: Fence, tx: Transaction, handle: Handle, *, allows_empty: bool
+        self, fence: Fence, tx: Transaction, handle: Connection | Session, *, allows_empty: bool
     ) -> None:
         self._allows_empty = allows_empty
         self._fence = fence
         self._tx = tx
-        self._handle: Handle = handle
+        self._handle = handle
         self._connection: Connection | None = None
         self._guard: Guard | None = None
         self._has_begun = False  # a statement was about to run
         self._mark: str | None = None  # set once the fence row was written
         self._failure: Exception | None = None
 
-    def watch(self, connection: Connection) -> None:
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the statements of the block's connection, or of its session's."""
+        if isinstance(self._handle, Connection):
+            self._watch(self._handle)
+            yield
+            return
+
+        def watch(_session: object, _begun: object, connection: Connection) -> None:
+            self._watch(connection)
+
+        event.listen(self._handle, "after_begin", watch)
+        try:
+            yield
+        finally:
+            event.remove(self._handle, "after_begin", watch)  # the session may be used again
+
+    def _watch(self, connection: Connection) -> None:
         if self._connection is None:
             self._connection = connection
             self._guard = guard_of(connection, self._fence.database)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.transactions.waits import Undecided
     from halfbridge.sql.fence_table import Ended
-
-
-class _View(NamedTuple):
-    transaction_id: str
-    producer_group: str
-    context: bytes | None
 
 
 class OperatorFence:
@@ -69,8 +63,7 @@ class OperatorFence:
     ) -> Ended | None:
         group = undecided.producer_group
         try:
-            view = _View(undecided.id, group, context)
-            check_context(view, producer_group=group, table_id=self._table.table_id)
+            check_context(self._table, context, producer_group=group, transaction_id=undecided.id)
             return ask(self._table, producer_group=group, transaction_id=undecided.id)
         except (NoAnswerError, SQLAlchemyError, SqlError) as error:
             text = " ".join(str(error).split())

@@ -13,7 +13,7 @@ import logging
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from sqlalchemy import (
@@ -36,10 +36,17 @@ from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.errors import DecodeError
 from halfbridge.sql.dialects import COUNTED, database_of_engine, own_transaction
 from halfbridge.sql.errors import FencedError, Outcome, TableError
-from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, WATERMARK_ID, NowMs, fence_table
+from halfbridge.sql.tables import (
+    OWN_KEY,
+    OWN_OUTCOME,
+    WATERMARK_ID,
+    NowMs,
+    create_tables,
+    fence_table,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine, Insert, Table
@@ -106,11 +113,7 @@ class FenceTable:
         the table from `metadata`, this method adds the rows. Raises TableError if the table is not
         InnoDB.
         """
-        try:
-            self.metadata.create_all(self.engine)
-        except DBAPIError:
-            if not inspect(self.engine).has_table(self.table.name, schema=self.table.schema):
-                raise  # else another process was faster
+        create_tables(self.engine, self.metadata)
         own_row = {
             "producer_group": OWN_KEY,
             "transaction_id": OWN_KEY,
@@ -121,7 +124,7 @@ class FenceTable:
         identity = {**own_row, "table_id": uuid4().hex}
         watermark = {**own_row, "transaction_id": WATERMARK_ID}
         with self.own_transaction() as connection:
-            self._refuse_engine(connection)
+            self.database.check_table(connection, self.table)
             for row in (identity, watermark):
                 self.database.insert_if_absent(connection, self.table, row)
             connection.commit()
@@ -139,7 +142,7 @@ class FenceTable:
                     info = self.read_info(connection)
                 except DBAPIError as error:
                     raise self._missing(error) from error
-                self._refuse_engine(connection)
+                self.database.check_table(connection, self.table)
                 forgets = self.database.forgets(connection)
             if forgets:
                 text = "the database of %s may lose commits in a crash of its machine: %s"
@@ -206,14 +209,6 @@ class FenceTable:
             groups.setdefault(group, {each.value: 0 for each in Outcome})[outcome] = count
         oldest = min((row[3] for row in found), default=None)
         return FenceReport(info=info, groups=groups, oldest_ms=oldest, forgets=forgets)
-
-    def _refuse_engine(self, connection: Connection) -> None:
-        engine = self.database.engine_of(connection, self.table)
-        if engine:
-            raise TableError(
-                f"{self.table.fullname} is a table of {engine}, which has no transactions:"
-                f" ALTER TABLE {self.table.fullname} ENGINE=InnoDB"
-            )
 
     def _no_own_row(self) -> TableError:
         return TableError(
@@ -330,7 +325,13 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
         if fence.database.insert_if_absent(connection, fence.table, row):
             # Read after the insert: a purge stores its watermark before it deletes rows, so a row
             # that a purge has deleted before the insert is noticed here.
-            _refuse_purged(fence, fence.read_info(connection), transaction_id)
+            info = fence.read_info(connection)
+            _refuse_other(fence, info, transaction_id)
+            if _is_purged(info.purged_before_ms, transaction_id):
+                raise NoAnswerError(
+                    f"{transaction_id} has no row in {fence.table.fullname}, and rows of that age"
+                    " were purged: how it ended is not known any more"
+                )
             connection.commit()
             return Ended(Outcome.ROLLED_BACK, 0)
     # A new transaction, whose snapshot is taken after the other row was committed.
@@ -372,15 +373,6 @@ def _committed(table: Table) -> Insert:
     return insert(table).from_select(names, values)
 
 
-def _refuse_purged(fence: FenceTable, info: TableInfo, transaction_id: str) -> None:
-    _refuse_other(fence, info, transaction_id)
-    if _is_purged(info.purged_before_ms, transaction_id):
-        raise NoAnswerError(
-            f"{transaction_id} has no row in {fence.table.fullname}, and rows of that age were"
-            " purged: how it ended is not known any more"
-        )
-
-
 def _is_purged(watermark_ms: int | None, transaction_id: str) -> bool:
     """Return whether a row of the transaction may have been purged."""
     return watermark_ms is not None and birth_ms(transaction_id) < watermark_ms + CLOCK_MARGIN_MS
@@ -396,37 +388,21 @@ def _refuse_other(fence: FenceTable, info: TableInfo, transaction_id: str) -> No
 _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
-class Fenced(Protocol):
-    """The transaction that a check asks a fence about; a MessageView is one."""
-
-    @property
-    def transaction_id(self) -> str:
-        """The transaction id."""
-
-    @property
-    def producer_group(self) -> str:
-        """The producer group."""
-
-    @property
-    def context(self) -> bytes | None:
-        """What the sender left for its checker."""
-
-
-def check_context(view: Fenced, *, producer_group: str, table_id: Callable[..., str]) -> None:
+def check_context(
+    fence: FenceTable, context: bytes | None, *, producer_group: str, transaction_id: str
+) -> None:
     """Refuse a transaction that was not begun with this fence: its missing row proves nothing."""
-    whose = f"{view.transaction_id} of {view.producer_group}"
-    if view.producer_group != producer_group:
-        raise NoAnswerError(f"{whose}: the fence is of group {producer_group}")
-    if not _UUID7.fullmatch(view.transaction_id):
+    whose = f"{transaction_id} of {producer_group}"
+    if not _UUID7.fullmatch(transaction_id):
         raise NoAnswerError(f"{whose}: no id that halfbridge makes")
-    if view.context is None:
+    if context is None:
         raise NoAnswerError(f"{whose} was begun without a fence: a missing row proves nothing")
     try:
-        theirs = FENCE_CONTEXT.decode(view.context).table_id
+        theirs = FENCE_CONTEXT.decode(context).table_id
     except DecodeError as error:
         raise NoAnswerError(f"{whose}: its context is of no fence: {error}") from error
-    mine = table_id()
+    mine = fence.table_id()
     if theirs != mine:
-        mine = table_id(reread=True)
+        mine = fence.table_id(reread=True)  # the table may have been created again
     if theirs != mine:
         raise NoAnswerError(f"{whose} is fenced by table {theirs}; this one is {mine}")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Mark = tuple[str, str, int]
 
-    Listener = Callable[[Connection], None]
-
 
 class Guard:
     """Is called before each statement and before COMMIT of one connection, and may refuse them.
@@ -52,7 +50,6 @@ class Guard:
         self.transaction: object = None
         self.commits_row = False
         self.refused: Exception | None = None
-        before_commit(connection, self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self.before_statement)
 
@@ -101,7 +98,8 @@ class Guard:
         finally:
             self._is_busy = False
 
-    def _on_commit(self, connection: Connection) -> None:
+    def before_commit(self, connection: Connection) -> None:
+        """Refuse COMMIT, or record that it goes out."""
         self.commits_row = False
         if self.is_over:
             return
@@ -129,28 +127,6 @@ class Guard:
         self.is_over = True
         self._then = []
         self._refusal = self.refused = None  # an error's traceback refers to the connection
-
-
-# A guard must not keep its connection alive: the block removes the function of `watch`, and the
-# rollback removes the error of `refuse`.
-_GUARDS: WeakKeyDictionary[Connection, Guard] = WeakKeyDictionary()
-
-
-def guard_of(connection: Connection, database: Database) -> Guard:
-    """Return the guard of the connection; make it if necessary."""
-    guard = _GUARDS.get(connection)
-    if guard is None:
-        guard = _GUARDS[connection] = Guard(connection, database)
-    return guard
-
-
-def commits_fence_row(connection: Connection) -> bool:
-    """Return whether COMMIT commits a fence row, for a test's listener of the engine's "commit".
-
-    The guard, a listener of the connection, is called first.
-    """
-    guard = _GUARDS.get(connection)
-    return guard is not None and guard.commits_row
 
 
 def refuse_lost_sends(tx: Transaction) -> None:
@@ -202,7 +178,6 @@ class MarkGuard:
     def __init__(self, connection: Connection) -> None:
         self._marks: list[tuple[Table, Mark]] = []
         self._marks_at: dict[str, int] = {}  # a savepoint's name: how many marks came before it
-        check_before_commit(connection, self._on_commit)
         event.listen(connection, "begin", self._on_begin)
         event.listen(connection, "savepoint", self._on_savepoint)
         event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
@@ -211,7 +186,8 @@ class MarkGuard:
         """Record a mark that the open transaction has inserted."""
         self._marks.append((table, mark))
 
-    def _on_commit(self, connection: Connection) -> None:
+    def before_commit(self, connection: Connection) -> None:
+        """Refuse COMMIT if marks are missing."""
         marks, self._marks, self._marks_at = self._marks, [], {}
         try:
             left = sum(
@@ -244,17 +220,6 @@ class MarkGuard:
         del self._marks[self._marks_at.get(name, 0) :]
 
 
-_MARK_GUARDS: WeakKeyDictionary[Connection, MarkGuard] = WeakKeyDictionary()
-
-
-def mark_guard_of(connection: Connection) -> MarkGuard:
-    """Return the guard of the connection's marks; make it if necessary."""
-    guard = _MARK_GUARDS.get(connection)
-    if guard is None:
-        guard = _MARK_GUARDS[connection] = MarkGuard(connection)
-    return guard
-
-
 def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
     row = table.c
     columns = (row.group_id, row.transaction_id, row.message_index)
@@ -267,30 +232,56 @@ def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
     return len(found.intersection(marks))
 
 
-class _OnCommit:
-    """The one listener of a connection's "commit"."""
+class _Guards:
+    """The guards of one connection, and its one listener of "commit"."""
 
     def __init__(self, connection: Connection) -> None:
-        self.checks: list[Listener] = []
-        self.last: list[Listener] = []
+        self.fence: Guard | None = None
+        self.marks: MarkGuard | None = None
         event.listen(connection, "commit", self._on_commit)
 
     def _on_commit(self, connection: Connection) -> None:
-        for each in (*self.checks, *self.last):
-            each(connection)
+        if self.marks is not None:
+            self.marks.before_commit(connection)
+        if self.fence is not None:
+            self.fence.before_commit(connection)
 
 
-_LISTENERS: WeakKeyDictionary[Connection, _OnCommit] = WeakKeyDictionary()
+# A guard must not keep its connection alive: the block removes the function of `watch`, and the
+# rollback removes the error of `refuse`.
+_GUARDS: WeakKeyDictionary[Connection, _Guards] = WeakKeyDictionary()
 
 
-def check_before_commit(connection: Connection, check: Listener) -> None:
-    """Call `check` before each COMMIT of the connection; it may run statements, and refuse."""
-    _of(connection).checks.append(check)
+def _guards_of(connection: Connection) -> _Guards:
+    found = _GUARDS.get(connection)
+    if found is None:
+        found = _GUARDS[connection] = _Guards(connection)
+    return found
 
 
-def before_commit(connection: Connection, last: Listener) -> None:
-    """Call `last` before each COMMIT of the connection, once no check has refused it."""
-    _of(connection).last.append(last)
+def guard_of(connection: Connection, database: Database) -> Guard:
+    """Return the guard of the connection; make it if necessary."""
+    guards = _guards_of(connection)
+    if guards.fence is None:
+        guards.fence = Guard(connection, database)
+    return guards.fence
+
+
+def mark_guard_of(connection: Connection) -> MarkGuard:
+    """Return the guard of the connection's marks; make it if necessary."""
+    guards = _guards_of(connection)
+    if guards.marks is None:
+        guards.marks = MarkGuard(connection)
+    return guards.marks
+
+
+def commits_fence_row(connection: Connection) -> bool:
+    """Return whether COMMIT commits a fence row, for a test's listener of the engine's "commit".
+
+    The guard, a listener of the connection, is called first.
+    """
+    guards = _GUARDS.get(connection)
+    return guards is not None and guards.fence is not None and guards.fence.commits_row
 
 
 def reached_driver(error: BaseException) -> bool:
@@ -305,10 +296,3 @@ def reached_driver(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def _of(connection: Connection) -> _OnCommit:
-    found = _LISTENERS.get(connection)
-    if found is None:
-        found = _LISTENERS[connection] = _OnCommit(connection)
-    return found

@@ -87,6 +87,7 @@ class Database(ABC):
     # Isolation level of halfbridge's own transactions; None: the engine's. At this level each
     # statement must see all transactions that were committed before the statement began.
     own_isolation: str | None = None
+    _insert: Any  # the dialect's INSERT that has ON CONFLICT, for `insert_if_absent`
 
     @abstractmethod
     def check_commit(self, connection: Connection) -> None:
@@ -103,13 +104,27 @@ class Database(ABC):
     def make_durable(self, connection: Connection) -> None:  # noqa: B027  (most need nothing)
         """Make the commit of the open transaction durable, if that is a transaction's setting."""
 
-    @abstractmethod
     def mark(self, connection: Connection) -> str:
-        """Mark the open database transaction, make its commit durable, and return the mark."""
+        """Mark the open database transaction, make its commit durable, and return the mark.
 
-    @abstractmethod
+        The mark is a savepoint, which each commit ends, also an implicit one (of DDL, say).
+        """
+        connection.exec_driver_sql(f"SAVEPOINT {MARK}")
+        return MARK
+
     def is_marked(self, connection: Connection, mark: str) -> bool:
         """Return, once, whether the open transaction is the marked one; DBAPIError: it failed."""
+        try:
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {mark}")
+        except DBAPIError as error:
+            if self._is_unmarked(error.orig):
+                return False
+            raise
+        return True
+
+    def _is_unmarked(self, error: Any) -> bool:
+        """Return whether an error says that the savepoint is gone; for `is_marked` above."""
+        raise NotImplementedError
 
     @abstractmethod
     @contextmanager
@@ -133,7 +148,6 @@ class Database(ABC):
     def others(self, connection: Connection, table: Table) -> str:
         """Return which transaction may hold locks on a table, as far as this user may see it."""
 
-    @abstractmethod
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
@@ -142,6 +156,8 @@ class Database(ABC):
         Waits for an open transaction that has inserted the key. Above READ COMMITTED a
         serialization failure is possible instead of False.
         """
+        statement = self._insert(table).values(**values).on_conflict_do_nothing()
+        return connection.execute(statement, execution_options=COUNTED).rowcount == 1
 
     def check_table(self, connection: Connection, table: Table) -> None:
         """Refuse a table whose storage engine has no transactions; an operator converts it."""

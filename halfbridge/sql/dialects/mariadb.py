@@ -13,7 +13,7 @@ from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfbridge.serde.units import MS_PER_S
-from halfbridge.sql.dialects.base import CHECK_WAIT_MS, MARK, Database, autocommit_error
+from halfbridge.sql.dialects.base import CHECK_WAIT_MS, Database, autocommit_error
 from halfbridge.sql.errors import NotDurableError
 
 if TYPE_CHECKING:
@@ -48,20 +48,8 @@ class MariaDB(Database):
                 " the last second; set it to 1"
             )
 
-    def mark(self, connection: Connection) -> str:
-        """Mark the transaction by a savepoint. Each commit ends it, also an implicit one of DDL."""
-        connection.execute(text(f"SAVEPOINT {MARK}"))
-        return MARK
-
-    def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Return whether the savepoint still exists."""
-        try:
-            connection.execute(text(f"RELEASE SAVEPOINT {mark}"))
-        except DBAPIError as error:
-            if _number(error.orig) == self._NO_SAVEPOINT:
-                return False
-            raise
-        return True
+    def _is_unmarked(self, error: Any) -> bool:
+        return _number(error) == self._NO_SAVEPOINT
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:

@@ -13,7 +13,6 @@ from sqlalchemy.dialects import postgresql
 
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
-    COUNTED,
     MARK,
     Database,
     autocommit_error,
@@ -21,7 +20,7 @@ from halfbridge.sql.dialects.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection, Table
     from sqlalchemy.exc import DBAPIError
@@ -34,6 +33,7 @@ class PostgreSQL(Database):
     """PostgreSQL 13 or newer."""
 
     name = "postgresql"
+    _insert = staticmethod(postgresql.insert)
     own_isolation = "READ COMMITTED"
     # With 'off', a server that is killed loses its last commits, but their messages are delivered.
     _DURABLE = (
@@ -97,10 +97,3 @@ class PostgreSQL(Database):
             f"the oldest open transaction that has used the table is of process {found[0]}, since"
             f" {found[1]}"
         )
-
-    def insert_if_absent(
-        self, connection: Connection, table: Table, values: Mapping[str, Any]
-    ) -> bool:
-        """Insert a row unless its key exists; return whether the row was inserted."""
-        statement = postgresql.insert(table).values(**values).on_conflict_do_nothing()
-        return connection.execute(statement, execution_options=COUNTED).rowcount == 1

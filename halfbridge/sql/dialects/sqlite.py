@@ -10,12 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import DBAPIError
 
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
-    COUNTED,
-    MARK,
     Database,
     autocommit_error,
     driver_of,
@@ -23,15 +20,17 @@ from halfbridge.sql.dialects.base import (
 from halfbridge.sql.errors import NotDurableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection, Table
+    from sqlalchemy.exc import DBAPIError
 
 
 class SQLite(Database):
     """SQLite 3.25 or newer in a file, by Python's sqlite3."""
 
     name = "sqlite"
+    _insert = staticmethod(sqlite.insert)
     _OFF, _NORMAL = 0, 1
     _BUSY = "SQLITE_BUSY"
 
@@ -55,20 +54,8 @@ class SQLite(Database):
         if not driver_of(connection).in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def mark(self, connection: Connection) -> str:
-        """Mark the transaction by a savepoint. An implicit commit ends it: executescript(), say."""
-        connection.exec_driver_sql(f"SAVEPOINT {MARK}")
-        return MARK
-
-    def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Return whether the savepoint still exists."""
-        try:
-            connection.exec_driver_sql(f"RELEASE SAVEPOINT {mark}")
-        except DBAPIError as error:
-            if "no such savepoint" in str(error.orig):
-                return False
-            raise
-        return True
+    def _is_unmarked(self, error: Any) -> bool:
+        return "no such savepoint" in str(error)
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:
@@ -97,13 +84,6 @@ class SQLite(Database):
         """Return the name of the file: SQLite does not know which connection holds the lock."""
         del table
         return f"another connection writes to {connection.engine.url.database}"
-
-    def insert_if_absent(
-        self, connection: Connection, table: Table, values: Mapping[str, Any]
-    ) -> bool:
-        """Insert a row unless its key exists; return whether the row was inserted."""
-        statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
-        return connection.execute(statement, execution_options=COUNTED).rowcount == 1
 
     def forgets(self, connection: Connection) -> str:
         """Return the pragma with which a crash of the machine may lose commits."""
