@@ -53,6 +53,11 @@ class Event(NamedTuple):
     headers: Headers
     timestamp_ms: int
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Partition and offset."""
+        return self.partition, self.offset
+
 
 class Message(NamedTuple):
     """A message of a real topic, with all its headers. Its partition is chosen by the key."""

@@ -108,13 +108,15 @@ def _by_schema(schema: Mapping[str, Any], value: Any) -> Any:  # noqa: PLR0911  
     name, kind = str(schema.get("name")), schema["type"]
     if kind == "bytes" and isinstance(value, str):
         value = b64decode(value, validate=True)
-    if name in _MEANINGS:
-        scale = (schema.get("parameters") or {}).get("scale", 0)
-        return _MEANINGS[name](_numbers_of_struct(schema, value), int(scale))
     if kind == "struct":
-        return {
+        value = {
             each["field"]: _by_schema(each, value.get(each["field"])) for each in schema["fields"]
         }
+    if name in _MEANINGS:  # also of a struct, such as VariableScaleDecimal
+        scale = (schema.get("parameters") or {}).get("scale", 0)
+        return _MEANINGS[name](value, int(scale))
+    if kind == "struct":
+        return value
     if kind == "array":
         return [_by_schema(schema["items"], each) for each in value]
     if kind == "map" and isinstance(value, dict):
@@ -122,13 +124,6 @@ def _by_schema(schema: Mapping[str, Any], value: Any) -> Any:  # noqa: PLR0911  
     if kind in ("float", "double") and isinstance(value, Decimal):
         return float(value)
     return _numbers(value)
-
-
-def _numbers_of_struct(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return the fields of a struct that has a meaning as a whole, such as VariableScaleDecimal."""
-    if schema["type"] != "struct":
-        return value
-    return {each["field"]: _by_schema(each, value.get(each["field"])) for each in schema["fields"]}
 
 
 def _numbers(value: Any) -> Any:

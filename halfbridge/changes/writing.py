@@ -134,10 +134,9 @@ class Learned:
     def succeeded(self, events: Iterable[Event], topics: Iterable[str]) -> None:
         """Forget the failures of these events and topics, and make the next batch larger."""
         for each in events:
-            place = (each.partition, each.offset)
-            self.blamed.pop(place, None)
-            self.stubs.discard(place)
-            self.since.pop(place, None)
+            self.blamed.pop(each.place, None)
+            self.stubs.discard(each.place)
+            self.since.pop(each.place, None)
         for topic in topics:
             self.min_in_sync.pop(topic, None)  # asked again when replicas are missing again
             self._pauses.pop(topic, None)
@@ -164,7 +163,7 @@ class Learned:
         if len(events) > 1:
             self.limit = max(1, len(events) // _BISECT)
             return
-        place = (events[0].partition, events[0].offset)
+        place = events[0].place
         if place in self.blamed:
             self.stubs.add(place)  # the dead letter was refused
         elif len(self.blamed) < _BLAMED_MAX:
@@ -344,11 +343,11 @@ class Writing:
 
     def _hold(self, topic: str, event: Event) -> None:
         self._held.add(topic, event)
-        self._learned.since.setdefault(_place(event), monotonic())
+        self._learned.since.setdefault(event.place, monotonic())
 
     def _since(self, topic: str) -> float:
         """Return when the event that a topic takes first was found to wait."""
-        return self._learned.since[_place(self._held.first(topic))]
+        return self._learned.since[self._held.first(topic).place]
 
     def _topic_of(self, decision: Decision) -> str:
         """Return the topic that a decision writes to; empty: none."""
@@ -357,7 +356,7 @@ class Writing:
         return self._dead_topic if isinstance(decision, Dead) else ""
 
     def _decided(self, event: Event) -> Decision:
-        refused = self._learned.blamed.get((event.partition, event.offset))
+        refused = self._learned.blamed.get(event.place)
         if refused is not None:
             return Dead(DeadReason.UNDELIVERABLE, refused)
         return decide(
@@ -369,7 +368,7 @@ class Writing:
         )
 
     def _letter(self, event: Event, dead: Dead) -> Outgoing:
-        is_stub = (event.partition, event.offset) in self._learned.stubs
+        is_stub = event.place in self._learned.stubs
         letter = DeadLetter(
             reason=dead.reason,
             detail=shortened(dead.detail),
@@ -429,10 +428,6 @@ class Writing:
     def _refresh(self) -> None:
         self._seen = self._admin.topics(QUESTION_S)
         self._seen_at = monotonic()
-
-
-def _place(event: Event) -> tuple[int, int]:
-    return event.partition, event.offset
 
 
 def _outcome(decision: Decision) -> str:

@@ -79,8 +79,6 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
 
 
 def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
-    options, setup = _OPTIONS[name](bounds)
-    options.update(_encoding(url))
     engine = create_engine(
         url,
         poolclass=QueuePool,
@@ -88,9 +86,10 @@ def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
         max_overflow=_MORE_CONNECTIONS_MAX,
         pool_timeout=bounds.connect_s,
         pool_pre_ping=True,
-        connect_args=options,
+        connect_args={**_OPTIONS[name](bounds), **_encoding(url)},
     )
-    if setup:
+    if name == "mariadb":
+        setup = _mariadb_settings(bounds)
 
         @event.listens_for(engine, "connect")
         def set_up(connection: Any, _record: Any) -> None:
@@ -98,10 +97,8 @@ def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
             connection.commit()
 
     if engine.driver == "psycopg":
-        # Imported here: psycopg may not be installed.
-
-        told = _server_settings(bounds)
-        event.listen(engine, "do_connect", connecting(answer_s=bounds.answer_s, settings=told))
+        settings = _postgresql_settings(bounds)
+        event.listen(engine, "do_connect", connecting(answer_s=bounds.answer_s, settings=settings))
     return engine
 
 
@@ -116,19 +113,7 @@ def _encoding(url: URL) -> dict[str, Any]:
     )
 
 
-def _postgresql(bounds: Bounds) -> tuple[dict[str, Any], str]:
-    options = {
-        "connect_timeout": bounds.connect_s,
-        "keepalives": 1,
-        "keepalives_idle": _KEEPALIVE_IDLE_S,
-        "keepalives_interval": _KEEPALIVE_INTERVAL_S,
-        "keepalives_count": _KEEPALIVES,
-        "tcp_user_timeout": _KEEPALIVE_MS,
-    }
-    return options, ""
-
-
-def _server_settings(bounds: Bounds) -> str:
+def _postgresql_settings(bounds: Bounds) -> str:
     """Return settings of PostgreSQL that are sent when a connection starts."""
     settings = {
         "statement_timeout": f"{bounds.statement_s}s",
@@ -137,34 +122,33 @@ def _server_settings(bounds: Bounds) -> str:
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
-def _mariadb(bounds: Bounds) -> tuple[dict[str, Any], str]:
-    """Return PyMySQL's options, and a statement for each new connection."""
-    options = {
+def _mariadb_settings(bounds: Bounds) -> str:
+    """Return the statement for each new connection; the second part is a comment to MySQL."""
+    return (
+        f"SET SESSION innodb_lock_wait_timeout = {bounds.statement_s},"
+        f" SESSION lock_wait_timeout = {bounds.statement_s}"
+        f" /*M! , SESSION max_statement_time = {bounds.statement_s},"
+        f" SESSION idle_transaction_timeout = {bounds.idle_transaction_s} */"
+    )
+
+
+# The options of libpq, PyMySQL and sqlite3 for each connection.
+_OPTIONS: dict[str, Callable[[Bounds], dict[str, Any]]] = {
+    "postgresql": lambda bounds: {
+        "connect_timeout": bounds.connect_s,
+        "keepalives": 1,
+        "keepalives_idle": _KEEPALIVE_IDLE_S,
+        "keepalives_interval": _KEEPALIVE_INTERVAL_S,
+        "keepalives_count": _KEEPALIVES,
+        "tcp_user_timeout": _KEEPALIVE_MS,
+    },
+    "mariadb": lambda bounds: {
         "connect_timeout": bounds.connect_s,
         "read_timeout": bounds.answer_s,
         "write_timeout": bounds.answer_s,
-    }
-    settings = {
-        "innodb_lock_wait_timeout": bounds.statement_s,
-        "lock_wait_timeout": bounds.statement_s,
-    }
-    of_mariadb = {  # a comment to MySQL
-        "max_statement_time": bounds.statement_s,
-        "idle_transaction_timeout": bounds.idle_transaction_s,
-    }
-    told, more = (
-        ", ".join(f"SESSION {name} = {value}" for name, value in each.items())
-        for each in (settings, of_mariadb)
-    )
-    return options, f"SET {told} /*M! , {more} */"
-
-
-def _sqlite(bounds: Bounds) -> tuple[dict[str, Any], str]:
-    """Return sqlite3's options. There is no server to wait for."""
-    return {"timeout": bounds.connect_s}, ""
-
-
-_OPTIONS = {"postgresql": _postgresql, "mariadb": _mariadb, "sqlite": _sqlite}
+    },
+    "sqlite": lambda bounds: {"timeout": bounds.connect_s},
+}
 _R = TypeVar("_R")
 _LOG = logging.getLogger("halfbridge.sql")
 _REFUSED = "unsupported startup parameter"  # PgBouncer's words

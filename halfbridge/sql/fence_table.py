@@ -138,10 +138,7 @@ class FenceTable:
         """
         if reread or self._table_id is None:
             with self.own_transaction(writes=False) as connection:
-                try:
-                    info = self.read_info(connection)
-                except DBAPIError as error:
-                    raise self._missing(error) from error
+                info = self._own_info(connection)
                 self.database.check_table(connection, self.table)
                 forgets = self.database.forgets(connection)
             if forgets:
@@ -160,6 +157,12 @@ class FenceTable:
             raise self._no_own_row()
         watermark = rows[WATERMARK_ID].purged_before_ms
         return TableInfo(table_id=rows[OWN_KEY].table_id, purged_before_ms=watermark)
+
+    def _own_info(self, connection: Connection) -> TableInfo:
+        try:
+            return self.read_info(connection)
+        except DBAPIError as error:
+            raise self._missing(error) from error
 
     def hold_watermark(self, connection: Connection) -> int | None:
         """Return the current watermark, and lock it until the open transaction ends.
@@ -198,10 +201,7 @@ class FenceTable:
             .order_by(columns.producer_group, columns.outcome)
         )
         with self.own_transaction(writes=False) as connection:
-            try:
-                info = self.read_info(connection)
-            except DBAPIError as error:
-                raise self._missing(error) from error
+            info = self._own_info(connection)
             found = connection.execute(query).all()
             forgets = self.database.forgets(connection)
         groups: dict[str, dict[str, int]] = {}

@@ -37,21 +37,9 @@ def change(messages: LocalMessages, row_id: int, **values: Any) -> None:
         connection.execute(update(table).where(table.c.id == row_id).values(**values))
 
 
-def claims(
-    messages: LocalMessages,
-    *,
-    window_rows: int = 100,
-    window_bytes: int = 1_000_000,
-    waits: bool = True,
-) -> Claims:
+def claims(messages: LocalMessages, **given: Any) -> Claims:
     """Return what looks."""
-    return Claims(
-        messages.tables.messages,
-        window_rows=window_rows,
-        window_bytes=window_bytes,
-        waits_after_error=waits,
-        casts_nulls=messages.database.name == "postgresql",
-    )
+    return Claims(messages, RelayConfig(**{"window_rows": 100, "window_bytes": 1_000_000} | given))
 
 
 def read(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> Snapshot:
@@ -100,7 +88,7 @@ def test_a_row_that_waits_holds_back_later_rows_of_its_key_only(
     change(messages, waiting, state=state)
     assert found(messages) == [before, other]
     expected = [before, after, other] if state == "MESSAGE_ERROR" else [before, other]
-    assert found(messages, waits=False) == expected
+    assert found(messages, after_error="go-on") == expected
 
 
 def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages) -> None:

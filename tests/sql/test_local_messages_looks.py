@@ -16,14 +16,7 @@ _PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE statement LI
 
 def looking(messages: LocalMessages) -> Claims:
     """Return what looks, with the limits of a relay."""
-    config = RelayConfig()
-    return Claims(
-        messages.tables.messages,
-        window_rows=config.window_rows,
-        window_bytes=config.window_bytes,
-        waits_after_error=config.waits_after_error,
-        casts_nulls=messages.database.name == "postgresql",
-    )
+    return Claims(messages, RelayConfig())
 
 
 def plans(connection: Connection, name: str) -> int:

@@ -29,13 +29,7 @@ def add(messages: LocalMessages, count: int, *, key: bytes | None = b"k") -> lis
 
 def claims(messages: LocalMessages) -> Claims:
     """Return what looks."""
-    return Claims(
-        messages.tables.messages,
-        window_rows=100,
-        window_bytes=WINDOW_BYTES,
-        waits_after_error=True,
-        casts_nulls=messages.database.name == "postgresql",
-    )
+    return Claims(messages, RelayConfig(window_rows=100, window_bytes=WINDOW_BYTES))
 
 
 def read(messages: LocalMessages) -> Snapshot:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Engine, Select, Table
 
+    from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 # COMMITs that are repeated in one round; if there are more, the round sends nothing else.
@@ -63,34 +64,21 @@ _OVERSIZE = "oversize_bytes"
 
 
 class Claims:
-    """Finds work in one local message table.
+    """Finds work in one local message table, within the windows of the settings."""
 
-    Args:
-        table: The local message table.
-        window_rows: Most rows that one `read` returns, for each state.
-        window_bytes: Most bytes of these rows; only the last row may exceed it.
-        waits_after_error: Whether later rows of a key wait for a MESSAGE_ERROR.
-        casts_nulls: Whether the database needs the type of a null in a union (PostgreSQL; MariaDB
-            does not know all types in a CAST).
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        *,
-        window_rows: int,
-        window_bytes: int,
-        waits_after_error: bool,
-        casts_nulls: bool,
-    ) -> None:
-        self._table = table
-        self._window_bytes = window_bytes
-        self._columns = [*_shown(table), _oversize(table)]
-        self._casts_nulls = casts_nulls
-        self._window_rows = window_rows
+    def __init__(self, messages: LocalMessages, config: RelayConfig) -> None:
+        self._table = messages.tables.messages
+        self._window_rows = config.window_rows
+        self._window_bytes = config.window_bytes
+        self._columns = [*_shown(self._table), _oversize(self._table)]
+        # PostgreSQL needs the type of a null in a union; MariaDB does not know all types in a CAST.
+        self._casts_nulls = messages.database.name == "postgresql"
         # The statement for the buckets of the last `read`: building takes longer than running it.
         self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
-        self._holding = [*UNSETTLED, *([RowState.MESSAGE_ERROR] if waits_after_error else [])]
+        self._holding = [
+            *UNSETTLED,
+            *([RowState.MESSAGE_ERROR] if config.waits_after_error else []),
+        ]
 
     def read(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
         """Return the work for keys of `buckets`, and whether rows without a key wait."""

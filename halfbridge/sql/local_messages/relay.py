@@ -23,7 +23,6 @@ from halfbridge.sql.local_messages.claims import Claims, Leases, end_read
 from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.sending import (
-    Commits,
     InFlight,
     RelayStep,
     abandon,
@@ -85,13 +84,7 @@ class Relay:
         self.messages = messages
         self.marks = Marks(messages)
         self.engine = engine_of(messages)
-        self.claims = Claims(
-            messages.tables.messages,
-            window_rows=config.window_rows,
-            window_bytes=config.window_bytes,
-            waits_after_error=config.waits_after_error,
-            casts_nulls=messages.database.name == "postgresql",
-        )
+        self.claims = Claims(messages, config)
         self._fence = fence
         self._producer = producer
         self._watcher = on_step or (lambda _step: None)
@@ -100,10 +93,7 @@ class Relay:
         self._renew_at = 0.0
         self._has_lost = False
         self._turn = 0
-        self._in_flight = InFlight(producer)
-        self._commits = Commits(
-            producer, self.marks, self._in_flight, self.metrics, on_step=self._on_step
-        )
+        self._in_flight = InFlight(producer, self.marks, self.metrics, on_step=self._on_step)
 
     @property
     def owner(self) -> str:
@@ -140,18 +130,18 @@ class Relay:
         with self.engine.connect() as connection:
             orphans = self.claims.orphans(connection)
             connection.rollback()
-        self._commits.repeat(orphans)
+        self._in_flight.repeat(orphans)
 
     def acknowledge(self) -> None:
-        """Write the missing second marks; see Commits.acknowledge."""
-        self._commits.acknowledge(self.engine)
+        """Write the missing second marks; see InFlight.acknowledge."""
+        self._in_flight.acknowledge(self.engine)
 
     def close(self) -> None:
         """Write the missing second marks, and release the buckets; a failure is logged."""
         # The driver's own errors too: see RelayService.
         drivers = self.engine.dialect.loaded_dbapi.Error
         try:
-            self._commits.await_decisions([])
+            self._in_flight.await_decisions()
             self.acknowledge()
             self._leases.release()
         except (SQLAlchemyError, SqlError, drivers) as error:
@@ -176,8 +166,8 @@ class Relay:
 
     def _planned(self, snapshot: Snapshot) -> list[Batch]:
         """Repeat the COMMITs that may be missing; return the batches that may be sent now."""
-        self._commits.await_decisions([])
-        blocked = self._commits.repeat(snapshot.unacknowledged) | self._in_flight.busy()
+        self._in_flight.await_decisions()
+        blocked = self._in_flight.repeat(snapshot.unacknowledged) | self._in_flight.busy()
         return plan_batches(
             snapshot.messages,
             half_partitions=self._producer.half_partitions,
@@ -254,7 +244,7 @@ class Relay:
         self, connection: Connection, attempts: Sequence[Attempt], epochs: dict[int, int] | None
     ) -> bool:
         """Mark rows and commit: the database, then the message transactions."""
-        written = self._commits.acknowledged
+        written = self._in_flight.acknowledged
         try:
             for attempt in attempts:
                 self._fence.enter(connection, attempt.tx)
@@ -279,8 +269,8 @@ class Relay:
         # round finds out from the rows, and a check finds out from the fence.
         connection.commit()
         self._on_step(RelayStep.COMMITTED)
-        self._commits.note_written(written)
-        self._commits.decide(attempts)
+        self._in_flight.note_written(written)
+        self._in_flight.decide(attempts)
         return True
 
     def _note_failures(self, failures: Sequence[Failure]) -> None:

@@ -284,16 +284,27 @@ class _BackOff(NamedTuple):
 
 
 class InFlight:
-    """Half messages and COMMITs of one relay that brokers have not acknowledged. Not thread-safe.
+    """Half messages and COMMITs of one relay that are under way. Not thread-safe.
 
     `failing` is half partition -> the last failure there, until a success there.
     """
 
-    def __init__(self, producer: TransactionProducer) -> None:
+    def __init__(
+        self,
+        producer: TransactionProducer,
+        marks: Marks,
+        metrics: RelayMetrics,
+        *,
+        on_step: Callable[[RelayStep], object],
+    ) -> None:
         self.failing: dict[int, BridgeError] = {}
         self._producer = producer
+        self._marks = marks
+        self._metrics = metrics
+        self._on_step = on_step
         self._sendings: list[Sending] = []
         self._decisions: list[Decision] = []
+        self._acknowledged: set[str] = set()
         self._back_offs: dict[int, _BackOff] = {}
 
     @property
@@ -302,9 +313,9 @@ class InFlight:
         return bool(self._sendings or self._decisions)
 
     @property
-    def deciding(self) -> set[str]:
-        """Transactions whose COMMIT is under way."""
-        return {each.transaction_id for each in self._decisions}
+    def acknowledged(self) -> set[str]:
+        """Transactions with an acknowledged COMMIT and without the second mark."""
+        return set(self._acknowledged)
 
     def backing_off(self) -> set[int]:
         """Return the half partitions to which nothing is sent for a while after a failure."""
@@ -339,12 +350,52 @@ class InFlight:
         _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
         return [attempt for each in begun for attempt in self._attempted(each)]
 
-    def await_decisions(self, begun: Sequence[Decision]) -> list[Decision]:
-        """Wait for COMMITs; return the acknowledged ones, of earlier rounds too."""
+    def decide(self, attempts: Sequence[Attempt]) -> None:
+        """Commit message transactions; a later round repeats a COMMIT in doubt."""
+        now = monotonic()
+        begun = [
+            Decision(
+                each.tx.id, each.tx.half_partition, each.tx.commit_async(), len(each.rows), now
+            )
+            for each in attempts
+        ]
+        self.await_decisions(begun)
+        self._metrics.transactions.inc(len(begun))
+        self._on_step(RelayStep.DECIDED)
+
+    def repeat(self, found: Sequence[MarkedTransaction]) -> set[int]:
+        """Repeat COMMITs of dead relays and COMMITs in doubt; return the half partitions that wait.
+
+        A COMMIT under way, or in a half partition with a recent failure, is not repeated.
+        """
+        known = self._acknowledged.union(each.transaction_id for each in self._decisions)
+        backing_off = self.backing_off()
+        now = monotonic()
+        begun = [
+            Decision(
+                each.transaction_id,
+                each.half_partition,
+                self._producer.repeat_commit(**each._asdict()),
+                0,
+                now,
+            )
+            for each in found
+            if each.transaction_id not in known and each.half_partition not in backing_off
+        ]
+        if begun:
+            self._metrics.repeats.inc(len(begun))
+            self.await_decisions(begun)
+        if len(found) >= REPEATS_MAX:  # there may be more, in any half partition
+            return set(range(self._producer.half_partitions))
+        return {
+            each.half_partition for each in found if each.transaction_id not in self._acknowledged
+        }
+
+    def await_decisions(self, begun: Sequence[Decision] = ()) -> None:
+        """Wait for COMMITs, of earlier rounds too, and note the acknowledged ones."""
         if not (begun or self._decisions):
-            return []
+            return
         self._wait(begun, self._decisions)
-        found: list[Decision] = []
         left: list[Decision] = []
         timeout_s = self._producer.config.decision_timeout_ms / MS_PER_S
         for each in (*self._decisions, *begun):
@@ -357,10 +408,24 @@ class InFlight:
                 _LOG.warning("COMMIT of %s is in doubt: %s", each.transaction_id, error)
                 self._failed(each.half_partition, error)
             else:
-                found.append(each)
+                self._acknowledged.add(each.transaction_id)
+                self._metrics.rows.inc(each.rows)
                 self._succeeded(each.half_partition)
         self._decisions = left
-        return found
+
+    def acknowledge(self, engine: Engine) -> None:
+        """Write the missing second marks. After an error they are written later."""
+        done = self.acknowledged
+        if done:
+            with engine.begin() as connection:
+                self._marks.acknowledge(connection, done)
+            self.note_written(done)
+
+    def note_written(self, written: set[str]) -> None:
+        """Note the transactions whose second mark is written."""
+        if written:
+            self._acknowledged -= written
+            self._on_step(RelayStep.ACKNOWLEDGED)
 
     def _durable(self, sendings: Iterable[Sending]) -> list[Attempt]:
         """Return the durable batches; unfinished ones stay under way.
@@ -416,92 +481,6 @@ def _wait_all(begun: Iterable[Sending | Decision], seconds: float) -> None:
         for future in each.waits_for():
             if not future.wait(max(0.0, deadline - monotonic())):
                 return
-
-
-class Commits:
-    """The COMMITs of one relay, and their second marks. Not thread-safe."""
-
-    def __init__(
-        self,
-        producer: TransactionProducer,
-        marks: Marks,
-        in_flight: InFlight,
-        metrics: RelayMetrics,
-        *,
-        on_step: Callable[[RelayStep], object],
-    ) -> None:
-        self._producer = producer
-        self._marks = marks
-        self._in_flight = in_flight
-        self._metrics = metrics
-        self._on_step = on_step
-        self._acknowledged: set[str] = set()
-
-    @property
-    def acknowledged(self) -> set[str]:
-        """Transactions with an acknowledged COMMIT and without the second mark."""
-        return set(self._acknowledged)
-
-    def decide(self, attempts: Sequence[Attempt]) -> None:
-        """Commit message transactions; a later round repeats a COMMIT in doubt."""
-        now = monotonic()
-        begun = [
-            Decision(
-                each.tx.id, each.tx.half_partition, each.tx.commit_async(), len(each.rows), now
-            )
-            for each in attempts
-        ]
-        self.await_decisions(begun)
-        self._metrics.transactions.inc(len(begun))
-        self._on_step(RelayStep.DECIDED)
-
-    def repeat(self, found: Sequence[MarkedTransaction]) -> set[int]:
-        """Repeat COMMITs of dead relays and COMMITs in doubt; return the half partitions that wait.
-
-        A COMMIT under way, or in a half partition with a recent failure, is not repeated.
-        """
-        known = self._in_flight.deciding | self._acknowledged
-        backing_off = self._in_flight.backing_off()
-        now = monotonic()
-        begun = [
-            Decision(
-                each.transaction_id,
-                each.half_partition,
-                self._producer.repeat_commit(**each._asdict()),
-                0,
-                now,
-            )
-            for each in found
-            if each.transaction_id not in known and each.half_partition not in backing_off
-        ]
-        if begun:
-            self._metrics.repeats.inc(len(begun))
-            self.await_decisions(begun)
-        if len(found) >= REPEATS_MAX:  # there may be more, in any half partition
-            return set(range(self._producer.half_partitions))
-        return {
-            each.half_partition for each in found if each.transaction_id not in self._acknowledged
-        }
-
-    def await_decisions(self, begun: Sequence[Decision]) -> None:
-        """Wait for COMMITs, and note the acknowledged ones."""
-        for each in self._in_flight.await_decisions(begun):
-            self._acknowledged.add(each.transaction_id)
-            self._metrics.rows.inc(each.rows)
-
-    def acknowledge(self, engine: Engine) -> None:
-        """Write the missing second marks. After an error they are written later."""
-        done = self.acknowledged
-        if done:
-            with engine.begin() as connection:
-                self._marks.acknowledge(connection, done)
-            self.note_written(done)
-
-    def note_written(self, written: set[str]) -> None:
-        """Note the transactions whose second mark is written."""
-        if written:
-            self._acknowledged -= written
-            self._on_step(RelayStep.ACKNOWLEDGED)
 
 
 class RelayStep(str, Enum):

@@ -77,10 +77,10 @@ class RelayService(RelayRunner):
         self._letters = DeadLetters(
             relay.messages, relay.engine, relay.marks, relay.metrics, config
         )
-        self._listener = Listener(relay.messages, self._wake, self._stopping)
         self._wakeups = Wakeups(
             config.poll_ms_min, config.poll_ms_max, lambda: self._listener.is_listening
         )
+        self._listener = Listener(relay.messages, self._wakeups.wake, self._stopping)
         self._failing_partitions: dict[int, BridgeError] = {}
         self._housekeeping_at = 0.0
 
@@ -157,7 +157,7 @@ class RelayService(RelayRunner):
         while not self._stopping.wait(self._relay.config.housekeeping_ms / MS_PER_S):
             with self.surviving("settling"):
                 if self._settling.ask():
-                    self._wake()
+                    self._wakeups.wake()
                 if monotonic() >= next_count:
                     next_count = monotonic() + _BACKLOG_S
                     self._relay_metrics.note_backlog(*backlog(self._relay.messages))
@@ -176,7 +176,7 @@ class RelayService(RelayRunner):
             while not self.is_stopping:
                 letters = reader.read(_LETTERS_WAIT_S)
                 if sum(self._letters.take(letter) for letter in letters):
-                    self._wake()
+                    self._wakeups.wake()
                 # Also past dead letters of other groups; otherwise the lag would grow for ever.
                 if letters or monotonic() >= commit_at:
                     reader.commit()
@@ -184,9 +184,6 @@ class RelayService(RelayRunner):
                 self.recovered("dead letters")
         finally:
             reader.close()
-
-    def _wake(self) -> None:
-        self._wakeups.wake()
 
 
 _LISTEN_SLICE_S = 0.5  # how soon a listener notices that it must stop

@@ -107,9 +107,8 @@ class Settling:
         Several relays may ask about the same row; the first settlement is final. A row that cannot
         be decoded stays prepared, gets the cause, and is tried again later.
         """
-        if self._callback is None:
-            return 0
-        return sum(self._take(row_id) for row_id in self._due())
+        callback = self._callback
+        return 0 if callback is None else sum(self._take(each, callback) for each in self._due())
 
     def _due(self) -> list[int]:
         columns = self._table.c
@@ -140,7 +139,7 @@ class Settling:
         with self._engine.connect() as connection:
             return connection.execute(query).one_or_none()
 
-    def _take(self, row_id: int) -> bool:
+    def _take(self, row_id: int, callback: Callable[[PreparedMessage], bool | None]) -> bool:
         """Ask about one row, and write the answer; return whether the row is settled."""
         row = self._read(row_id)
         if row is None:  # another relay or the row's writer has settled it
@@ -151,7 +150,7 @@ class Settling:
             _LOG.error("cannot ask the callback about local message %d: %s", row.id, error)
             self._postpone(row, str(error)[:CAUSE_CHARS_MAX])
             return False
-        answer = self._answer(shown)
+        answer = _answer(callback, shown)
         if answer is None:
             self._postpone(row, None)
             return False
@@ -172,18 +171,19 @@ class Settling:
         with self._engine.begin() as connection:
             return bool(connection.execute(statement).rowcount)
 
-    def _answer(self, row: PreparedMessage) -> bool | None:
-        if self._callback is None:
-            return None
-        try:
-            answer = self._callback(row)
-        except Exception:  # noqa: BLE001  (the user's code; the callback is asked again)
-            _LOG.exception("the callback failed for local message %d; it is asked again", row.id)
-            return None
-        if answer is None or isinstance(answer, bool):
-            return answer
-        _LOG.error("the callback returned %r for local message %d: not a bool", answer, row.id)
+
+def _answer(
+    callback: Callable[[PreparedMessage], bool | None], row: PreparedMessage
+) -> bool | None:
+    try:
+        answer = callback(row)
+    except Exception:  # noqa: BLE001  (the user's code; the callback is asked again)
+        _LOG.exception("the callback failed for local message %d; it is asked again", row.id)
         return None
+    if answer is None or isinstance(answer, bool):
+        return answer
+    _LOG.error("the callback returned %r for local message %d: not a bool", answer, row.id)
+    return None
 
 
 def _shown(row: Any) -> PreparedMessage:
