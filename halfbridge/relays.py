@@ -69,12 +69,8 @@ class ServiceMetrics:
 class RelayRunner(ABC):
     """Runs a relay until `stop`. `run` is called once. A subclass says what the relay does.
 
-    Args:
-        metrics: The relay's metrics.
-        logger: For failures.
-        retried: Errors of `_work` after which the relay tries again.
-        fatal: Those of `retried` that end `run` nevertheless.
-        round_s_max: Longest time without a success while the relay is healthy, seconds.
+    After `retried` errors of `_work` the relay tries again, except for `fatal` ones, which end
+    `run`. It is healthy for `round_s_max` seconds without a success.
     """
 
     def __init__(

@@ -84,16 +84,12 @@ class ChangesRelay(RelayRunner):
     def run(self, *, drain_s: float | None = None) -> None:
         """Relay until `stop`, and end the kafka_txn that was begun, which has its own time-out.
 
-        Raises:
-            PositionLostError: The position is lost; an operator acts.
-            ConfigError: A setting of the Kafka clients is wrong.
-            FatalError: Another relay has the slot.
-            DrainError: As in RelayRunner.run.
+        Raises PositionLostError or ConfigError, after which an operator acts; FatalError if another
+        relay has the slot; DrainError as RelayRunner.run.
         """
         super().run(drain_s=drain_s)
 
     def _work(self) -> None:
-        """Read and write with new clients, until `stop` or a failure."""
         session = _Session(self._setup, self._ports, self)
         try:
             session.run()
@@ -210,7 +206,6 @@ class _Session:
         self._places, self._assigned = frozenset(), None
 
     def _begin(self, member: Member, places: frozenset[Place]) -> None:
-        """Read the assigned partitions from their committed offsets."""
         self._assigned = None
         committed = member.committed(places, QUESTION_S) if places else {}
         positions = {

@@ -350,7 +350,6 @@ class Writing:
         return self._learned.since[self._held.first(topic).place]
 
     def _topic_of(self, decision: Decision) -> str:
-        """Return the topic that a decision writes to; empty: none."""
         if isinstance(decision, Message):
             return decision.topic
         return self._dead_topic if isinstance(decision, Dead) else ""

@@ -114,7 +114,6 @@ def _encoding(url: URL) -> dict[str, Any]:
 
 
 def _postgresql_settings(bounds: Bounds) -> str:
-    """Return settings of PostgreSQL that are sent when a connection starts."""
     settings = {
         "statement_timeout": f"{bounds.statement_s}s",
         "idle_in_transaction_session_timeout": f"{bounds.idle_transaction_s}s",
@@ -189,8 +188,8 @@ class BoundedConnection(psycopg.Connection[Any]):
 def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedConnection]:
     """Return a listener for SQLAlchemy's event `do_connect` that makes such connections.
 
-    `settings` are the server's, in libpq's form (`-c statement_timeout=20s`); options in the URL
-    take precedence. If a pooler refuses them, the connection is made without them, with a warning.
+    Options in the URL take precedence over `settings`. If a pooler refuses the settings, the
+    connection is made without them, with a warning.
     """
     told: list[None] = []
 

@@ -18,8 +18,7 @@ from halfbridge.bridge.transaction import IllegalTransitionError, State
 from halfbridge.kafka.errors import BridgeError, ConfigError, NoAnswerError, OutcomeUnknownError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.records import FenceContext
-from halfbridge.sql.dialects import CHECK_WAIT_MS
-from halfbridge.sql.dialects.base import required_connection
+from halfbridge.sql.dialects.base import CHECK_WAIT_MS, required_connection
 from halfbridge.sql.errors import (
     CommitUnknownError,
     FencedError,
@@ -47,7 +46,6 @@ from halfbridge.sql.guards import (
     guard_of,
     reached_driver,
     refuse_lost_sends,
-    release,
 )
 
 if TYPE_CHECKING:
@@ -111,9 +109,7 @@ class Fence:
     def context(self) -> bytes:
         """Return the value for `producer.begin(context=...)` that marks a transaction as fenced.
 
-        Raises:
-            TableError: The table does not exist; call `create`.
-            SQLAlchemyError: The database does not answer.
+        Raises TableError if the table does not exist; call `create`.
         """
         return FENCE_CONTEXT.encode(FenceContext(self.table_id()))
 
@@ -203,7 +199,11 @@ class Fence:
         connection = required_connection(connection, FenceUsageError)
         tx.commit_held = _DATABASE_FIRST
         mark = self.write(connection, tx)
-        guard_of(connection, self.database).pass_with(mark, lambda: release(tx))
+
+        def release() -> None:
+            tx.commit_held = ""
+
+        guard_of(connection, self.database).pass_with(mark, release)
 
     def write(self, connection: Connection, tx: Transaction) -> str:
         """Seal `tx` and write its fence row; return the mark of the database transaction.
@@ -259,9 +259,7 @@ class Fence:
     def roll_back(self, transaction_id: str) -> bool:
         """Prevent a local transaction from committing; return False if it has committed.
 
-        Raises:
-            NoAnswerError: Fence rows of that age were purged.
-            SQLAlchemyError, SqlError: The database cannot tell now.
+        Raises NoAnswerError if rows of that age were purged, or the database's errors.
         """
         ended = settle(
             self._table, producer_group=self.producer_group, transaction_id=transaction_id
@@ -378,8 +376,6 @@ def _fenced(
 
 
 class _Block:
-    """The state of one block."""
-
     def __init__(
         self, fence: Fence, tx: Transaction, handle: Connection | Session, *, allows_empty: bool
     ) -> None:
@@ -450,7 +446,6 @@ class _Block:
             ) from error
 
     def _before_statement(self, connection: Connection) -> None:
-        """Write the fence row before the first statement."""
         if self._failure is not None:
             raise self._failure
         guard = self._armed()
@@ -492,7 +487,6 @@ class _Block:
         return True
 
     def _begin(self) -> None:
-        """Begin the database transaction of a block that ran no statement."""
         if isinstance(self._handle, Session):
             connection = self._fence.connection_of(self._handle)
         else:

@@ -14,7 +14,7 @@ from sqlalchemy import and_, bindparam, delete, select, update
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.serde.units import NS_PER_MS
-from halfbridge.sql.dialects import CHECK_WAIT_MS
+from halfbridge.sql.dialects.base import CHECK_WAIT_MS
 from halfbridge.sql.errors import PurgeError
 from halfbridge.sql.fence_table import BIRTH_DIGITS, CLOCK_MARGIN_MS, YOUNG_MS
 from halfbridge.sql.tables import OWN_KEY, NowMs
@@ -74,7 +74,6 @@ def purge(
     Raises:
         ValueError: older_than_ms is too small.
         PurgeError: Locks are held for too long, or a clock is wrong; run the purge again.
-        SQLAlchemyError: The database refuses.
     """
     keep_ms = needed_ms(transaction_age_ms_max, dead_letter_retention_ms)
     if older_than_ms is not None:

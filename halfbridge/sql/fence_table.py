@@ -34,7 +34,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, SQLAlch
 from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.errors import DecodeError
-from halfbridge.sql.dialects import COUNTED, database_of_engine, own_transaction
+from halfbridge.sql.dialects import database_of_engine
+from halfbridge.sql.dialects.base import COUNTED, own_transaction
 from halfbridge.sql.errors import FencedError, Outcome, TableError
 from halfbridge.sql.tables import (
     OWN_KEY,
@@ -65,12 +66,9 @@ BIRTH_DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """The content of a fence table's own rows.
+    """A fence table's own rows: its UUID, and the watermark in epoch milliseconds.
 
-    Attributes:
-        table_id: UUID of the table, 32 hexadecimal digits.
-        purged_before_ms: The watermark, epoch milliseconds: rows of transactions born before it may
-            be missing. None: nothing was purged yet.
+    Rows of transactions born before the watermark may be missing. None: nothing was purged yet.
     """
 
     table_id: str
@@ -81,11 +79,8 @@ class TableInfo:
 class FenceReport:
     """The content of a fence table.
 
-    Attributes:
-        info: The table's own rows.
-        groups: Producer group -> outcome -> number of rows.
-        oldest_ms: When the oldest row was written, epoch milliseconds; None without rows.
-        forgets: Settings with which the server may lose commits in a crash; empty without.
+    `groups` is producer group -> outcome -> number of rows; `oldest_ms` is when the oldest row was
+    written, epoch milliseconds; `forgets` are settings with which a crash may lose commits.
     """
 
     info: TableInfo
@@ -165,11 +160,7 @@ class FenceTable:
             raise self._missing(error) from error
 
     def hold_watermark(self, connection: Connection) -> int | None:
-        """Return the current watermark, and lock it until the open transaction ends.
-
-        The database refuses, say, if a purge has moved the watermark since the transaction's
-        snapshot.
-        """
+        """Return the current watermark, and lock it until the open transaction ends."""
         query = select(self.table.c.purged_before_ms).where(self.is_watermark())
         row = connection.execute(query.with_for_update(read=True)).one_or_none()
         if row is None:
@@ -309,10 +300,8 @@ def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, A
 def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended:
     """Return how a local transaction ended; prevent its commit if it has not ended.
 
-    Raises:
-        NoAnswerError: The row may have been purged, or the table was replaced.
-        SQLAlchemyError, SqlError: The database cannot tell now; ask again. For example, the local
-            transaction is in flight for longer than CHECK_WAIT_MS.
+    Raises NoAnswerError if the row may have been purged, or the table was replaced. After the
+    database's errors ask again: the local transaction is in flight for CHECK_WAIT_MS, say.
     """
     row = {
         "producer_group": producer_group,
@@ -374,7 +363,6 @@ def _committed(table: Table) -> Insert:
 
 
 def _is_purged(watermark_ms: int | None, transaction_id: str) -> bool:
-    """Return whether a row of the transaction may have been purged."""
     return watermark_ms is not None and birth_ms(transaction_id) < watermark_ms + CLOCK_MARGIN_MS
 
 

@@ -141,9 +141,7 @@ def refuse_lost_sends(tx: Transaction) -> None:
 def check_outermost(connection: Connection, database: Database) -> None:
     """Check that the connection's transaction is the outermost one; begin it if necessary.
 
-    Raises:
-        FenceUsageError: A savepoint, a two-phase transaction or AUTOCOMMIT; the caller's mistake.
-        NotDurableError: An operator must change the database's settings.
+    A FenceUsageError says what the caller must change; after NotDurableError an operator acts.
     """
     if connection.in_nested_transaction():
         raise FenceUsageError(
@@ -156,11 +154,6 @@ def check_outermost(connection: Connection, database: Database) -> None:
         connection.begin()
     database.check_commit(connection)
     database.begin(connection)
-
-
-def release(tx: Transaction) -> None:
-    """Let the transaction's COMMIT be sent: its database transaction has committed."""
-    tx.commit_held = ""
 
 
 # Marks that one query selects, with three parameters each: old versions of SQLite accept 999.

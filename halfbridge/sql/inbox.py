@@ -251,7 +251,6 @@ class Inbox:
 
 
 def _connection(given: Any, table: Table) -> Connection:
-    """Return the given Connection, or the connection with which a Session writes the table."""
     found = given
     if isinstance(given, (Session, scoped_session)):
         found = given.connection(bind_arguments={"clause": table})

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.sql.dialects import connected
+from halfbridge.sql.dialects.base import connected
 from halfbridge.sql.fence_table import FenceTable
 from tests.sql.databases import Database, killed_at_return
 

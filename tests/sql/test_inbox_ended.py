@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from halfbridge.sql import Inbox, InboxUsageError
-from halfbridge.sql.dialects import roll_back_below
+from halfbridge.sql.dialects.base import roll_back_below
 from tests.sql.databases import Database
 from tests.sql.fence_scene import on
 from tests.sql.kafka_message import delivered

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.sql import Fence
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS, Bounds
-from halfbridge.sql.dialects import CHECK_WAIT_MS
+from halfbridge.sql.dialects.base import CHECK_WAIT_MS
 from halfbridge.sql.engines import engine_of
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay

@@ -5,30 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from halfbridge.kafka.errors import ConfigError
-from halfbridge.sql.dialects.base import (
-    CHECK_WAIT_MS,
-    COUNTED,
-    Database,
-    connected,
-    mend_pool,
-    own_transaction,
-    roll_back_below,
-)
+from halfbridge.sql.dialects.base import Database
 from halfbridge.sql.dialects.mariadb import MariaDB
 from halfbridge.sql.dialects.postgresql import PostgreSQL
 from halfbridge.sql.dialects.sqlite import SQLite
 
-__all__ = [
-    "CHECK_WAIT_MS",
-    "COUNTED",
-    "Database",
-    "connected",
-    "database_of",
-    "database_of_engine",
-    "mend_pool",
-    "own_transaction",
-    "roll_back_below",
-]
+__all__ = ["Database", "database_of", "database_of_engine"]
 
 _DATABASES: dict[str, Database] = {
     "postgresql": PostgreSQL(),

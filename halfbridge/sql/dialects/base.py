@@ -34,8 +34,7 @@ COUNTED = {"preserve_rowcount": True}
 def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
     """Yield a connection with an isolation level (None: the engine's); the pool restores the level.
 
-    A connection that is lost before the block raises DBAPIError. One that is lost after the block
-    does not fail it: the block has committed, or its work is rolled back.
+    Losing the connection after the block does not fail it: it has committed, or is rolled back.
     """
     connection = engine.connect()
     try:
@@ -91,12 +90,15 @@ class Database(ABC):
 
     @abstractmethod
     def check_commit(self, connection: Connection) -> None:
-        """Refuse a connection in AUTOCOMMIT, and a database that may lose commits.
+        """Refuse AUTOCOMMIT, and a database that may lose commits in a crash.
 
-        Raises:
-            FenceUsageError: Each statement commits by itself; give another engine or option.
-            NotDurableError: A crash may lose commits; an operator changes the setting.
+        FenceUsageError: the caller gives another engine or option. NotDurableError: an operator
+        acts.
         """
+
+    @abstractmethod
+    def is_autocommit(self, driver: Any) -> bool:
+        """Return whether each statement commits by itself, according to the driver."""
 
     def begin(self, connection: Connection) -> None:  # noqa: B027  (most need nothing)
         """Begin the transaction in the database, for drivers that delay BEGIN."""
@@ -185,9 +187,8 @@ def own_transaction(
 ) -> Iterator[Connection]:
     """Yield a connection for one short transaction, which is rolled back unless committed.
 
-    It has the isolation level `own_isolation`, also if the engine uses AUTOCOMMIT or SERIALIZABLE,
-    waits at most CHECK_WAIT_MS for a lock, and its commit is durable. Raises the errors of
-    `connected` and `check_commit`.
+    It has the isolation level `own_isolation`, whatever the engine's, waits at most CHECK_WAIT_MS
+    for a lock, and its commit is durable. Raises the errors of `check_commit`.
     """
     with (
         connected(engine, database.own_isolation) as connection,

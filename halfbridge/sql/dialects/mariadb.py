@@ -48,6 +48,11 @@ class MariaDB(Database):
                 " the last second; set it to 1"
             )
 
+    def is_autocommit(self, driver: Any) -> bool:
+        """Return whether each statement commits by itself, where the driver can tell."""
+        autocommit = getattr(driver, "get_autocommit", None)
+        return autocommit is not None and bool(autocommit())
+
     def _is_unmarked(self, error: Any) -> bool:
         return _number(error) == self._NO_SAVEPOINT
 

@@ -52,8 +52,12 @@ class PostgreSQL(Database):
 
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT. `mark` makes the commit durable."""
-        if driver_of(connection).autocommit:
+        if self.is_autocommit(driver_of(connection)):
             raise autocommit_error()
+
+    def is_autocommit(self, driver: Any) -> bool:
+        """Return whether each statement commits by itself, according to the driver."""
+        return bool(driver.autocommit)
 
     def make_durable(self, connection: Connection) -> None:
         """Turn synchronous_commit on for the open transaction."""

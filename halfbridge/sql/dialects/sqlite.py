@@ -35,19 +35,22 @@ class SQLite(Database):
     _BUSY = "SQLITE_BUSY"
 
     def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF.
-
-        With isolation_level None the driver never sends BEGIN. Then a listener of the engine sends
-        it, as SQLAlchemy's documentation says, and a transaction is open by now.
-        """
-        driver = driver_of(connection)
-        if driver.isolation_level is None and not driver.in_transaction:
+        """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF."""
+        if self.is_autocommit(driver_of(connection)):
             raise autocommit_error()
         if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:
             raise NotDurableError(
                 "PRAGMA synchronous is OFF on this connection: a crash may lose commits or the"
                 " whole file; leave it at FULL"
             )
+
+    def is_autocommit(self, driver: Any) -> bool:
+        """Return whether each statement commits by itself, according to the driver.
+
+        With isolation_level None the driver never sends BEGIN. Then a listener of the engine sends
+        it, as SQLAlchemy's documentation says, and a transaction is open by now.
+        """
+        return driver.isolation_level is None and not driver.in_transaction
 
     def begin(self, connection: Connection) -> None:
         """Begin a write transaction now; the driver would wait for the first INSERT or UPDATE."""

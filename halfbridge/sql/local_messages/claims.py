@@ -166,7 +166,6 @@ class Claims:
         return [MarkedTransaction(*row) for row in connection.execute(query)]
 
     def _to_relay(self, buckets: Collection[int]) -> list[Select[Any]]:
-        """Return the SELECTs of the rows that may be sent, one for each state."""
         columns = self._table.c
         held_up = self._held_up()
         arms = []
@@ -320,14 +319,9 @@ def plan_leases(
 ) -> LeasePlan:
     """Return the changes by which `owner` gets its share of the buckets. Pure.
 
-    Args:
-        rows: All buckets, ascending.
-        owner: Name of the relay.
-        held: Bucket of the relay -> epoch at which the relay took the bucket.
-        members: All running relays, including `owner`.
-        now_ms: Time of the database's clock.
-        is_first: Whether this is the relay's first plan: then the buckets of a predecessor with the
-            same name are free.
+    `rows` are all buckets, ascending; `held` is bucket -> epoch at which the relay took it;
+    `members` are all running relays, including `owner`. In a relay's first plan (`is_first`) the
+    buckets of a predecessor with the same name are free.
     """
     names = sorted(members)
     whole, rest = divmod(BUCKETS, len(names))
@@ -345,11 +339,7 @@ def plan_leases(
 class Leases:
     """The buckets of one relay, bucket -> epoch in `held`. Not thread-safe.
 
-    Args:
-        messages: The tables.
-        engine: SQLAlchemy engine with READ COMMITTED; see `engine_of`.
-        owner: Name of the relay, unique among running relays.
-        lease_ms: How long a lease lasts without renewal.
+    `owner` is unique among running relays. A lease lasts `lease_ms` without renewal.
     """
 
     def __init__(
@@ -450,10 +440,8 @@ class Leases:
 class Snapshot(NamedTuple):
     """The work of a relay at one moment.
 
-    Attributes:
-        messages: Rows with keys, by id; for each key its first waiting rows, without a gap.
-        unacknowledged: Transactions of the same keys, to repeat first; at most REPEATS_MAX.
-        has_keyless: Whether rows without a key wait.
+    `messages` are rows with keys, by id; for each key its first waiting rows, without a gap.
+    `unacknowledged` are transactions of the same keys, to repeat first; at most REPEATS_MAX.
     """
 
     messages: list[LocalMessage]

@@ -87,12 +87,9 @@ class Marks:
     ) -> None:
         """Mark rows as sent by a message transaction: the first mark. RowsLostError: roll back.
 
-        Args:
-            connection: Of the database transaction with the fence row.
-            rows: The rows of all messages of `transaction`.
-            transaction: Is stored in the rows, so that its COMMIT can be repeated.
-            owner: Name of the relay.
-            epochs: Bucket -> the epoch of its lease; None: the rows have no key, and are locked.
+        The connection's transaction has the fence row; `rows` are those of all messages of
+        `transaction`, which is stored so that its COMMIT can be repeated. `epochs` is bucket -> the
+        epoch of its lease; None: the rows have no key, and are locked.
         """
         values: dict[str, Any] = {f"new_{name}": v for name, v in transaction._asdict().items()}
         values["ids"] = [row.id for row in rows]

@@ -31,11 +31,9 @@ ROW_BYTES_MAX = TRANSACTION_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class LocalMessage:
-    """A row that is to be relayed.
+    """A row that is to be relayed. Ids ascend with insertion.
 
     Attributes:
-        id: Ascends with insertion.
-        topic: The real topic.
         headers: As stored; see `headers_of`.
         partition: Partition of the real topic; None: by key.
         key_hash: Hash of the key; None without a key.

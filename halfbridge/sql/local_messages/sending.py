@@ -97,13 +97,8 @@ def send_batches(
     """Send the half messages of all batches; waits only for room in the queue.
 
     Returns the batches under way, and the rows that the client refused. A row after a refused row
-    of the same key is in neither: it is not sent, and waits. BridgeError: there is no room.
-
-    Args:
-        producer: A started producer.
-        batches: The batches, one message transaction each.
-        context: The fence's context.
-        places: Half partitions for batches without keys, in turn; empty: the client chooses.
+    of the same key is in neither: it is not sent, and waits. BridgeError: there is no room. Batches
+    without keys go to `places` in turn; empty: the client chooses.
     """
     failures: list[Failure] = []
     keys = cycle(placement_keys(producer.half_partitions)[place] for place in places)
@@ -175,8 +170,6 @@ class Batch:
 
 
 class _Draft:
-    """A batch that is being filled."""
-
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self.messages: list[LocalMessage] = []
         self._messages_left = messages_max
@@ -208,12 +201,8 @@ def plan_batches(
 ) -> list[Batch]:
     """Return the batches of one round for rows with keys, at most one for a half partition.
 
-    Args:
-        messages: Ascending by id; for each key all rows that may be sent, from its first one on.
-        half_partitions: Number of half partitions.
-        blocked: Half partitions for which nothing may be sent now.
-        messages_max: Most messages of a batch.
-        bytes_max: Most bytes of a batch; its first row may exceed it.
+    `messages` ascend by id, and have for each key all rows that may be sent, from its first one on.
+    Nothing is sent to `blocked` half partitions. The first row of a batch may exceed `bytes_max`.
     """
     drafts: dict[int, _Draft] = {}
     passed_over: set[int] = set()
@@ -447,7 +436,6 @@ class InFlight:
         return attempts
 
     def _attempted(self, sending: Sending) -> list[Attempt]:
-        """Return the attempt of a finished batch; empty if the batch has failed."""
         try:
             attempt = sending.attempt()
         except BridgeError as error:

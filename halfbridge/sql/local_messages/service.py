@@ -16,7 +16,7 @@ from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.relays import ROUND_S_MAX, RelayRunner
 from halfbridge.serde.units import MS_PER_S
-from halfbridge.sql.dialects import mend_pool
+from halfbridge.sql.dialects.base import mend_pool
 from halfbridge.sql.local_messages.dead_letters import DeadLetters, LetterReader
 from halfbridge.sql.local_messages.marks import RowsLostError
 from halfbridge.sql.local_messages.settling import Settling, backlog

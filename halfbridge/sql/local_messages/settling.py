@@ -41,9 +41,7 @@ class PreparedMessage:
     Attributes:
         id: What `LocalMessages.prepare` returned.
         topic: The real topic.
-        key: As written.
-        value: As written.
-        headers: As written.
+        key: As written, as are value and headers.
         created_at: When the row was written, by the database's clock, epoch milliseconds.
         asked: How often the callback has answered that it does not know yet.
     """
@@ -140,7 +138,6 @@ class Settling:
             return connection.execute(query).one_or_none()
 
     def _take(self, row_id: int, callback: Callable[[PreparedMessage], bool | None]) -> bool:
-        """Ask about one row, and write the answer; return whether the row is settled."""
         row = self._read(row_id)
         if row is None:  # another relay or the row's writer has settled it
             return False

@@ -55,11 +55,9 @@ _SIZE = sum(
 class Tables:
     """The tables of one local message table.
 
-    Attributes:
-        metadata: Contains all tables, for `create_all` and for Alembic's `target_metadata`.
-        messages: One row for each local message.
-        buckets: One row for each bucket: its relay, the epoch, and when the lease expires.
-        relays: One row for each running relay, so that relays can divide the buckets.
+    `metadata` has all of them, for `create_all` and for Alembic. `buckets` has one row for each
+    bucket: its relay, the epoch, and when the lease expires. `relays` has one row for each running
+    relay.
     """
 
     metadata: MetaData

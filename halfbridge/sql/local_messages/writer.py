@@ -86,9 +86,7 @@ class LocalMessages:
     def create(self) -> None:
         """Create the tables and the rows of the buckets if they do not exist.
 
-        Raises:
-            TableError: A table exists, but is not InnoDB; an operator converts it.
-            SQLAlchemyError: The database refuses; an operator checks rights and settings.
+        Raises TableError if a table exists, but is not InnoDB; an operator converts it.
         """
         create_tables(self.engine, self.metadata)
         buckets = self.tables.buckets
@@ -174,12 +172,10 @@ class LocalMessages:
             return []
         table = self.tables.messages
         statement = insert(table).values(state=state.value, created_at=NowMs(), updated_at=NowMs())
-        if self._notifies:
-            # PostgreSQL sends the notification when the local transaction commits.
-            notification = func.pg_notify(self.channel, "")
-            statement = statement.returning(table.c.id, notification, sort_by_parameter_order=True)
-        else:
-            statement = statement.returning(table.c.id, sort_by_parameter_order=True)
+        returned: list[Any] = [table.c.id]
+        if self._notifies:  # PostgreSQL sends the notification when the local transaction commits
+            returned.append(func.pg_notify(self.channel, ""))
+        statement = statement.returning(*returned, sort_by_parameter_order=True)
         rows = [columns_of(each) for each in messages]
         return [int(row[0]) for row in connection.execute(statement, rows)]
 
@@ -208,18 +204,8 @@ class LocalMessages:
             clause = {"clause": self.tables.messages}
             connection = connection.connection(bind_arguments=clause)
         connection = required_connection(connection, FenceUsageError)
-        if _is_autocommit(self.database.name, driver_of(connection)):
+        if self.database.is_autocommit(driver_of(connection)):
             raise FenceUsageError(
                 "the connection is in AUTOCOMMIT: work and message would not commit together"
             )
         return connection
-
-
-def _is_autocommit(database: str, driver: Any) -> bool:
-    """Return whether each statement commits by itself, according to the driver."""
-    if database == "postgresql":
-        return bool(driver.autocommit)
-    if database == "sqlite":
-        return driver.isolation_level is None and not driver.in_transaction
-    autocommit = getattr(driver, "get_autocommit", None)
-    return bool(autocommit()) if autocommit is not None else False
