@@ -180,7 +180,11 @@ def _mapped(change: _Change, mapping: ChangeMapping) -> tuple[Message, int | Non
         found = text_of(_column(row, column, "where"))
         if found is None or found.decode("utf-8", "replace") not in wanted:
             return Skip("where")
-    topic = PLACEHOLDER.sub(lambda found: _topic_part(row, found[1]), mapping.topic)
+
+    def topic_part(found: re.Match[str]) -> str:
+        return (text_of(_column(row, found[1], "topic")) or b"").decode("utf-8", "replace")
+
+    topic = PLACEHOLDER.sub(topic_part, mapping.topic)
     key: bytes | None = None
     if mapping.key_column:
         key = text_of(_column(row, mapping.key_column, "key_column"))
@@ -203,10 +207,6 @@ def _value(row: Mapping[str, Any], mapping: ChangeMapping) -> bytes | None:
         return text_of(_column(row, mapping.value_column, "value_column"))
     columns = mapping.value_columns or tuple(row)
     return json_of({each: _column(row, each, "value_columns") for each in columns})
-
-
-def _topic_part(row: Mapping[str, Any], column: str) -> str:
-    return (text_of(_column(row, column, "topic")) or b"").decode("utf-8", "replace")
 
 
 def _column(row: Mapping[str, Any], column: str, field: str) -> Any:

@@ -40,7 +40,7 @@ _UNPACKED_MAX = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Position:
-    """How far a partition is relayed: every event below `end` except those of `due`, ascending.
+    """How far a partition is relayed: all below `end`, except the offsets in `due`, which ascend.
 
     `topic_id` is that of the change topic; empty: not known.
     """

@@ -160,11 +160,7 @@ class _Session:
                 self._relay.report_waits(self._writing.waits_for())
 
     def _pause(self, member: Member) -> None:
-        """Read no further where nothing more can be held; read on once there is room.
-
-        While events of other topics continue, the oldest events are given up instead
-        (`Writing.relay`).
-        """
+        """Stop reading while nothing more can be held, and no other topic's events continue."""
         is_full = self._writing.is_full
         if is_full != self._is_paused and self._is_reading:
             (member.pause if is_full else member.resume)(self._places)
@@ -256,10 +252,7 @@ class _Session:
         return going_on
 
     def _check_id(self) -> None:
-        """Check that the change topic is still the one that this process began with.
-
-        PositionLostError: it was created again; RetriableError: the same, and its loss is accepted.
-        """
+        """Raise an error if the change topic was created again; RetriableError: that is accepted."""
         self._id_at = monotonic()
         known = self._relay.topic_id
         try:

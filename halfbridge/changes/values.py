@@ -38,11 +38,7 @@ class UndecodedError(ValueError):
 
 
 def decoded(data: bytes, schemas: Schemas) -> Any:
-    """Return what a key or a value says, as plain values.
-
-    UndecodedError: the bytes cannot be decoded, or the registry does not have their schema. Errors
-    of `schemas` pass.
-    """
+    """Return what a key or a value says, as plain values, or raise UndecodedError."""
     try:
         if len(data) >= _HEAD.size and data[0] == 0:
             return _registered(data, schemas)

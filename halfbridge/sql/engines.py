@@ -154,10 +154,7 @@ _REFUSED = "unsupported startup parameter"  # PgBouncer's words
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed with an OperationalError after `answer_s` without an answer.
-
-    A wait may last 0.1 s longer, which is one interval of psycopg's polling.
-    """
+    """A connection that is closed with an OperationalError after `answer_s` without any data."""
 
     answer_s: float = float("inf")
 

@@ -155,7 +155,7 @@ def _delete(fence: FenceTable, group: str, before_ms: int) -> Iterator[int]:
     A row is old if both clocks say so: its transaction was born, by the client's clock, and the row
     was written, by the database's clock, before the watermark.
     """
-    end, at = lowest_id(before_ms), OWN_KEY
+    end, at = f"{max(0, before_ms):0{BIRTH_DIGITS}x}", OWN_KEY  # no younger id is below `end`
     while True:
         ids = _patiently(fence, partial(_ids, fence, group, at, end))
         if not ids:
@@ -201,8 +201,3 @@ def needed_ms(transaction_age_ms_max: int, dead_letter_retention_ms: int) -> int
     """
     last_asked_ms = dead_letter_retention_ms + transaction_age_ms_max
     return max(2 * transaction_age_ms_max, last_asked_ms, YOUNG_MS + CLOCK_MARGIN_MS)
-
-
-def lowest_id(at_ms: int) -> str:
-    """Return the lowest transaction id that could be born at `at_ms`."""
-    return f"{max(0, at_ms):0{BIRTH_DIGITS}x}"

@@ -104,9 +104,8 @@ class FenceTable:
     def create(self) -> str:
         """Create the table and its own rows if they do not exist; return the table's UUID.
 
-        May be called at each start, and by several processes at a time. If a migration tool creates
-        the table from `metadata`, this method adds the rows. Raises TableError if the table is not
-        InnoDB.
+        May be called at each start, by several processes at a time, and after a migration tool has
+        created the table from `metadata`. Raises TableError if the table is not InnoDB.
         """
         create_tables(self.engine, self.metadata)
         own_row = {
@@ -127,10 +126,7 @@ class FenceTable:
         return self.table_id()
 
     def table_id(self, *, reread: bool = False) -> str:
-        """Return the table's UUID; `reread`: again from the database.
-
-        A TableError says that `create` must be called.
-        """
+        """Return the table's UUID (`reread`: from the database); TableError: call `create`."""
         if reread or self._table_id is None:
             with self.own_transaction(writes=False) as connection:
                 info = self._own_info(connection)

@@ -269,10 +269,7 @@ def mark_guard_of(connection: Connection) -> MarkGuard:
 
 
 def commits_fence_row(connection: Connection) -> bool:
-    """Return whether COMMIT commits a fence row, for a test's listener of the engine's "commit".
-
-    The guard, a listener of the connection, is called first.
-    """
+    """Return whether COMMIT commits a fence row, for a test's listener of the engine's "commit"."""
     guards = _GUARDS.get(connection)
     return guards is not None and guards.fence is not None and guards.fence.commits_row
 

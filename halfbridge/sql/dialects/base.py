@@ -42,7 +42,11 @@ def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
             _set_isolation(connection, isolation)
         yield connection
     finally:
-        _give_back(connection)
+        try:
+            connection.close()
+        except connection.dialect.loaded_dbapi.Error as error:
+            _LOG.info("a connection was lost at its return to the pool: %s", error)
+            mend_pool(engine)
 
 
 def _set_isolation(connection: Connection, level: str) -> None:
@@ -60,14 +64,6 @@ def _set_isolation(connection: Connection, level: str) -> None:
             connection_invalidated=True,
             dialect=connection.dialect,
         ) from error
-
-
-def _give_back(connection: Connection) -> None:
-    try:
-        connection.close()
-    except connection.dialect.loaded_dbapi.Error as error:
-        _LOG.info("a connection was lost at its return to the pool: %s", error)
-        mend_pool(connection.engine)
 
 
 def mend_pool(engine: Engine) -> None:

@@ -31,6 +31,7 @@ from sqlalchemy import (
     update,
 )
 
+from halfbridge.sql.local_messages.config import WAIT
 from halfbridge.sql.local_messages.marks import MarkedTransaction
 from halfbridge.sql.local_messages.rows import (
     ROW_BYTES_MAX,
@@ -70,14 +71,14 @@ class Claims:
         self._table = messages.tables.messages
         self._window_rows = config.window_rows
         self._window_bytes = config.window_bytes
-        self._columns = [*_shown(self._table), _oversize(self._table)]
+        self._columns = _shown(self._table)
         # PostgreSQL needs the type of a null in a union; MariaDB does not know all types in a CAST.
         self._casts_nulls = messages.database.name == "postgresql"
         # The statement for the buckets of the last `read`: building takes longer than running it.
         self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
         self._holding = [
             *UNSETTLED,
-            *([RowState.MESSAGE_ERROR] if config.waits_after_error else []),
+            *([RowState.MESSAGE_ERROR] if config.after_error == WAIT else []),
         ]
 
     def read(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
@@ -274,17 +275,16 @@ def _by_id(found: dict[int, list[LocalMessage]], cut: Collection[int]) -> list[L
 
 
 def _shown(table: Table) -> list[Any]:
-    """Return the columns of a row; without key, value and headers if the row is too large."""
-    is_readable = table.c.size_bytes <= ROW_BYTES_MAX
-    return [
-        case((is_readable, table.c[name])).label(name) if name in _BODIES else table.c[name]
+    """Return the columns of a row, without key, value and headers if it is too large; its size."""
+    size_bytes = table.c.size_bytes
+    columns = [
+        case((size_bytes <= ROW_BYTES_MAX, table.c[name])).label(name)
+        if name in _BODIES
+        else table.c[name]
         for name in _COLUMNS
     ]
-
-
-def _oversize(table: Table) -> Any:
-    size_bytes = table.c.size_bytes
-    return case((size_bytes > ROW_BYTES_MAX, size_bytes), else_=0).label(_OVERSIZE)
+    oversize = case((size_bytes > ROW_BYTES_MAX, size_bytes), else_=0).label(_OVERSIZE)
+    return [*columns, oversize]
 
 
 def _in_buckets(key_hash: Any, buckets: Collection[int]) -> list[ColumnElement[bool]]:

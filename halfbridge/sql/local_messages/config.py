@@ -99,11 +99,6 @@ class RelayConfig:
                     allowed=f"at most {most}, {getattr(self, most)}",
                 )
 
-    @property
-    def waits_after_error(self) -> bool:
-        """Whether later rows of a key wait for a MESSAGE_ERROR."""
-        return self.after_error == WAIT
-
     def is_last(self, retries: int, *, age_ms: int) -> bool:
         """Return whether a row of this age, with `retries` failed attempts, is given up."""
         return retries >= self.retries_max or age_ms >= self.row_age_ms_max

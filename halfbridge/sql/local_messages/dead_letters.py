@@ -100,10 +100,7 @@ class DeadLetters:
         self._log_rowless_at = 0.0
 
     def take(self, letter: Letter) -> int:
-        """Take the rows of the dead letter's transaction out of GLOBAL_COMMIT; return how many.
-
-        After an SQLAlchemyError nothing has changed; call again with the same dead letter.
-        """
+        """Take the transaction's rows out of GLOBAL_COMMIT; return how many. May be repeated."""
         if letter.transaction_id in self._taken:
             return 0
         cause = f"{letter.reason.value}: {letter.detail}"
@@ -124,17 +121,14 @@ class DeadLetters:
                 *(letter.transaction_id, rows, cause, self._config),
                 is_aged=letter.reason is DeadReason.AGE,
             )
-        self._note_taken(letter.transaction_id)
+        self._taken[letter.transaction_id] = None
+        if len(self._taken) > _TAKEN_MAX:
+            del self._taken[next(iter(self._taken))]
         if rows:
             self._log_failed(letter.transaction_id, failed, cause)
         else:
             self._tell_rowless(letter.transaction_id, cause)
         return len(rows)
-
-    def _note_taken(self, transaction_id: str) -> None:
-        self._taken[transaction_id] = None
-        if len(self._taken) > _TAKEN_MAX:
-            del self._taken[next(iter(self._taken))]
 
     def _log_failed(self, transaction_id: str, failed: Failed, cause: str) -> None:
         self._metrics.dead_letters.inc()
@@ -184,10 +178,7 @@ class LetterReader:
         self._member.join_and_read([config.names.dead])
 
     def read(self, timeout_s: float) -> list[Letter]:
-        """Return dead letters of the group, waiting up to `timeout_s` for the first record.
-
-        BridgeError: the topic is missing, or there is no right to read it; an operator acts.
-        """
+        """Return dead letters of the group, waiting up to `timeout_s` for the first record."""
         try:
             first = self._member.poll(timeout_s)
             records = [] if first is None else [first, *self._member.take(_BATCH_MAX - 1)]

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 
 class RowsLostError(SqlError):
-    """Rows of a batch must not be relayed any more, or their lease now belongs to another relay.
-
-    The relay must roll back both transactions. Then it looks for rows again.
-    """
+    """Rows must not be relayed any more, or another relay has their lease: roll both back."""
 
 
 class MarkedTransaction(NamedTuple):
@@ -111,10 +108,7 @@ class Marks:
     def fail(
         self, connection: Connection, failures: Collection[Failure], config: RelayConfig
     ) -> Failed:
-        """Store when rows are tried again, or give rows up; return the ids of both.
-
-        Rows whose state another process has changed meanwhile are not returned.
-        """
+        """Store when rows are tried again, or give rows up; return the ids of the changed rows."""
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
         is_to_relay = in_states(self._table, TO_RELAY)
         waiting: list[int] = []

@@ -64,10 +64,7 @@ class LocalMessage:
         return len(self.key or b"") + len(self.value or b"") + len(self.headers or "")
 
     def message(self) -> Message:
-        """Return the message in the row.
-
-        InvalidMessageError or ValueError: the row is not valid, and its writer must act.
-        """
+        """Return the message; InvalidMessageError, ValueError: the row's writer must act."""
         if self.oversize_bytes:
             raise ValueError(
                 f"{self.oversize_bytes} bytes are more than the {ROW_BYTES_MAX} of a row"

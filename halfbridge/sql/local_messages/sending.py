@@ -79,10 +79,7 @@ class Sending:
         return self.futures
 
     def attempt(self) -> Attempt:
-        """Return the batch as an attempt, whose half messages are durable.
-
-        BridgeError: one is not acknowledged, of which no row is the cause; the check rolls back.
-        """
+        """Return the batch as an attempt; BridgeError: a half message was not acknowledged."""
         offsets = [future.result(0).half_offset for future in self.futures]
         return Attempt(self.tx, tuple(self.rows), max(offsets))
 
@@ -155,10 +152,7 @@ def abandon(attempts: Iterable[Attempt]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one message transaction, with one real topic, by id.
-
-    `half_partition` is that of the keys; None for rows without keys.
-    """
+    """Rows of one message transaction, with one real topic, by id; no half partition: no keys."""
 
     messages: tuple[LocalMessage, ...]
     half_partition: int | None
@@ -176,10 +170,7 @@ class _Draft:
         self._bytes_left = bytes_max
 
     def takes(self, message: LocalMessage) -> bool:
-        """Add the row if the batch has room for it; return whether it was added.
-
-        The first row is always added, because the client refuses rows that are too large.
-        """
+        """Add the row, if there is room or it is the first one; return whether it was added."""
         if self.messages:
             first = self.messages[0]
             fits = self._messages_left > 0 and message.size_bytes <= self._bytes_left
