@@ -252,7 +252,7 @@ class _Session:
         return going_on
 
     def _check_id(self) -> None:
-        """Raise an error if the change topic was created again; RetriableError: that is accepted."""
+        """Raise an error if the change topic was created again; RetriableError: it is accepted."""
         self._id_at = monotonic()
         known = self._relay.topic_id
         try:

@@ -525,7 +525,7 @@ def _fence(values: dict[str, Any]) -> Iterator[FencePort | None]:
         yield None
         return
     with opened(values["fence_url"], option="--fence-url") as engine:
-        from halfbridge.sql.fence_operator import OperatorFence
+        from halfbridge.sql.fence_table import OperatorFence
 
         yield OperatorFence(engine, name=values["fence_name"], schema=values["fence_schema"])
 

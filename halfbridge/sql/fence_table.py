@@ -31,12 +31,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, SQLAlchemyError
 
+from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.errors import DecodeError
 from halfbridge.sql.dialects import database_of_engine
 from halfbridge.sql.dialects.base import COUNTED, own_transaction
-from halfbridge.sql.errors import FencedError, Outcome, TableError
+from halfbridge.sql.errors import FencedError, Outcome, SqlError, TableError
 from halfbridge.sql.tables import (
     OWN_KEY,
     OWN_OUTCOME,
@@ -47,10 +48,12 @@ from halfbridge.sql.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine, Insert, Table
+
+    from halfbridge.checker.admin.transactions.waits import Undecided
 
 _LOG = logging.getLogger("halfbridge.sql")
 DEFAULT_NAME = "halfbridge_fence"
@@ -390,3 +393,53 @@ def check_context(
         mine = fence.table_id(reread=True)  # the table may have been created again
     if theirs != mine:
         raise NoAnswerError(f"{whose} is fenced by table {theirs}; this one is {mine}")
+
+
+class OperatorFence:
+    """A fence as `halfbridge tx commit` and `rollback` use it; a FencePort of checker.admin.
+
+    A transaction that was not begun with this fence is refused: a row in a wrong database would
+    contradict what the right one says. Each refusal is an AdminError.
+    """
+
+    def __init__(
+        self, engine: Engine, *, name: str = DEFAULT_NAME, schema: str | None = None
+    ) -> None:
+        self._table = FenceTable(engine, name=name, schema=schema)
+
+    def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
+        """Return how many messages the committed fence row names; write nothing."""
+        ended = self._asked(undecided, context, find)
+        if ended is None:
+            raise AdminError(
+                f"{undecided.id} has no row in {self._table.table.fullname}: its local transaction"
+                " is not committed; roll it back, or decide without --fence-url"
+            )
+        if ended.outcome is not Outcome.COMMITTED:
+            raise AdminError(
+                f"the fence row of {undecided.id} says {ended.outcome.value}: roll it back"
+            )
+        return ended.message_count
+
+    def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
+        """Return once a fence row says rolled_back: the local transaction cannot commit."""
+        ended = self._asked(undecided, context, settle)
+        if ended is None or ended.outcome is Outcome.COMMITTED:
+            raise AdminError(
+                f"the fence row of {undecided.id} says committed: its local transaction has"
+                " committed; commit it"
+            )
+
+    def _asked(
+        self,
+        undecided: Undecided,
+        context: bytes | None,
+        ask: Callable[..., Ended | None],
+    ) -> Ended | None:
+        group = undecided.producer_group
+        try:
+            check_context(self._table, context, producer_group=group, transaction_id=undecided.id)
+            return ask(self._table, producer_group=group, transaction_id=undecided.id)
+        except (NoAnswerError, SQLAlchemyError, SqlError) as error:
+            text = " ".join(str(error).split())
+            raise AdminError(f"the fence of {undecided.id} gives no answer: {text}") from error

@@ -7,7 +7,7 @@ from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.records import FenceContext
 from halfbridge.sql import FencedError
-from halfbridge.sql.fence_operator import OperatorFence
+from halfbridge.sql.fence_table import OperatorFence
 from tests.integration.producing import GROUP
 from tests.kit.undecided import AN_UNDECIDED
 from tests.sql.databases import Database
