@@ -84,13 +84,14 @@ class Database(ABC):
     own_isolation: str | None = None
     _insert: Any  # the dialect's INSERT that has ON CONFLICT, for `insert_if_absent`
 
-    @abstractmethod
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT, and a database that may lose commits in a crash.
 
         FenceUsageError: the caller gives another engine or option. NotDurableError: an operator
         acts.
         """
+        if self.is_autocommit(driver_of(connection)):
+            raise autocommit_error()
 
     @abstractmethod
     def is_autocommit(self, driver: Any) -> bool:

@@ -15,8 +15,6 @@ from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
     MARK,
     Database,
-    autocommit_error,
-    driver_of,
 )
 
 if TYPE_CHECKING:
@@ -49,11 +47,6 @@ class PostgreSQL(Database):
         " WHERE relation = CAST(:name AS regclass) AND granted AND pid <> pg_backend_pid()"
         " ORDER BY xact_start LIMIT 1"
     )
-
-    def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT. `mark` makes the commit durable."""
-        if self.is_autocommit(driver_of(connection)):
-            raise autocommit_error()
 
     def is_autocommit(self, driver: Any) -> bool:
         """Return whether each statement commits by itself, according to the driver."""

@@ -14,7 +14,6 @@ from sqlalchemy.dialects import sqlite
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
     Database,
-    autocommit_error,
     driver_of,
 )
 from halfbridge.sql.errors import NotDurableError
@@ -36,8 +35,7 @@ class SQLite(Database):
 
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF."""
-        if self.is_autocommit(driver_of(connection)):
-            raise autocommit_error()
+        super().check_commit(connection)
         if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:
             raise NotDurableError(
                 "PRAGMA synchronous is OFF on this connection: a crash may lose commits or the"
