@@ -98,9 +98,8 @@ def decide(  # noqa: PLR0911  (one for each outcome)
 ) -> Message | Skip | Dead:
     """Return what becomes of an event.
 
-    `topic_id` is that of the change topic, or its substitute; part of the message's id. `names` are
-    those of the installation, whose internal topics are refused. `schemas` may raise, if the
-    registry does not answer.
+    `topic_id` of the change topic, or its substitute, is part of the message's id. Internal topics
+    of `names` are refused. `schemas` may raise, if the registry does not answer.
     """
     if event.value is None:
         return Skip("tombstone")

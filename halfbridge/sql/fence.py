@@ -148,8 +148,7 @@ class Fence:
         docs/reference/fence-blocks.md describes each case.
 
         Args:
-            producer: A started producer with the fence's `producer_group`, and with `check` as its
-                checker.
+            producer: A started producer of the fence's group, with `check` as its checker.
             session_factory: Returns the Session, on the fence's database, that the block yields
                 instead of a Connection; for example a sessionmaker.
             allow_empty: Whether the block may send messages without running a statement. Otherwise
@@ -163,10 +162,10 @@ class Fence:
             TableError: The table does not exist; call `create`.
             FencedError: A check came first; nothing was committed. Begin another block.
             FenceUsageError: The calling code is wrong, as the text says; nothing was committed.
-            TransactionEndedError: The database transaction ended inside the block. The error says
-                what was committed.
-            CommitUnknownError: The database's commit is in doubt; the check decides. Do not
-                repeat the work.
+            TransactionEndedError: The database transaction ended inside the block; `outcome` says
+                how.
+            CommitUnknownError: The database's commit is in doubt; the check decides. Do not repeat
+                the work.
             OutcomeUnknownError: The database has committed, but the message transaction's commit is
                 in doubt; the check commits it. Do not repeat the work.
             BridgeError, IllegalTransitionError: As `Transaction.send` and `seal`.

@@ -3,8 +3,6 @@
 A row is written once: as committed by `enter`, inside the local transaction, or as rolled_back by
 `settle`, in a separate transaction. The primary key accepts only one of the two rows. The second
 insert waits while the transaction of the first insert is open.
-
-A fence answers checks of those transactions only that began with the same fence table.
 """
 
 from __future__ import annotations
@@ -252,10 +250,8 @@ def write_committed(
     The watermark is read for old transactions only, with a lock. Without the lock, a purge could
     move the watermark and delete the row of a check between the read and the insert.
 
-    Raises:
-        FencedError: A row exists, or may have been purged; the transaction must not commit.
-        TableError: The connection's table is not the fence's; the caller gives another connection.
-        SQLAlchemyError: The database refuses; the transaction must not commit.
+    After an error the transaction must not commit. FencedError: a row exists, or may have been
+    purged. TableError: the connection is of another table; the caller gives another connection.
     """
     parameters = {
         "group": producer_group,

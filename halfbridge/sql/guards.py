@@ -29,8 +29,7 @@ class Guard:
     """Is called before each statement and before COMMIT of one connection, and may refuse them.
 
     Attributes:
-        is_commit_sent: Whether COMMIT was handed to the driver. From then on the outcome of the
-            commit may be unknown.
+        is_commit_sent: Whether COMMIT was handed to the driver, so that its outcome may be unknown.
         is_over: Whether the guarded transaction has ended.
         transaction: SQLAlchemy's object of the guarded transaction.
         commits_row: Whether the COMMIT that goes out commits a fence row.
@@ -85,10 +84,9 @@ class Guard:
         self._before = before
 
     def before_statement(self, connection: Connection, *_: object) -> None:
-        """Call the function given to `watch`.
+        """Call the function given to `watch`, except for statements of that function itself.
 
-        Not called for statements of that function itself, nor for those with which a listener of
-        the engine begins the transaction.
+        A listener of the engine may run statements that begin the transaction; they do not count.
         """
         if self._before is None or self._is_busy or not connection.in_transaction():
             return
@@ -164,8 +162,7 @@ class MarkGuard:
     """Refuses COMMIT if the database has rolled marks back by itself. One for each connection.
 
     Some errors roll a whole transaction back: a deadlock on MariaDB, any error on PostgreSQL. If
-    the caller ignores the error and commits, work and mark are lost, and the caller would commit
-    the message's offset to Kafka.
+    the caller ignores the error and commits, it would then commit the message's offset to Kafka.
     """
 
     def __init__(self, connection: Connection) -> None:

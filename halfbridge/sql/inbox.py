@@ -6,8 +6,7 @@
             connection.execute(...)  # the work; commits together with the mark
 
 A consumer reads a message again after a rebalance or a crash, and in one case the daemon delivers a
-message twice (README.md). The mark is a row that the caller's own database transaction inserts, so
-that work and mark commit together or not at all.
+message twice (README.md). The caller's own database transaction inserts the mark.
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ class Inbox:
     ) -> bool:
         """Mark a message as taken; return False if this group has taken the message before.
 
-        The mark is part of the database transaction of `connection`. True means that no committed
-        transaction of this group has taken the message; this is final once that transaction
-        commits. If another open transaction has taken the message, the call waits for its end.
+        The mark is part of the database transaction of `connection`, and the answer is final once
+        that commits. If another open transaction has taken the message, the call waits for its end.
 
         After an error, roll the database transaction back, and take the message again. COMMIT
         raises an error too (InboxUsageError or the driver's) if the database has rolled the mark
@@ -122,8 +120,8 @@ class Inbox:
 
         Args:
             connection: A SQLAlchemy Connection or Session of this database, not in AUTOCOMMIT.
-            message: A message from confluent-kafka's consumer, not an error. It is identified by
-                the transaction id and the message index in its headers.
+            message: A message from confluent-kafka's consumer. It is identified by the transaction
+                id and the message index in its headers.
             key: Text that identifies the message instead, for messages that halfbridge did not
                 deliver. At most 255 characters.
 
@@ -131,8 +129,8 @@ class Inbox:
             NoIdentityError: The message has no transaction id, and no key was given.
             InboxUsageError: The connection is in AUTOCOMMIT, or the key cannot be stored.
             TableError: The storage engine of the table has no transactions.
-            NotDurableError: The database may lose a commit after the offset of the message was
-                committed to Kafka.
+            NotDurableError: The database may lose a commit after the message's offset was
+                committed.
             DBAPIError: The database cannot tell: a lock time-out; a deadlock; or, above READ
                 COMMITTED, another transaction took the message since this one began.
         """
@@ -294,10 +292,7 @@ _CHAR_BYTES_MAX = 4
 
 
 def inbox_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
-    """Return the inbox's table: one row for each message that a group has taken.
-
-    If the user gave a key, transaction_id is the key, and message_index is KEYED.
-    """
+    """Return the inbox's table. A user's key is stored as transaction_id, with index KEYED."""
     return Table(
         name,
         metadata,

@@ -1,11 +1,10 @@
 """Handles rows whose message transaction became dead letters.
 
-All messages of a transaction become dead letters together. The dead letters do not reliably name
-the message that caused it. So all rows of the transaction are sent again after a wait, each in its
-own message transaction. Example: of three rows, row 2 is for a topic that the group may not write
-to. Rows 1 and 3 are delivered at the second attempt. Row 2 becomes a dead letter alone, and so
-becomes MESSAGE_ERROR. Each dead letter counts as a failed attempt of its rows, so the number of
-attempts is bounded.
+All messages of a transaction become dead letters together, which do not reliably name the message
+that caused it. So all rows of the transaction are sent again after a wait, each in its own message
+transaction. Example: of three rows, row 2 is for a topic that the group may not write to. Rows 1
+and 3 are delivered at the second attempt. Row 2 becomes a dead letter alone, and so MESSAGE_ERROR.
+Each dead letter counts as a failed attempt of its rows, so the number of attempts is bounded.
 
 The relays of a producer group read its dead letters in a consumer group of theirs.
 """

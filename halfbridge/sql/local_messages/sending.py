@@ -4,9 +4,8 @@ A round has at most one batch for each half partition, so that at most one decis
 partition is under way. After a row is passed over, later rows of its key are passed over too. So
 the rows of a key are always sent in order, without a gap.
 
-If the leader of a half partition is down or slow, its batch is left under way, and the other
-batches of the round continue. Meanwhile, and for some time after a failure, no other batch is begun
-in that half partition.
+While a batch is under way in a half partition whose leader is down or slow, and for some time after
+a failure, no other batch is begun there. Batches of other half partitions continue.
 """
 
 from __future__ import annotations
