@@ -62,7 +62,7 @@ def list_(**values: Any) -> int:
     """
     # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.operator_log import ActionFilter, read
+    from halfbridge.checker.admin.operator_log import ActionFilter, action_json, read
 
     config = load_settings(CheckerConfig, values)
     wanted = ActionFilter(
@@ -75,7 +75,7 @@ def list_(**values: Any) -> int:
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
     found = read(cluster, config.names, wanted, on_left_out=_tell_left_out)
     if values["as_json"]:
-        click.echo(json.dumps({"actions": [_as_json(each) for each in found]}))
+        click.echo(json.dumps({"actions": [action_json(each) for each in found]}))
     else:
         _show(found)
     return 0
@@ -83,13 +83,6 @@ def list_(**values: Any) -> int:
 
 def _tell_left_out(count: int) -> None:
     click.echo(f"note: {count} older records were not read", err=True)
-
-
-def _as_json(kept: KeptAction) -> dict[str, Any]:
-    place = {"offset": kept.offset, "append_ms": kept.append_ms}
-    if kept.action is None:
-        return {**place, "problem": kept.problem}
-    return {**place, **kept.action._asdict(), "outcome": kept.action.outcome.value}
 
 
 def _show(found: Sequence[KeptAction]) -> None:

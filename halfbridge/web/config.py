@@ -59,19 +59,22 @@ class WebConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        _check_files(self)
-        _check_tokens(self)
+        if (self.admin_cert is None) != (self.admin_key is None):
+            missing = "admin_cert" if self.admin_cert is None else "admin_key"
+            allowed = "a PEM file: --admin-cert and --admin-key belong together"
+            raise _wrong(missing, "none", allowed)
+        if self.admin_tokens is None and not is_loopback(self.admin_host):
+            allowed = "a token file, since --admin-host is not a loopback address"
+            raise _wrong("admin_tokens", "none", allowed)
+        if self.admin_tokens is None and self.allow_changes:
+            allowed = "a token file: --allow-changes needs to know who acts"
+            raise _wrong("admin_tokens", "none", allowed)
         _check_urls(self.metrics_urls)
 
     @property
     def names(self) -> TopicNames:
         """Names of the installation's topics and groups."""
         return TopicNames(self.topic_prefix)
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only programs on this machine reach the port."""
-        return is_loopback(self.admin_host)
 
 
 def is_loopback(host: str) -> bool:
@@ -98,22 +101,6 @@ def beside(config: CheckerConfig) -> WebConfig:
         metrics_urls=(f"http://{host}:{config.metrics_port}",),
         **{name: getattr(config, name) for name in shared},
     )
-
-
-def _check_files(config: WebConfig) -> None:
-    if (config.admin_cert is None) != (config.admin_key is None):
-        missing = "admin_cert" if config.admin_cert is None else "admin_key"
-        raise _wrong(missing, "none", "a PEM file: --admin-cert and --admin-key belong together")
-
-
-def _check_tokens(config: WebConfig) -> None:
-    if config.admin_tokens is not None:
-        return
-    if not config.is_loopback:
-        allowed = "a token file, since --admin-host is not a loopback address"
-        raise _wrong("admin_tokens", "none", allowed)
-    if config.allow_changes:
-        raise _wrong("admin_tokens", "none", "a token file: --allow-changes needs to know who acts")
 
 
 def _check_urls(urls: tuple[str, ...]) -> None:

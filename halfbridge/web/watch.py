@@ -58,17 +58,12 @@ class Watch:
         self._work = work
         self._monotonic = monotonic
         self._readings: deque[Reading] = deque(maxlen=READINGS_MAX)
-        self._health: tuple[DaemonHealth, ...] = ()
+        self.health: tuple[DaemonHealth, ...] = ()  # at the last reading
 
     @property
     def has_daemons(self) -> bool:
         """Whether there is an address to ask."""
         return bool(self._urls)
-
-    @property
-    def health(self) -> tuple[DaemonHealth, ...]:
-        """What each daemon said at the last reading."""
-        return self._health
 
     def overview(self) -> Overview | None:
         """Return the overview; None before the first reading."""
@@ -85,9 +80,8 @@ class Watch:
 
     async def read(self) -> None:
         """Read now."""
-        reading, health = await self._work.run(self._look)
+        reading, self.health = await self._work.run(self._look)
         self._readings.append(reading)
-        self._health = health
 
     def _look(self) -> tuple[Reading, tuple[DaemonHealth, ...]]:
         texts = [(url, fetch(url, "/metrics")) for url in self._urls]
@@ -199,14 +193,16 @@ _TOTALS = {
     "rocketmq_half_messages": "undecided",
     "halfbridge_partitions_stopped": "stopped",
     "halfbridge_partitions_waiting": "waiting",
-    "halfbridge_entries_bytes": "entries_bytes",
-    "halfbridge_ledger_bytes": "ledger_bytes",
 }
 
 
-@dataclass(frozen=True, slots=True)
+def _zeros(names: Mapping[str, str]) -> dict[str, float]:
+    return dict.fromkeys(names.values(), 0.0)
+
+
+@dataclass(slots=True)
 class Reading:
-    """The metrics of all daemons at one moment.
+    """The metrics of all daemons at one moment, in sum.
 
     Attributes:
         counters: Sum of each counter of `OUTCOMES`.
@@ -219,30 +215,16 @@ class Reading:
     """
 
     at_s: float
-    counters: Mapping[str, float] = field(default_factory=dict)
-    buckets: Mapping[float, float] = field(default_factory=dict)
-    totals: Mapping[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=lambda: _zeros(OUTCOMES))
+    buckets: dict[float, float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=lambda: _zeros(_TOTALS))
     oldest_s: float = 0.0
     retention_s: float = float("inf")
-    lags: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    workers: Mapping[str, bool] = field(default_factory=dict)
-    silent: tuple[str, ...] = ()
-
-
-class _Sums:
-    """Adds up the samples of several daemons."""
-
-    def __init__(self) -> None:
-        self.counters = dict.fromkeys(OUTCOMES.values(), 0.0)
-        self.totals = dict.fromkeys(_TOTALS.values(), 0.0)
-        self.buckets: dict[float, float] = {}
-        self.lags: dict[tuple[int, str], float] = {}
-        self.workers: dict[str, bool] = {}
-        self.oldest_s = 0.0
-        self.retention_s = float("inf")
+    lags: dict[tuple[int, str], float] = field(default_factory=dict)
+    workers: dict[str, bool] = field(default_factory=dict)
 
     def add(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one sample."""
+        """Add one sample of a daemon."""
         if name in OUTCOMES:
             self.counters[OUTCOMES[name]] += value
         elif name in _TOTALS:
@@ -267,25 +249,14 @@ def reading_of(texts: Iterable[tuple[str, str | None]], *, at_s: float) -> Readi
         ValueError: a text is no metrics, so the address belongs to another program; the operator
             corrects the address.
     """
-    sums, silent = _Sums(), []
+    reading = Reading(at_s)
     for url, text in texts:
         if text is None:
-            silent.append(url)
             continue
-        before = len(sums.workers)
+        before = len(reading.workers)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                sums.add(sample.name, sample.labels, sample.value)
-        if len(sums.workers) == before:  # one worker in its own process names none
-            sums.workers[url] = True
-    return Reading(
-        at_s=at_s,
-        counters=sums.counters,
-        buckets=sums.buckets,
-        totals=sums.totals,
-        oldest_s=sums.oldest_s,
-        retention_s=sums.retention_s,
-        lags=sums.lags,
-        workers=sums.workers,
-        silent=tuple(silent),
-    )
+                reading.add(sample.name, sample.labels, sample.value)
+        if len(reading.workers) == before:  # one worker in its own process names none
+            reading.workers[url] = True
+    return reading

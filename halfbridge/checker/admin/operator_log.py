@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.errors import DecodeError
@@ -172,6 +172,14 @@ def read(
         if wanted.takes(kept):
             found.append(kept)
     return list(found)
+
+
+def action_json(kept: KeptAction) -> dict[str, Any]:
+    """Return a record of the audit topic as JSON values."""
+    place = {"offset": kept.offset, "append_ms": kept.append_ms}
+    if kept.action is None:
+        return {**place, "problem": kept.problem}
+    return {**place, **kept.action._asdict(), "outcome": kept.action.outcome.value}
 
 
 def reason_problem(reason: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.operator_log import ActionFilter, KeptAction, read
+from halfbridge.checker.admin.operator_log import ActionFilter, KeptAction, action_json, read
 from halfbridge.web.api.routes import LIMIT_DEFAULT, LIMIT_MAX, Argument, Call, Route
 from halfbridge.web.work import Keeps
 
@@ -37,15 +37,7 @@ def look(services: Services, values: Mapping[str, Any]) -> list[KeptAction]:
 
 async def audit_log(call: Call) -> dict[str, Any]:
     """Return what operators did."""
-    found = await call.services.work.run(lambda: look(call.services, call.values))
-    return {"actions": [_body(each) for each in found]}
-
-
-def _body(kept: KeptAction) -> dict[str, Any]:
-    place = {"offset": kept.offset, "append_ms": kept.append_ms}
-    if kept.action is None:
-        return {**place, "problem": kept.problem}
-    return {**place, **kept.action._asdict(), "outcome": kept.action.outcome.value}
+    return {"actions": [action_json(each) for each in await call.read(look)]}
 
 
 ROUTES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.dead.describe import as_json, change_json
@@ -110,36 +111,25 @@ def bring_back(
 
 async def dead_letters(call: Call) -> dict[str, Any]:
     """Return dead letters by transaction, in the order of the decisions."""
-    services, values = call.services, call.values
-    found = await services.work.run(lambda: look(services, values))
-    shown, paging = page_of(found, values)
+    shown, paging = page_of(await call.read(look), call.values)
     return {"transactions": [as_json(each) for each in shown], **paging}
 
 
 async def dead_letter(call: Call) -> dict[str, Any]:
     """Return the dead letters of one transaction, with what was done about each."""
-    services, name = call.services, call.values["id"]
-    found = await services.work.run(lambda: lives_of(services, name))
+    name = call.values["id"]
+    found = await call.read(lambda services, _values: lives_of(services, name))
     return {"id": name, "lives": [as_json(each) for each in found]}
 
 
-async def resume(call: Call) -> dict[str, Any]:
-    """Have a transaction asked about again that was given up."""
-    return await _brought_back(call, Remedy.RESUME)
-
-
-async def redeliver(call: Call) -> dict[str, Any]:
-    """Have a transaction delivered that was committed and refused."""
-    return await _brought_back(call, Remedy.REDELIVER)
-
-
-async def _brought_back(call: Call, remedy: Remedy) -> dict[str, Any]:
-    services, values = call.services, call.values
-    names = frozenset({values["id"]})
-    told = await services.work.run(
-        lambda: bring_back(services, names, remedy, values, who=call.principal.name)
+async def _brought_back(call: Call, *, remedy: Remedy) -> dict[str, Any]:
+    names = frozenset({call.values["id"]})
+    told = await call.read(
+        lambda services, values: bring_back(
+            services, names, remedy, values, who=call.principal.name
+        )
     )
-    services.answers.forget()
+    call.services.answers.forget()
     return {
         "done": [change_json(each) for each in told if not each.refusal],
         "refused": [change_json(each) for each in told if each.refusal],
@@ -165,7 +155,7 @@ ROUTES = (
     Route(
         path="/dead-letters/{id}/resume",
         summary="Have a transaction asked about again that was given up.",
-        answer=resume,
+        answer=partial(_brought_back, remedy=Remedy.RESUME),
         method="POST",
         role=Role.OPERATE,
         body=(REASON, _UNVERIFIED),
@@ -173,7 +163,7 @@ ROUTES = (
     Route(
         path="/dead-letters/{id}/redeliver",
         summary="Have a transaction delivered that was committed and refused.",
-        answer=redeliver,
+        answer=partial(_brought_back, remedy=Remedy.REDELIVER),
         method="POST",
         role=Role.OPERATE,
         body=CHANGED_BY,

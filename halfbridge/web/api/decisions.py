@@ -6,6 +6,7 @@ local transactions have a fence, decide by the command with --fence-url.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.appending import appending
@@ -92,22 +93,11 @@ def _count(kind: OpKind, values: Mapping[str, Any]) -> int:
     return COUNT_UNKNOWN if values["messages"] is None else int(values["messages"])
 
 
-async def commit(call: Call) -> dict[str, Any]:
-    """Commit an undecided transaction."""
-    return await _decided(call, OpKind.COMMIT)
-
-
-async def rollback(call: Call) -> dict[str, Any]:
-    """Roll an undecided transaction back."""
-    return await _decided(call, OpKind.ROLLBACK)
-
-
-async def _decided(call: Call, kind: OpKind) -> dict[str, Any]:
-    services = call.services
-    decided = await services.work.run(
-        lambda: decide(services, kind, call.values, who=call.principal.name)
+async def _decided(call: Call, *, kind: OpKind) -> dict[str, Any]:
+    decided = await call.read(
+        lambda services, values: decide(services, kind, values, who=call.principal.name)
     )
-    services.answers.forget()
+    call.services.answers.forget()
     undecided = decided.undecided
     return {
         "id": undecided.id,
@@ -122,7 +112,7 @@ ROUTES = (
     Route(
         path="/transactions/{id}/commit",
         summary="Commit an undecided transaction, and read back that this decision is the first.",
-        answer=commit,
+        answer=partial(_decided, kind=OpKind.COMMIT),
         method="POST",
         role=Role.OPERATE,
         body=COMMITTED_BY,
@@ -130,7 +120,7 @@ ROUTES = (
     Route(
         path="/transactions/{id}/rollback",
         summary="Roll an undecided transaction back; read back that this decision is the first.",
-        answer=rollback,
+        answer=partial(_decided, kind=OpKind.ROLLBACK),
         method="POST",
         role=Role.OPERATE,
         body=ROLLED_BACK_BY,

@@ -47,10 +47,7 @@ def look(services: Services) -> tuple[Finding, ...]:
 
 async def doctor(call: Call) -> dict[str, Any]:
     """Return what is wrong, and the command that mends it."""
-    services = call.services
-    kept = await services.answers.get(("doctor",), lambda: look(services), fresh_s=KEEPS.fresh_s)
-    if kept is None:
-        raise AssertionError("an answer is waited for to its end")
+    kept = await call.kept("doctor", look, KEEPS)
     return {**finding_body(kept.value), "age_s": kept.age_s}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.transactions import plain
@@ -35,16 +36,14 @@ def look(services: Services, values: Mapping[str, Any], *, only: str = "") -> Gr
 
 async def groups(call: Call) -> dict[str, Any]:
     """Return the producer groups."""
-    services, values = call.services, call.values
-    body = plain.groups(await services.work.run(lambda: look(services, values)))
-    body["groups"], paging = page_of(body["groups"], values)
+    body = plain.groups(await call.read(look))
+    body["groups"], paging = page_of(body["groups"], call.values)
     return {**body, **paging}
 
 
 async def group(call: Call) -> dict[str, Any]:
     """Return one producer group; Refusal 404 if no such group was seen."""
-    services, values = call.services, call.values
-    found = await services.work.run(lambda: look(services, values, only=values["name"]))
+    found = await call.read(partial(look, only=call.values["name"]))
     if not found.groups:
         raise Refusal(404, "no such producer group was seen")
     return plain.group(found.groups[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.web.gate import Principal, Role
 from halfbridge.web.guards import Refusal
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from halfbridge.web.services import Services
+    from halfbridge.web.work import Keeps, Kept
 
+T = TypeVar("T")
 PREFIX = "/api/v1"
 LIMIT_DEFAULT = 50  # items: two screens of the page
 LIMIT_MAX = 500  # items: more of them come by the next page
@@ -80,6 +82,19 @@ class Call:
     services: Services
     principal: Principal
     values: Mapping[str, Any]
+
+    async def read(self, look: Callable[[Services, Mapping[str, Any]], T]) -> T:
+        """Return what `look` reads from Kafka, in a thread."""
+        return await self.services.work.run(lambda: look(self.services, self.values))
+
+    async def kept(self, name: str, look: Callable[[Services], T], keeps: Keeps) -> Kept[T]:
+        """Return an answer that all calls share."""
+        kept = await self.services.answers.get(
+            (name,), lambda: look(self.services), fresh_s=keeps.fresh_s
+        )
+        if kept is None:
+            raise AssertionError("an answer is waited for to its end")
+        return kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

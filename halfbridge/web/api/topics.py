@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
 from halfbridge.checker.admin.topics import (
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 KEEPS = Keeps(fresh_s=10.0, old_s=300.0)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicsFound:
+class TopicsFound(NamedTuple):
     """The installation's topics, and the report of `topics check`."""
 
     report: Report
@@ -46,10 +45,7 @@ def look(services: Services) -> TopicsFound:
 
 async def topics(call: Call) -> dict[str, Any]:
     """Return the report of `topics check`, and the topics."""
-    services = call.services
-    kept = await services.answers.get(("topics",), lambda: look(services), fresh_s=KEEPS.fresh_s)
-    if kept is None:
-        raise AssertionError("an answer is waited for to its end")
+    kept = await call.kept("topics", look, KEEPS)
     report = kept.value.report
     listed = [asdict(each) for each in kept.value.topics]
     return {"ok": report.ok, **asdict(report), "topics": listed, "age_s": kept.age_s}

@@ -124,29 +124,25 @@ def life_of(services: Services, values: Mapping[str, Any]) -> Life:
 
 async def transactions(call: Call) -> dict[str, Any]:
     """Return the undecided transactions, the oldest first."""
-    services, values = call.services, call.values
-    found = await services.work.run(lambda: look(services, values))
+    found = await call.read(look)
     body = plain.listing(found)
-    body["transactions"] = body["transactions"][values["offset"] :]
-    return {**body, **paging_of(found, values)}
+    body["transactions"] = body["transactions"][call.values["offset"] :]
+    return {**body, **paging_of(found, call.values)}
 
 
 async def search_by_key(call: Call) -> dict[str, Any]:
     """Return the newest transactions with a message of a key, without the key."""
-    services, values = call.services, call.values
-    return plain.found(await services.work.run(lambda: found_by_key(services, values)))
+    return plain.found(await call.read(found_by_key))
 
 
 async def transaction(call: Call) -> dict[str, Any]:
     """Return one transaction's life."""
-    services, values = call.services, call.values
-    return plain.life(await services.work.run(lambda: life_of(services, values)))
+    return plain.life(await call.read(life_of))
 
 
 async def explanation(call: Call) -> dict[str, Any]:
     """Return in sentences why a transaction is where it is."""
-    services, values = call.services, call.values
-    life = await services.work.run(lambda: life_of(services, values))
+    life = await call.read(life_of)
     return {"id": life.id, "state": life.state, "sentences": list(explain(life))}
 
 

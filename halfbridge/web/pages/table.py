@@ -1,4 +1,4 @@
-"""All pages and forms, as routes."""
+"""All pages and forms, as routes, with the pages that only read one answer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
+from halfbridge.kafka.errors import BridgeError
+from halfbridge.web.api import audit_log, doctor, groups, topics
+from halfbridge.web.api.routes import PAGING, page_of
 from halfbridge.web.guards import Refusal
-from halfbridge.web.pages import dead_letters, findings, groups, overview, transactions
+from halfbridge.web.pages import dead_letters, transactions
 from halfbridge.web.pages.page import (
     SIGN_IN,
     TEMPLATES,
@@ -17,6 +20,7 @@ from halfbridge.web.pages.page import (
     Visit,
     fields_of,
     plain_page,
+    query_of,
     rendered,
     safe_next,
     to_sign_in,
@@ -27,14 +31,101 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from halfbridge.checker.admin.doctor.facts import Finding
     from halfbridge.web.services import Services
 
+# The overview of a browser that stays open asks doctor so often.
+_AGAIN_S = 60.0
+# Most findings shown on the overview; the doctor page shows all.
+FINDINGS_MAX = 5
+
+
+async def _overview(visit: Visit) -> dict[str, Any]:
+    watch = visit.services.watch
+    found = watch.overview()
+    lags: dict[int, dict[str, float]] = {}
+    if found is not None:
+        for (partition, letter), records in sorted(found.now.lags.items()):
+            lags.setdefault(partition, {})[letter] = records
+    return {
+        "findings_max": FINDINGS_MAX,
+        "findings": await _findings(visit) if watch.has_daemons else None,
+        "overview": found,
+        "health": watch.health,
+        "has_daemons": watch.has_daemons,
+        "lags": lags,
+    }
+
+
+async def _findings(visit: Visit) -> tuple[Finding, ...] | None:
+    """Return what doctor found last; None: nothing yet. The page does not wait for it."""
+    services = visit.services
+    try:
+        kept = await services.answers.get(
+            ("doctor",),
+            lambda: doctor.look(services),
+            fresh_s=_AGAIN_S,
+            old_s=doctor.KEEPS.old_s,
+            wait_s=0.0,
+        )
+    except (BridgeError, Refusal):  # the page of doctor says it
+        return None
+    return None if kept is None else kept.value
+
+
+async def _groups(visit: Visit) -> dict[str, Any]:
+    services, values = visit.services, query_of(visit.request, (groups.SINCE, *PAGING))
+    key = ("groups", values["since_s"])
+    kept = await visit.kept(key, lambda: groups.look(services, values), groups.KEEPS)
+    context: dict[str, Any] = {"kept": kept, "values": values}
+    if kept is not None:
+        shown, paging = page_of(list(kept.value.groups), values)
+        context |= {"shown": shown, "paging": paging, "query": {"since_s": values["since_s"]}}
+    return context
+
+
+async def _group(visit: Visit) -> dict[str, Any]:
+    services, values = visit.services, query_of(visit.request, (groups.SINCE,))
+    name = visit.request.path_params["name"]
+    key = ("group", name, values["since_s"])
+    kept = await visit.kept(key, lambda: groups.look(services, values, only=name), groups.KEEPS)
+    if kept is not None and not kept.value.groups:
+        raise Refusal(404, "no such producer group was seen")
+    return {"kept": kept, "name": name, "title": "Producer group", "values": values}
+
+
+async def _doctor(visit: Visit) -> dict[str, Any]:
+    services = visit.services
+    return {"kept": await visit.kept(("doctor",), lambda: doctor.look(services), doctor.KEEPS)}
+
+
+async def _topics(visit: Visit) -> dict[str, Any]:
+    services = visit.services
+    return {"kept": await visit.kept(("topics",), lambda: topics.look(services), topics.KEEPS)}
+
+
+async def _audit_log(visit: Visit) -> dict[str, Any]:
+    services, values = visit.services, query_of(visit.request, audit_log.ARGUMENTS)
+    key = ("audit-log", *values.values())
+    kept = await visit.kept(key, lambda: audit_log.look(services, values), audit_log.KEEPS)
+    return {"kept": kept, "values": values}
+
+
 PAGES: tuple[Page, ...] = (
-    *overview.PAGES,
+    Page(path="/", title="Overview", template="overview.html", look=_overview, entry="Overview"),
     *transactions.PAGES,
     *dead_letters.PAGES,
-    *groups.PAGES,
-    *findings.PAGES,
+    Page(path="/groups", title="Groups", template="groups.html", look=_groups, entry="Groups"),
+    Page(path="/groups/{name}", title="Group", template="group.html", look=_group),
+    Page(path="/topics", title="Topics", template="topics.html", look=_topics, entry="Topics"),
+    Page(path="/doctor", title="Doctor", template="doctor.html", look=_doctor, entry="Doctor"),
+    Page(
+        path="/audit-log",
+        title="Audit log",
+        template="audit-log.html",
+        look=_audit_log,
+        entry="Audit log",
+    ),
 )
 FORMS: tuple[Form, ...] = (*transactions.FORMS, *dead_letters.FORMS)
 NAVIGATION = tuple(each for each in PAGES if each.entry)

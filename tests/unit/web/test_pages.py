@@ -139,14 +139,13 @@ def test_the_daemons_own_names_are_understood() -> None:
     assert reading.workers == {"http://a": True}
 
 
-def test_daemons_add_up_and_silent_ones_are_named() -> None:
+def test_daemons_add_up_and_a_silent_one_adds_nothing() -> None:
     """Counters are sums, the oldest is the oldest of all."""
     texts = [("http://a", _text()), ("http://b", _text() + FLEET), ("http://c", None)]
     reading = reading_of(texts, at_s=5.0)
     assert reading.counters["delivered"] == 10
     assert reading.oldest_s == 12.5
     assert reading.workers == {"http://a": True, "a-0": True, "a-1": False}
-    assert reading.silent == ("http://c",)
 
 
 def test_another_programs_answer_is_refused() -> None:

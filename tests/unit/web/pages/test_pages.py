@@ -21,7 +21,6 @@ from halfbridge.serde.settings_topic import TopicType
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.web.api.dead_letters import BULK_MAX, bring_back
 from halfbridge.web.guards import Refusal
-from halfbridge.web.pages.overview import FINDINGS_MAX, PAGES
 from halfbridge.web.pages.page import (
     TEMPLATES,
     command,
@@ -34,6 +33,7 @@ from halfbridge.web.pages.page import (
     size,
     sparkline,
 )
+from halfbridge.web.pages.table import FINDINGS_MAX, PAGES
 from halfbridge.web.pages.transactions import (
     LEFT,
     MARKS_MAX,
