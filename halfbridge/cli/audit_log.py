@@ -11,10 +11,11 @@ from halfbridge.checker.admin.words import shown_time
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import (
     CONNECTION,
+    connected,
     json_option,
-    load_settings,
-    moment_ms,
+    limit_option,
     settings_options,
+    time_option,
 )
 from halfbridge.logs import one_line
 
@@ -32,26 +33,13 @@ def audit_log() -> None:
 
 
 @audit_log.command(name="list")
-@click.option(
-    "--since",
-    "since_ms",
-    type=moment_ms,
-    default=None,
-    metavar="TIME",
-    help="Such as 2h, 7d, or a date.",
-)
+@time_option("since", "Such as 2h, 7d, or a date.")
 @click.option(
     "--action", default="", metavar="TEXT", help="Such as `tx commit`, or `tx` for all of tx."
 )
 @click.option("--actor", default="", metavar="TEXT", help="Who acted.")
 @click.option("--subject", default="", metavar="TEXT", help="Such as a transaction id.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, _LIMIT_MAX),
-    default=100,
-    show_default=True,
-    help="The newest.",
-)
+@limit_option(_LIMIT_MAX, 100, "The newest.")
 @json_option
 @settings_options(CheckerConfig, only=CONNECTION)
 def list_(**values: Any) -> int:
@@ -60,11 +48,9 @@ def list_(**values: Any) -> int:
     An action has two records: INTENDED, which was stored before the action took effect, and how
     the action ended. An action that has no second record was cut off; repeat its command.
     """
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.operator_log import ActionFilter, action_json, read
 
-    config = load_settings(CheckerConfig, values)
+    cluster, config = connected(values)
     wanted = ActionFilter(
         since_ms=values["since_ms"] or 0,
         action=values["action"],
@@ -72,7 +58,6 @@ def list_(**values: Any) -> int:
         subject=values["subject"],
         limit=values["limit"],
     )
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
     found = read(cluster, config.names, wanted, on_left_out=_tell_left_out)
     if values["as_json"]:
         click.echo(json.dumps({"actions": [action_json(each) for each in found]}))

@@ -17,7 +17,9 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
 
 @click.command(context_settings={"show_default": True})
 @click.option("--messages", type=click.IntRange(1, _MESSAGES_MAX), default=200_000)
-@click.option("--size", type=click.IntRange(HEAD_BYTES, _SIZE_MAX), default=1024, help="Bytes.")
+@click.option(
+    "--size", "size_bytes", type=click.IntRange(HEAD_BYTES, _SIZE_MAX), default=1024, help="Bytes."
+)
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 1_000_000),
@@ -38,7 +40,11 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     help="Threads that block on send and on commit; 0: pipelined.",
 )
 @click.option(
-    "--warmup", type=click.FloatRange(0, 600), default=25, help="Load before measuring, seconds."
+    "--warmup",
+    "warmup_s",
+    type=click.FloatRange(0, 600),
+    default=25,
+    help="Load before measuring, seconds.",
 )
 @click.option(
     "--partitions", type=click.IntRange(1, 100), default=4, help="Of half, op and real topic."
@@ -64,7 +70,7 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     "--bootstrap-servers", default="", help="The cluster to use. Without it a broker is started."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
-def bench(**values: Any) -> int:
+def bench(*, as_json: bool, daemon_arguments: str, **values: Any) -> int:
     """Measure throughput and latency, end to end.
 
     Client, checker and a read_committed consumer are separate processes. The same run measures a
@@ -79,20 +85,7 @@ def bench(**values: Any) -> int:
     from halfbridge.testkit.broker import BrokerStartError
     from halfbridge.testkit.children import ChildFailedError, InterruptedRunError
 
-    config = BenchConfig(
-        messages=values["messages"],
-        size_bytes=values["size"],
-        in_flight=values["in_flight"],
-        workers=values["workers"],
-        rate=values["rate"],
-        threads=values["threads"],
-        warmup_s=values["warmup"],
-        partitions=values["partitions"],
-        keys=values["keys"],
-        linger_ms=values["linger_ms"],
-        bootstrap_servers=values["bootstrap_servers"],
-        daemon_arguments=tuple(shlex.split(values["daemon_arguments"])),
-    )
+    config = BenchConfig(**values, daemon_arguments=tuple(shlex.split(daemon_arguments)))
     try:
         result = run_bench(config.with_linger(), say=partial(click.echo, err=True))
     except InterruptedRunError as error:
@@ -101,5 +94,5 @@ def bench(**values: Any) -> int:
         click.echo(str(error), err=True)
         raise click.ClickException(str(error).splitlines()[0]) from error
     found = result.to_json()
-    click.echo(json.dumps(found) if values["as_json"] else run_report(found))
+    click.echo(json.dumps(found) if as_json else run_report(found))
     return 0 if result.ok else 1

@@ -14,6 +14,7 @@ from halfbridge.checker.policy import load_policy
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.cli.options import (
     JUDGING,
+    connected,
     json_option,
     load_settings,
     require_extra,
@@ -76,8 +77,6 @@ def init(**values: Any) -> int:
     The command reads the half and op partition, the real topics and the dead-letter topic to find
     out what was delivered, and commits the offsets after that. All workers must be stopped.
     """
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import judging_cluster
     from halfbridge.checker.admin.init import Choice, InitRequest, init_partition
 
     twice, never = values["accept_duplicates"], values["skip_undelivered"]
@@ -86,7 +85,6 @@ def init(**values: Any) -> int:
             "choose one of --accept-duplicates and --skip-undelivered", click.get_current_context()
         )
     choice = Choice.SKIP_UNDELIVERED if never else Choice.REFUSE
-    config = load_settings(CheckerConfig, values)
     request = InitRequest(
         partition=values["partition"],
         half_start=-1 if values["from_half_offset"] is None else values["from_half_offset"],
@@ -94,7 +92,7 @@ def init(**values: Any) -> int:
         choice=Choice.ACCEPT_DUPLICATES if twice else choice,
         dry_run=values["dry_run"],
     )
-    cluster = judging_cluster(config)
+    cluster, config = connected(values, judges=True)
     found = init_partition(cluster, config.names, request)
     show_offsets(found, values)
     return 0

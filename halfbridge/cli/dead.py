@@ -14,10 +14,12 @@ from halfbridge.cli.options import (
     JUDGING,
     acting,
     confirm,
+    connected,
     json_option,
-    load_settings,
-    moment_ms,
+    limit_option,
     settings_options,
+    time_option,
+    together,
     who,
 )
 from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
@@ -51,16 +53,11 @@ def dead() -> None:
 _LIMIT_MAX = 200_000  # transactions; each is kept in memory with its dead letters
 
 
-def selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select transactions by their properties."""
-    return _filters("--reason")(command)
-
-
 _LIMIT = 1_000  # transactions: a list that a person can check before --yes
 
 
 def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    options = [
+    return together(
         click.option(
             "--group", "groups", multiple=True, metavar="NAME", help="Of this producer group."
         ),
@@ -74,29 +71,12 @@ def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., A
             type=click.Choice([each.value for each in DeadReason]),
             help="With such a dead letter.",
         ),
-        click.option(
-            "--since",
-            "since_ms",
-            type=moment_ms,
-            default=None,
-            metavar="TIME",
-            help="Stored since then: 2h, 7d, or a date.",
-        ),
-        click.option(
-            "--limit",
-            type=click.IntRange(1, _LIMIT_MAX),
-            default=_LIMIT,
-            show_default=True,
-            help="Most transactions, those first that were decided first.",
-        ),
-    ]
+        time_option("since", "Stored since then: 2h, 7d, or a date."),
+        limit_option(_LIMIT_MAX, _LIMIT, "Most transactions, those first that were decided first."),
+    )
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
 
-    return add
+selecting = _filters("--reason")
 
 
 @dead.command(name="list")
@@ -168,24 +148,20 @@ unverified = click.option(
 )
 
 
-def changing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of commands that change something; a letter's reason is --dead-reason."""
-    options: list[Any] = [
-        _filters("--dead-reason"),
-        click.option("--all", "is_all", is_flag=True, help="All that the filters select."),
-        click.option(
-            "--rate",
-            type=click.FloatRange(min=0.1),
-            default=_RATE,
-            show_default=True,
-            help="Most transactions a second.",
-        ),
-        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
-        acting,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# Of commands that change something; --reason is the operator's.
+changing = together(
+    _filters("--dead-reason"),
+    click.option("--all", "is_all", is_flag=True, help="All that the filters select."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(min=0.1),
+        default=_RATE,
+        show_default=True,
+        help="Most transactions a second.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+    acting,
+)
 
 
 @dead.command()
@@ -344,12 +320,9 @@ _GIVEN_BYTES_MAX = 256 * 1024 * 1024
 
 def letters_of(values: dict[str, Any]) -> DeadLetters:
     """Return the dead letters of the installation that the options name."""
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import judging_cluster
     from halfbridge.checker.admin.dead.redoing import DeadLetters
 
-    config = load_settings(CheckerConfig, values)
-    cluster = judging_cluster(config)
+    cluster, config = connected(values, judges=True)
     return DeadLetters(cluster, config.names, progress)
 
 

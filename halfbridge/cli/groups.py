@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.options import JUDGING, json_option, load_settings, moment_ms, settings_options
+from halfbridge.cli.options import JUDGING, connected, json_option, settings_options, time_option
 from halfbridge.cli.table import table
 from halfbridge.logs import one_line
 
@@ -19,15 +19,7 @@ _HEADINGS = (
     *("GROUP", "MEMBERS", "UNDECIDED", "OLDEST", "COMMIT", "ROLLBACK", "UNKNOWN", "DISCARD"),
     "LAST ANSWER",
 )
-_since_option = click.option(
-    "--since",
-    "since_ms",
-    type=moment_ms,
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="Count ops from here on.",
-)
+_since_option = time_option("since", "Count ops from here on.", default="10m")
 
 
 @click.group()
@@ -86,12 +78,9 @@ def show(*, group: str, as_json: bool, **values: Any) -> int:
 
 
 def _read(values: dict[str, Any], *, only: str = "") -> Groups:
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import judging_cluster
     from halfbridge.checker.admin.transactions.groups import read_groups
 
-    config = load_settings(CheckerConfig, values)
-    cluster = judging_cluster(config)
+    cluster, config = connected(values, judges=True)
     return read_groups(cluster, config.names, since_ms=values["since_ms"], only=only)
 
 

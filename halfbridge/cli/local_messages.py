@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.cli.options import database_options, json_option, opened
+from halfbridge.cli.options import database_options, json_option, limit_option, opened, together
 from halfbridge.logs import one_line
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def table_options(*, needs_url: bool = True) -> Callable[[F], F]:
         show_default=True,
         help="Prefix of the names of the relays' own tables.",
     )
-    return lambda command: database_options("halfbridge_local_message", needs_url=needs_url)(
-        relays(command)
-    )
+    return together(database_options("halfbridge_local_message", needs_url=needs_url), relays)
 
 
 _ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
@@ -80,9 +78,7 @@ def create(**values: Any) -> int:
     help="Only rows in this state; may be repeated. [default: all states of rows not done]",
 )
 @click.option("--after-id", type=click.IntRange(min=0), default=0, help="Only greater ids.")
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most rows."
-)
+@limit_option(10_000, 100, "Most rows.")
 @json_option
 def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> int:
     """List rows by id, and count the rows in each state."""

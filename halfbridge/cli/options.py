@@ -29,10 +29,25 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.config import CheckerConfig
     from halfbridge.sql.bounds import Bounds
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return one decorator for several options, in the order in which --help shows them."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
 CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
 # Settings of commands that judge half and op records, or write some.
@@ -54,6 +69,8 @@ _log_format = click.option(
     show_default=True,
     help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
 )
+# Of a command that logs, for `log_to_stderr`.
+logging_options = together(_log_level, _log_format)
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 
@@ -85,17 +102,7 @@ def settings_options(
         help=f"TOML file of settings. [{CONFIG_VARIABLE}]",
     )
 
-    def add(command: F) -> F:
-        for option in reversed([config, *options] if has_file else options):
-            command = option(command)
-        return command
-
-    return add
-
-
-def logging_options(command: F) -> F:
-    """Add the options of a command that logs, for `log_to_stderr`."""
-    return _log_level(_log_format(command))
+    return together(*([config, *options] if has_file else options))
 
 
 def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -104,6 +111,21 @@ def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
     names = {each.name for each in describe(cls)}
     flags = {name: value for name, value in values.items() if name in names}
     return load(cls, flags=flags, environ=os.environ, file=read_toml(path) if path else {})
+
+
+def connected(values: Mapping[str, Any], *, judges: bool = False) -> tuple[Cluster, CheckerConfig]:
+    """Return the cluster and the settings that the options name.
+
+    The cluster `judges` records by the operator's key file, or believes all of them.
+    """
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.cluster import Cluster, judging_cluster
+    from halfbridge.checker.config import CheckerConfig
+
+    config = load_settings(CheckerConfig, values)
+    if judges:
+        return judging_cluster(config), config
+    return Cluster(config.bootstrap_servers, kafka=config.kafka), config
 
 
 def _option(each: Setting) -> Callable[[F], F]:
@@ -132,22 +154,21 @@ def _checked_reason(_context: click.Context, _option: click.Parameter, reason: s
     return reason
 
 
-reason_option = click.option(
-    "--reason",
-    required=True,
-    callback=_checked_reason,
-    metavar="TEXT",
-    help="Why; kept in the audit topic.",
-)
 actor_option = click.option(
     "--actor", default=None, metavar="TEXT", help="Who acts. [default: user@host of the system]"
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-
-
-def acting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--reason`, `--actor` and `--yes`."""
-    return reason_option(actor_option(yes_option(function)))
+# Of a command that changes something.
+acting = together(
+    click.option(
+        "--reason",
+        required=True,
+        callback=_checked_reason,
+        metavar="TEXT",
+        help="Why; kept in the audit topic.",
+    ),
+    actor_option,
+    click.option("--yes", is_flag=True, help="Do not ask."),
+)
 
 
 def who(values: dict[str, Any]) -> str:
@@ -198,12 +219,36 @@ def moment_ms(text: str) -> int:
     return int(zoned.timestamp() * MS_PER_S)
 
 
+def time_option(name: str, text: str, *, default: str | None = None) -> Callable[[F], F]:
+    """Return an option for a time, whose value is `<name>_ms`; `text` is its help."""
+    return click.option(
+        f"--{name}",
+        f"{name}_ms",
+        type=moment_ms,
+        default=default,
+        show_default=default is not None,
+        metavar="TIME",
+        help=text,
+    )
+
+
+def limit_option(most: int, default: int, text: str) -> Callable[[F], F]:
+    """Return `--limit`; `text` is its help."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, most),
+        default=default,
+        show_default=True,
+        help=text,
+    )
+
+
 URL_VARIABLE = "HALFBRIDGE_DATABASE_URL"
 
 
 def database_options(default_name: str, *, needs_url: bool = True) -> Callable[[F], F]:
     """Return a decorator that adds `--url`, `--name` and `--schema` of a table."""
-    options = (
+    return together(
         click.option(
             "--url",
             required=needs_url,
@@ -215,13 +260,6 @@ def database_options(default_name: str, *, needs_url: bool = True) -> Callable[[
         click.option("--name", default=default_name, show_default=True, help="Name of the table."),
         click.option("--schema", default=None, help="Schema of the table. [default: the user's]"),
     )
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,7 @@ from halfbridge.cli.options import (
     logging_options,
     opened,
     settings_options,
+    together,
 )
 from halfbridge.cli.schema_registry import REGISTRY_VARIABLE, SchemaRegistry
 from halfbridge.kafka.errors import ConfigError, RetriableError
@@ -60,7 +61,7 @@ _PASSWORD_REFERENCE = "${env:HALFBRIDGE_DATABASE_PASSWORD}"  # noqa: S105  (wher
 _PARTITIONS_MAX = 10_000  # more in one topic is a mistake in the command
 
 
-@click.command("connector")
+@relay.command()
 @click.option(
     "--database-url",
     "url",
@@ -142,15 +143,12 @@ def connector(**values: Any) -> int:
 
         secret = str(engine.url.password or "")
         shown = values["show_secrets"] or not secret
+        same = ("name", "bootstrap_servers", "snapshot", "schemas", "partitions")
         plan = ConnectorPlan(
-            name=values["name"],
             tables=(),
             password=secret if shown else values["password_reference"],
-            bootstrap_servers=values["bootstrap_servers"],
-            snapshot=values["snapshot"],
-            schemas=values["schemas"],
-            partitions=values["partitions"],
             replication_factor=values["replication_factor"],
+            **{name: values[name] for name in same},
         )
         try:
             with engine.connect() as connection:
@@ -167,58 +165,50 @@ def connector(**values: Any) -> int:
     return 0
 
 
-relay.add_command(connector)
-
-
 def _relay_options(command: Any) -> Any:
     from halfbridge.sql.local_messages.config import RelayConfig
 
     return settings_options(RelayConfig, has_file=False)(command)
 
 
-def changes_options(command: F) -> F:
-    """Add the options of a relay of changes; without --changes they are unused."""
-    options = (
-        click.option(
-            "--changes",
-            metavar="TOPIC",
-            help="Relay Debezium's change events of this topic, instead of a local message table.",
-        ),
-        click.option(
-            "--map",
-            "map_file",
-            type=click.Path(path_type=Path),
-            metavar="PATH",
-            help="With --changes: the TOML file that says how a change becomes a message.",
-        ),
-        click.option(
-            "--changes-group",
-            metavar="NAME",
-            help="With --changes: the consumer group."
-            " [default: <topic prefix>halfbridge-changes-<change topic>]",
-        ),
-        click.option(
-            "--schema-registry",
-            envvar=REGISTRY_VARIABLE,
-            metavar="URL",
-            help="With --changes: the registry of Avro schemas. Give a URL with a password in the"
-            f" variable. [{REGISTRY_VARIABLE}]",
-        ),
-        click.option(
-            "--accept-lost",
-            is_flag=True,
-            help="With --changes: go on where the change topic begins, if the position is lost.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return settings_options(CheckerConfig, only=_SETTINGS, has_file=False)(command)
-
-
 # Settings of the daemon that mean the same for a relay of changes.
 _SETTINGS = (
     *("kafka_txn_timeout_ms", "batch_records_max", "batch_bytes_max", "session_timeout_ms"),
     *("topic_gone_ms", "slot", "state_dir"),
+)
+# Without --changes they are unused.
+changes_options = together(
+    settings_options(CheckerConfig, only=_SETTINGS, has_file=False),
+    click.option(
+        "--changes",
+        metavar="TOPIC",
+        help="Relay Debezium's change events of this topic, instead of a local message table.",
+    ),
+    click.option(
+        "--map",
+        "map_file",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="With --changes: the TOML file that says how a change becomes a message.",
+    ),
+    click.option(
+        "--changes-group",
+        metavar="NAME",
+        help="With --changes: the consumer group."
+        " [default: <topic prefix>halfbridge-changes-<change topic>]",
+    ),
+    click.option(
+        "--schema-registry",
+        envvar=REGISTRY_VARIABLE,
+        metavar="URL",
+        help="With --changes: the registry of Avro schemas. Give a URL with a password in the"
+        f" variable. [{REGISTRY_VARIABLE}]",
+    ),
+    click.option(
+        "--accept-lost",
+        is_flag=True,
+        help="With --changes: go on where the change topic begins, if the position is lost.",
+    ),
 )
 
 
@@ -370,7 +360,6 @@ def run_until_signal(
     service.run()
 
 
-F = TypeVar("F", bound="Callable[..., Any]")
 # Time-out of a question for the change topic's id: the relay writes nothing meanwhile.
 _ID_S = 3.0
 

@@ -14,6 +14,7 @@ from halfbridge.checker.policy import load_policy
 from halfbridge.cli.options import (
     CONNECTION,
     actor_option,
+    connected,
     json_option,
     load_settings,
     settings_options,
@@ -160,13 +161,10 @@ def describe(**values: Any) -> int:
     Without NAME, of the internal topics. Exit status: 1 if a topic is missing, or a partition takes
     no records.
     """
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.real_topics import create_command, placed
 
-    config = load_settings(CheckerConfig, values)
-    cluster, names = Cluster(config.bootstrap_servers, kafka=config.kafka), config.names
-    wanted = values["names"] or _internal(names, cluster.topics())
+    cluster, config = connected(values)
+    wanted = values["names"] or _internal(config.names, cluster.topics())
     found = placed(cluster, wanted)
     missing = [name for name in wanted if name not in found]
     partitions = [each for topic in found.values() for each in topic]
@@ -206,17 +204,14 @@ def alter(**values: Any) -> int:
 
     `halfbridge topics check` names the settings that are wrong.
     """
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
-
     wanted = {}
     for text in values["settings"]:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise click.UsageError(f"--set {text}: not KEY=VALUE", click.get_current_context())
         wanted[key] = value
-    config = load_settings(CheckerConfig, values)
-    Cluster(config.bootstrap_servers, kafka=config.kafka).alter(values["name"], wanted)
+    cluster, _ = connected(values)
+    cluster.alter(values["name"], wanted)
     for key, value in wanted.items():
         click.echo(f"altered   {values['name']}: {key} is {value}")
     return 0
@@ -230,15 +225,12 @@ def _internal(names: TopicNames, known: Sequence[str]) -> list[str]:
 
 
 def _run(values: dict[str, Any], *, make: bool) -> Report:
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.real_topics import RETENTION_AGES
     from halfbridge.checker.admin.shape import HALF_RETENTION_MS
     from halfbridge.checker.admin.topics import check_topics, create_topics, plan_layout
     from halfbridge.checker.policy import load_policy, may_deliver
 
-    config = load_settings(CheckerConfig, values)
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster, config = connected(values)
     layout = plan_layout(
         cluster,
         partitions=values["partitions"],
@@ -301,15 +293,12 @@ def create_typed(values: dict[str, Any]) -> int:
 
     1: the policy file, which the daemon goes by, says something else.
     """
-    # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.appending import appending
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.operator_log import OperatorLog
     from halfbridge.checker.admin.topics import RealTopic, create_real_topic
 
-    config = load_settings(CheckerConfig, values)
+    cluster, config = connected(values)
     kind = TopicType(values["topic_type"].upper())
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
     wanted = RealTopic(
         values["name"],
         kind,

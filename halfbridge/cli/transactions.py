@@ -13,8 +13,8 @@ from halfbridge.cli.options import (
     CONNECTION,
     acting,
     confirm,
+    connected,
     json_option,
-    load_settings,
     settings_options,
     who,
 )
@@ -59,12 +59,9 @@ def accept(**values: Any) -> int:
 @_connection_options
 def show(**values: Any) -> int:
     """Show whether clients refuse to begin transactions, who said so, and why."""
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.operator_log import find_switch
 
-    config = load_settings(CheckerConfig, values)
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster, config = connected(values)
     switch = find_switch(cluster, config.names)
     if values["as_json"]:
         click.echo(json.dumps(switch._asdict()))
@@ -75,11 +72,9 @@ def show(**values: Any) -> int:
 
 def _turn(values: dict[str, Any], *, is_rejecting: bool) -> int:
     from halfbridge.checker.admin.appending import appending
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.operator_log import OperatorLog, find_switch, turn_switch
 
-    config = load_settings(CheckerConfig, values)
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster, config = connected(values)
     click.echo(f"now       {_line(find_switch(cluster, config.names))}", err=True)
     question = (
         "Stop new transactions of all clients?" if is_rejecting else "Accept transactions again?"

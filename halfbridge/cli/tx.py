@@ -6,7 +6,7 @@ import gc
 import json
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +16,15 @@ from halfbridge.cli.options import (
     JUDGING,
     acting,
     confirm,
+    connected,
     json_option,
+    limit_option,
     load_settings,
-    moment_ms,
     opened,
     settings_options,
     span_ms,
+    time_option,
+    together,
     who,
 )
 from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.decisions import Candidates, Decided, DecisionRequest, FencePort
     from halfbridge.checker.admin.transactions.life import Life
 
-F = TypeVar("F", bound="Callable[..., Any]")
 # Rows that `--watch` shows unless --limit says otherwise: a screen.
 _WATCH_ROWS = 40
 _WATCH_S = 2.0
@@ -62,17 +64,10 @@ def _messages(text: str) -> int:
     return int(text)
 
 
-def _decision(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument and the options of both commands."""
-    command = settings_options(CheckerConfig, only=JUDGING)(json_option(acting(command)))
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 FENCE_URL_VARIABLE = "HALFBRIDGE_FENCE_URL"
 _LIMIT_MAX = 100_000
-_OPTIONS = (
+_JUDGING = settings_options(CheckerConfig, only=JUDGING)
+_decision = together(
     click.argument("transaction_id", metavar="[ID]", required=False),
     click.option(
         "--fence-url",
@@ -91,14 +86,7 @@ _OPTIONS = (
         " where messages are missing: they become dead letters.",
     ),
     click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing."),
-    click.option(
-        "--from",
-        "from_ms",
-        type=moment_ms,
-        default=None,
-        metavar="TIME",
-        help="Look for ID from here on. [default: the time in the id]",
-    ),
+    time_option("from", "Look for ID from here on. [default: the time in the id]"),
     click.option(
         "--partition", type=click.IntRange(0), default=None, help="Look in this half partition."
     ),
@@ -107,13 +95,7 @@ _OPTIONS = (
         "--older-than", type=span_ms, default=None, metavar="SPAN", help="With --all: such as 10m."
     ),
     click.option("--group", default="", metavar="NAME", help="With --all: of this group only."),
-    click.option(
-        "--limit",
-        type=click.IntRange(1, _LIMIT_MAX),
-        default=1_000,
-        show_default=True,
-        help="With --all: the oldest so many.",
-    ),
+    limit_option(_LIMIT_MAX, 1_000, "With --all: the oldest so many."),
     click.option(
         "--rate",
         type=click.FloatRange(0.01, 10_000.0),
@@ -121,10 +103,13 @@ _OPTIONS = (
         show_default=True,
         help="With --all: decisions a second.",
     ),
+    _JUDGING,
+    json_option,
+    acting,
 )
 
 
-@click.command()
+@tx.command()
 @click.option(
     "--messages",
     type=_messages,
@@ -148,10 +133,7 @@ def commit(**values: Any) -> int:
     return _decide(OpKind.COMMIT, values)
 
 
-tx.add_command(commit)
-
-
-@click.command()
+@tx.command()
 @_decision
 def rollback(**values: Any) -> int:
     """Roll an undecided transaction back: its messages are never delivered.
@@ -161,9 +143,6 @@ def rollback(**values: Any) -> int:
     --fence-url make sure that the local transaction has not committed, and cannot commit any more.
     """
     return _decide(OpKind.ROLLBACK, {**values, "messages": None})
-
-
-tx.add_command(rollback)
 
 
 @tx.command(name="list")
@@ -186,19 +165,17 @@ tx.add_command(rollback)
 @click.option("--limit", type=click.IntRange(1), default=None, help="Most rows. [default: all]")
 @click.option("--watch", is_flag=True, help="Show the list again and again, until Ctrl-C.")
 @json_option
-@settings_options(CheckerConfig, only=JUDGING)
+@_JUDGING
 def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
     """List undecided transactions, the oldest first.
 
     CHECKS is asked/answered. Exit status 1: a pair is stopped, and what is undecided in that pair
     is not known.
     """
-    # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.transactions import plain
     from halfbridge.checker.admin.transactions.undecided import Filter, list_undecided
-    from halfbridge.cli.tx_display import show_list, show_stopped
 
-    config = load_settings(CheckerConfig, values)
+    cluster, config = connected(values, judges=True)
     wanted = Filter(
         group=values["group"],
         topic=values["topic"],
@@ -206,18 +183,16 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
         partitions=values["partitions"] or None,
         limit=values["limit"] or (_WATCH_ROWS if watch and not as_json else None),
     )
-    cluster = _cluster(config)
     while True:
-        told = _Told("records read")
         with _no_collections():
-            found = list_undecided(cluster, config.names, wanted, on_progress=told.count)
+            found = list_undecided(cluster, config.names, wanted, on_progress=_counting())
         if as_json:
             click.echo(json.dumps(plain.listing(found, with_keys=True)))
         else:
             if watch:
                 click.clear()
-            show_list(found, wanted)
-        show_stopped(found.stopped)
+            display.show_list(found, wanted)
+        display.show_stopped(found.stopped)
         if not watch:
             return 1 if found.stopped else 0
         sleep(_WATCH_S)
@@ -232,32 +207,11 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
 )
 @click.option("--group", default="", metavar="NAME", help="Only of this producer group.")
 @click.option("--topic", default="", metavar="NAME", help="Only messages to this real topic.")
-@click.option(
-    "--since",
-    "since_ms",
-    type=moment_ms,
-    default="1h",
-    show_default=True,
-    metavar="TIME",
-    help="Only messages stored since then: 2h, 7d, or a date.",
-)
-@click.option(
-    "--until",
-    "until_ms",
-    type=moment_ms,
-    default=None,
-    metavar="TIME",
-    help="Only messages stored before.  [default: now]",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, _FOUND_MAX),
-    default=_FOUND,
-    show_default=True,
-    help="Most transactions, the newest ones.",
-)
+@time_option("since", "Only messages stored since then: 2h, 7d, or a date.", default="1h")
+@time_option("until", "Only messages stored before.  [default: now]")
+@limit_option(_FOUND_MAX, _FOUND, "Most transactions, the newest ones.")
 @json_option
-@settings_options(CheckerConfig, only=JUDGING)
+@_JUDGING
 def find_command(*, as_json: bool, **values: Any) -> int:
     """Find transactions by the key of a message, and say what became of each.
 
@@ -266,52 +220,29 @@ def find_command(*, as_json: bool, **values: Any) -> int:
     """
     from halfbridge.checker.admin.transactions import plain
     from halfbridge.checker.admin.transactions.find import Sought, find
-    from halfbridge.cli.tx_display import show_found
 
-    config = load_settings(CheckerConfig, values)
+    cluster, config = connected(values, judges=True)
     names = ("key", "group", "topic", "since_ms", "until_ms", "limit")
     sought = Sought(**{name: values[name] for name in names})
     with _no_collections():
-        found = find(
-            _cluster(config), config.names, sought, tell=lambda line: click.echo(line, err=True)
-        )
+        found = find(cluster, config.names, sought, tell=_tell)
     if as_json:
         click.echo(json.dumps({**plain.found(found), "key": sought.key}))
-    show_found(found, sought, only_notes=as_json)
+    display.show_found(found, sought, only_notes=as_json)
     return 0 if found.hits else 1
 
 
-def look_up_options(command: F) -> F:
-    """Add the argument ID, and the options for the range of the search."""
-    for option in reversed(
-        (
-            click.argument("transaction_id", metavar="ID"),
-            click.option(
-                "--from",
-                "from_ms",
-                type=moment_ms,
-                default=None,
-                metavar="TIME",
-                help="Look from here on. [default: the time in the id]",
-            ),
-            click.option(
-                "--until",
-                "until_ms",
-                type=moment_ms,
-                default=None,
-                metavar="TIME",
-                help="Look no further. [default: until it is settled, or to the end]",
-            ),
-            click.option(
-                "--partition",
-                type=click.IntRange(0),
-                default=None,
-                help="Look in this half partition only. [default: all]",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+look_up_options = together(
+    click.argument("transaction_id", metavar="ID"),
+    time_option("from", "Look from here on. [default: the time in the id]"),
+    time_option("until", "Look no further. [default: until it is settled, or to the end]"),
+    click.option(
+        "--partition",
+        type=click.IntRange(0),
+        default=None,
+        help="Look in this half partition only. [default: all]",
+    ),
+)
 
 
 @tx.command()
@@ -319,14 +250,13 @@ def look_up_options(command: F) -> F:
 @click.option("--payload", is_flag=True, help="Show keys, values and headers too.")
 @registry_option
 @json_option
-@settings_options(CheckerConfig, only=JUDGING)
+@_JUDGING
 def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
     """Show the whole life of one transaction, in order, with times and places.
 
     Exit status 1: no record of it was found.
     """
     from halfbridge.checker.admin.transactions import plain
-    from halfbridge.cli.tx_display import show_life
 
     registry = None if schema_registry is None else SchemaRegistry(schema_registry)
     life = _life(values)
@@ -339,14 +269,14 @@ def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
                 event["payload"]["decoded"] = texts
         click.echo(json.dumps(body))
     else:
-        show_life(life, registry)
+        display.show_life(life, registry)
     return _status(life)
 
 
 @tx.command()
 @look_up_options
 @json_option
-@settings_options(CheckerConfig, only=JUDGING)
+@_JUDGING
 def explain(*, as_json: bool, **values: Any) -> int:
     """Say why a transaction is where it is, what happens next, and what can be done.
 
@@ -367,7 +297,7 @@ def explain(*, as_json: bool, **values: Any) -> int:
 def _life(values: dict[str, Any]) -> Life:
     from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
 
-    config = load_settings(CheckerConfig, values)
+    cluster, config = connected(values, judges=True)
     wanted = Wanted(
         id=values["transaction_id"],
         from_ms=values["from_ms"],
@@ -376,9 +306,7 @@ def _life(values: dict[str, Any]) -> Life:
         with_payload=values["payload"],
     )
     with _no_collections():
-        return look_up(
-            _cluster(config), config.names, wanted, tell=lambda line: click.echo(line, err=True)
-        )
+        return look_up(cluster, config.names, wanted, tell=_tell)
 
 
 def _status(life: Life) -> int:
@@ -392,12 +320,6 @@ def _status(life: Life) -> int:
         err=True,
     )
     return 1
-
-
-def _cluster(config: CheckerConfig) -> Cluster:
-    from halfbridge.checker.admin.cluster import judging_cluster
-
-    return judging_cluster(config)
 
 
 @contextmanager
@@ -415,19 +337,21 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-# --- progress ---------------------------------------------------------------------------------
-class _Told:
-    """Tells a number on standard error, once a second."""
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._at = monotonic()
 
-    def count(self, number: int) -> None:
-        """Take the number."""
-        if monotonic() - self._at > _PROGRESS_S:
-            self._at = monotonic()
-            click.echo(f"{number} {self._what}", err=True)
+def _counting() -> Callable[[int], None]:
+    """Return a function that shows a number of records on standard error, once a second."""
+    told_at = monotonic()
+
+    def count(number: int) -> None:
+        nonlocal told_at
+        if monotonic() - told_at > _PROGRESS_S:
+            told_at = monotonic()
+            _tell(f"{number} records read")
+
+    return count
 
 
 # An op was written after another decision.
@@ -438,15 +362,12 @@ _BATCH = 100
 
 
 def _decide(kind: OpKind, values: dict[str, Any]) -> int:
-    # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import judging_cluster
     from halfbridge.checker.admin.decisions import DecisionRequest, refusal_of
 
     _check_usage(values)
-    config = load_settings(CheckerConfig, values)
+    cluster, config = connected(values, judges=True)
     count = COUNT_UNKNOWN if values["messages"] is None else values["messages"]
     requested = DecisionRequest(kind=kind, reason=values["reason"], message_count=count)
-    cluster = judging_cluster(config)
     candidates = _considered(cluster, config, values)
     judged = [
         (each, refusal_of(each, requested, force=values["force"]))
@@ -496,7 +417,7 @@ def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any])
         )
         return find_candidates(cluster, config.names, wanted)
     one = Wanted(id=values["transaction_id"], from_ms=values["from_ms"], partition=partition)
-    return find_candidate(cluster, config.names, one, tell=lambda line: click.echo(line, err=True))
+    return find_candidate(cluster, config.names, one, tell=_tell)
 
 
 def _written(
@@ -515,7 +436,7 @@ def _written(
             batch = chosen[at : at + _BATCH]
             decided += decider.decide(batch, candidates.ends, pause_s=1.0 / values["rate"])
             if values["is_all"]:
-                click.echo(f"{len(decided)} of {len(chosen)} tried", err=True)
+                _tell(f"{len(decided)} of {len(chosen)} tried")
     return decided
 
 
