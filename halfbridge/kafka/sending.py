@@ -90,12 +90,11 @@ class RecordWriter:
 
         Call it in the delivery callback, with the callback's arguments.
         """
-        return self.not_proven(record) if error is None else failure_of(error)
+        return self._acknowledgements.failure(error, record)
 
     def not_proven(self, record: Any) -> KafkaFailure | None:
         """Return why an acknowledgement without an error does not prove that `record` is stored."""
-        place = record.topic(), record.partition(), record.offset()
-        return None if self._acknowledgements.is_proven(*place) else INFERRED
+        return self._acknowledgements.failure(None, record)
 
     def give_up(self) -> None:
         """Drop the records that are not acknowledged, run their callbacks, close the writer."""
@@ -126,6 +125,13 @@ class Acknowledgements:
     def __init__(self, current: Callable[[], int]) -> None:
         self._current = current
         self._counted: dict[tuple[int, str, int], int] = {}
+
+    def failure(self, error: Any, record: Any) -> KafkaFailure | None:
+        """Return why a record is not proven to be stored; None if a broker has confirmed it."""
+        if error is not None:
+            return failure_of(error)
+        place = record.topic(), record.partition(), record.offset()
+        return None if self.is_proven(*place) else INFERRED
 
     def is_proven(self, topic: str, partition: int, offset: int | None) -> bool:
         """Tell whether a broker has confirmed that the record is stored at `offset`.

@@ -51,17 +51,11 @@ COOKIE = "halfbridge_session"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who makes a request.
+    """Who makes a request."""
 
-    Attributes:
-        name: For the audit log: the token's name in the file, else `token-` and eight digits.
-        role: What the token allows.
-        digest: SHA-256 of the token; empty for everybody on a server without tokens.
-    """
-
-    name: str
-    role: Role
-    digest: bytes = b""
+    name: str  # for the audit log: the token's name in the file, else `token-` and eight digits
+    role: Role  # what the token allows
+    digest: bytes = b""  # SHA-256 of the token; empty for everybody on a server without tokens
 
 
 class Role(Enum):
@@ -257,18 +251,12 @@ _ID_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One browser.
+    """One browser."""
 
-    Attributes:
-        key: The cookie's value.
-        csrf: What each form of this browser must repeat.
-        born_s: When the browser signed in, monotonic seconds.
-    """
-
-    key: str
+    key: str  # the cookie's value
     principal: Principal
-    csrf: str
-    born_s: float
+    csrf: str  # what each form of this browser must repeat
+    born_s: float  # when the browser signed in, monotonic seconds
 
     def has_csrf(self, said: str) -> bool:
         """Tell whether a form repeats this session's CSRF token."""

@@ -33,19 +33,13 @@ _log = logging.getLogger("halfbridge.web")
 
 @dataclass(frozen=True, slots=True)
 class DaemonHealth:
-    """What one daemon says of itself.
-
-    Attributes:
-        healthy: Nothing needs an operator; None: the daemon does not answer.
-        reason: Why it is not healthy or not ready.
-        partition_errors: What stopped a partition, by partition.
-    """
+    """What one daemon says of itself."""
 
     url: str
-    healthy: bool | None
+    healthy: bool | None  # nothing needs an operator; None: the daemon does not answer
     ready: bool
-    reason: str
-    partition_errors: tuple[tuple[str, str], ...] = ()
+    reason: str  # why it is not healthy or not ready
+    partition_errors: tuple[tuple[str, str], ...] = ()  # what stopped a partition, by partition
 
 
 class Watch:
@@ -123,18 +117,15 @@ QUANTILES = (0.5, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the overview shows.
+    """What the overview shows."""
 
-    Attributes:
-        rates: Messages, checks or kafka_txns a second, by what the page calls them, over the last
-            `RATE_S`; None: two readings are needed.
-        history: The same for each step between two readings, oldest first.
-        latency_s: Quantile to seconds from half message to delivery, at most; None: nothing was
-            delivered. Infinite: longer than the longest bucket.
-    """
-
+    # Messages, checks or kafka_txns a second, by what the page calls them, over the last `RATE_S`;
+    # None: two readings are needed.
     rates: Mapping[str, float | None]
+    # The same for each step between two readings, oldest first.
     history: Mapping[str, tuple[float, ...]]
+    # Quantile to seconds from half message to delivery, at most; None: nothing was delivered.
+    # Infinite: longer than the longest bucket.
     latency_s: Mapping[float, float | None]
     now: Reading
     span_s: float
@@ -202,26 +193,21 @@ def _zeros(names: Mapping[str, str]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Reading:
-    """The metrics of all daemons at one moment, in sum.
-
-    Attributes:
-        counters: Sum of each counter of `OUTCOMES`.
-        buckets: Upper bound of latency, seconds, to how many were at most so long.
-        totals: Sum of each gauge of which sums make sense.
-        oldest_s: Age of the oldest undecided transaction; 0 where there is none.
-        retention_s: Least time until a needed record is deleted; infinite where nothing is.
-        lags: (partition, offset's letter) to records.
-        workers: Name of a worker to whether it answers.
-    """
+    """The metrics of all daemons at one moment, in sum."""
 
     at_s: float
+    # Sum of each counter of `OUTCOMES`.
     counters: dict[str, float] = field(default_factory=lambda: _zeros(OUTCOMES))
+    # Upper bound of latency, seconds, to how many were at most so long.
     buckets: dict[float, float] = field(default_factory=dict)
+    # Sum of each gauge of which sums make sense.
     totals: dict[str, float] = field(default_factory=lambda: _zeros(_TOTALS))
-    oldest_s: float = 0.0
+    oldest_s: float = 0.0  # age of the oldest undecided transaction; 0 where there is none
+    # Least time until a needed record is deleted; infinite where nothing is.
     retention_s: float = float("inf")
+    # (partition, offset's letter) to records.
     lags: dict[tuple[int, str], float] = field(default_factory=dict)
-    workers: dict[str, bool] = field(default_factory=dict)
+    workers: dict[str, bool] = field(default_factory=dict)  # name of a worker to whether it answers
 
     def add(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """Add one sample of a daemon."""

@@ -63,15 +63,10 @@ class Work:
 
 
 class Keeps(NamedTuple):
-    """How long an answer is kept.
+    """How long an answer is kept."""
 
-    Attributes:
-        fresh_s: An answer so young is not made again.
-        old_s: An answer so old may be shown while a new one is made.
-    """
-
-    fresh_s: float
-    old_s: float
+    fresh_s: float  # an answer so young is not made again
+    old_s: float  # an answer so old may be shown while a new one is made
 
 
 @dataclass(frozen=True, slots=True)

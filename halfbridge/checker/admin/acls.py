@@ -25,21 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One grant.
+    """One grant."""
 
-    Attributes:
-        principal: As Kafka writes it, `User:name`.
-        operations: Kafka's names.
-        resource: `--topic`, `--group`, `--transactional-id` or `--cluster`.
-        name: The resource's name; empty for the cluster.
-        prefixed: `name` is a prefix.
-    """
-
-    principal: str
-    operations: tuple[str, ...]
-    resource: str
-    name: str = ""
-    prefixed: bool = False
+    principal: str  # as Kafka writes it, `User:name`
+    operations: tuple[str, ...]  # Kafka's names
+    resource: str  # `--topic`, `--group`, `--transactional-id` or `--cluster`
+    name: str = ""  # the resource's name; empty for the cluster
+    prefixed: bool = False  # `name` is a prefix
 
     def command(self, bootstrap_servers: str) -> str:
         """Return the command that makes this grant."""

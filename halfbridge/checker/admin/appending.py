@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.errors import InDoubtError
-from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import NO_RIGHT, NO_SUCH_TOPIC, Code, KafkaFailure
+from halfbridge.kafka.errors import INFERRED, NO_RIGHT, NO_SUCH_TOPIC, Code
 from halfbridge.kafka.sending import Acknowledgements
 
 if TYPE_CHECKING:
@@ -68,19 +67,16 @@ class Appender:
         if not acks:
             self._writer.purge()
             raise InDoubtError(f"{topic} {partition}: no acknowledgement came; try again")
-        error, record = acks[0]
-        if error is not None:
-            self._refuse(topic, failure_of(error))
-        offset = record.offset()
-        if not self._proofs.is_proven(topic, partition, offset):
+        _, record = acks[0]
+        failure = self._proofs.failure(*acks[0])
+        if failure is INFERRED:
             raise InDoubtError(f"{topic} {partition}: the acknowledgement proves nothing")
-        return offset, record.timestamp()[1]
-
-    def _refuse(self, topic: str, failure: KafkaFailure) -> None:
-        if failure.code in _REFUSED:
+        if failure is not None and failure.code in _REFUSED:
             with self._cluster.errors(f"write to {topic}"):
                 raise failure
-        raise InDoubtError(f"{topic}: {failure}; the record may be stored") from failure
+        if failure is not None:
+            raise InDoubtError(f"{topic}: {failure}; the record may be stored") from failure
+        return record.offset(), record.timestamp()[1]
 
 
 @contextmanager

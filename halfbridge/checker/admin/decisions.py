@@ -72,21 +72,15 @@ class FencePort(Protocol):
 
 
 class Decided(NamedTuple):
-    """What became of one decision.
-
-    Attributes:
-        outcome: DONE: this decision is the first. OVERRULED: another one is. FAILED: nothing was
-            written. IN_DOUBT: not known.
-        offset: Op offset; None: not known, or none was written.
-        first: The first decision; None: not known.
-        detail: What went wrong; empty where nothing did.
-    """
+    """What became of one decision."""
 
     undecided: Undecided
+    # DONE: this decision is the first. OVERRULED: another one is. FAILED: nothing was written.
+    # IN_DOUBT: not known.
     outcome: ActionOutcome
-    offset: int | None
-    first: First | None
-    detail: str = ""
+    offset: int | None  # op offset; None: not known, or none was written
+    first: First | None  # the first decision; None: not known
+    detail: str = ""  # what went wrong; empty where nothing did
 
 
 class _Written(NamedTuple):
@@ -111,12 +105,9 @@ class Decider:
         requested: DecisionRequest,
         fence: FencePort | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._names = names
-        self._log = log
-        self._appender = appender
-        self._requested = requested
-        self._fence = fence
+        self._cluster, self._names = cluster, names
+        self._log, self._appender = log, appender
+        self._requested, self._fence = requested, fence
 
     def decide(
         self, transactions: Iterable[Undecided], ends: Mapping[int, int], *, pause_s: float = 0.0
@@ -135,9 +126,10 @@ class Decider:
             if number and pause_s:
                 self._cluster.ports.run.pause(pause_s)
             found = self._write(undecided)
-            decided[_key(undecided)] = found if isinstance(found, Decided) else _unknown(found)
             if isinstance(found, _Written):
                 sent.append(found)
+                found = Decided(undecided, ActionOutcome.IN_DOUBT, found.offset, None)
+            decided[_key(undecided)] = found
         decided |= {_key(each.undecided): each for each in self._read_back(sent, ends)}
         return list(decided.values())
 
@@ -151,7 +143,8 @@ class Decider:
             after="COMMITTED" if requested.kind is OpKind.COMMIT else "ROLLED_BACK",
         )
         try:
-            self._check_signer(undecided, intended.at_ms)
+            # Before a fence is written: what cannot be signed is refused.
+            check_signer(self._cluster.signatures, undecided.producer_group, intended.at_ms)
             op = self._op(undecided, intended, self._ask_fence(undecided))
             key, value = undecided.id.encode(), OP.encode(op)
             headers = signed_op(
@@ -172,9 +165,6 @@ class Decider:
         except AdminError as error:
             return self._failed(undecided, intended, str(error))
         return _Written(undecided, intended, op, offset)
-
-    def _check_signer(self, undecided: Undecided, now_ms: int) -> None:
-        check_signer(self._cluster.signatures, undecided.producer_group, now_ms)
 
     def _ask_fence(self, undecided: Undecided) -> int:
         """Return the op's message count; write the same decision to the fence."""
@@ -269,10 +259,6 @@ def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> byt
     return None
 
 
-def _unknown(written: _Written) -> Decided:
-    return Decided(written.undecided, ActionOutcome.IN_DOUBT, written.offset, None)
-
-
 def _first_ms(written: _Written) -> int:
     known = written.undecided.first_append_ms
     return NO_APPEND_MS if known is None else known
@@ -283,18 +269,12 @@ def _key(undecided: Undecided) -> Key:
 
 
 class Candidates(NamedTuple):
-    """Undecided transactions that may be decided.
-
-    Attributes:
-        ends: Pair -> op offset; the transactions have no decision below it.
-        matching: How many there are, with those beyond a limit.
-        stopped: Pairs whose undecided transactions are unknown.
-    """
+    """Undecided transactions that may be decided."""
 
     transactions: Sequence[Undecided]
-    ends: dict[int, int]
-    matching: int
-    stopped: Sequence[Stopped] = ()
+    ends: dict[int, int]  # pair -> op offset; the transactions have no decision below it
+    matching: int  # how many there are, with those beyond a limit
+    stopped: Sequence[Stopped] = ()  # pairs whose undecided transactions are unknown
 
 
 def find_candidate(
@@ -342,14 +322,11 @@ def _ends(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRequest:
-    """The operator's request.
-
-    Attributes:
-        message_count: How many messages a COMMIT covers; COUNT_UNKNOWN: all that are there.
-    """
+    """The operator's request."""
 
     kind: OpKind
     reason: str
+    # How many messages a COMMIT covers; COUNT_UNKNOWN: all that are there.
     message_count: int = COUNT_UNKNOWN
 
     @property

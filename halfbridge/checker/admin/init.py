@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.read import Key, first_decisions, readable_ops
 from halfbridge.checker.admin.topics import common_partitions
+from halfbridge.checker.admin.words import listed
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import DEAD_LETTER
@@ -114,22 +115,16 @@ def explain_inexact(found: NewOffsets) -> str:
     """Return why no offset is exact, with the transactions and both ways out."""
     parts = []
     if found.twice:
-        parts.append(f"applied behind one that was not: {_named(found.twice)}")
+        parts.append(f"applied behind one that was not: {listed(found.twice, NAMED_MAX)}")
     if found.to_apply and found.twice:
-        parts.append(f"not applied: {_named(found.to_apply)}")
+        parts.append(f"not applied: {listed(found.to_apply, NAMED_MAX)}")
     if found.uncertain:
-        parts.append(
-            f"not found, but their real topics have lost records since: {_named(found.uncertain)}"
-        )
+        shown = listed(found.uncertain, NAMED_MAX)
+        parts.append(f"not found, but their real topics have lost records since: {shown}")
     return (
         f"no offset is exact ({'; '.join(parts)}): choose --accept-duplicates to apply from the"
         " first one not found, or --skip-undelivered to go on behind the last one found"
     )
-
-
-def _named(ids: tuple[str, ...]) -> str:
-    more = f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else ""
-    return ", ".join(ids[:NAMED_MAX]) + more
 
 
 def _refuse_while_running(cluster: Cluster, names: TopicNames) -> None:
@@ -221,39 +216,28 @@ def _says_of_a_decision(letter: LogRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Traces of applied decisions.
+    """Traces of applied decisions."""
 
-    Attributes:
-        delivered: Transaction id and message index of committed records in real topics. The index
-            distinguishes a redelivered message from those of the life before.
-        dead: (transaction id, resume count) of the dead letters found.
-        expired_before_ms: Real topic -> append time before which its records may be gone; without
-            topics that lost nothing.
-    """
-
+    # Transaction id and message index of committed records in real topics. The index distinguishes
+    # a redelivered message from those of the life before.
     delivered: Collection[tuple[str, int]] = frozenset()
+    # (transaction id, resume count) of the dead letters found.
     dead: Collection[tuple[str, int]] = frozenset()
+    # Real topic -> append time before which its records may be gone; without topics that lost
+    # nothing.
     expired_before_ms: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NewOffsets:
-    """Where the partition goes on.
-
-    Attributes:
-        applied: Transactions that are not applied again, decided below O.
-        to_apply: Transactions decided at or above O and not applied so far.
-        twice: Transactions that were applied and will be again.
-        never: Transactions of which nothing was found and that will not be applied.
-        uncertain: Those of `to_apply` and `never` whose records may have expired.
-    """
+    """Where the partition goes on."""
 
     progress: Progress
-    applied: tuple[str, ...]
-    to_apply: tuple[str, ...]
-    twice: tuple[str, ...]
-    never: tuple[str, ...]
-    uncertain: tuple[str, ...]
+    applied: tuple[str, ...]  # transactions that are not applied again, decided below O
+    to_apply: tuple[str, ...]  # transactions decided at or above O and not applied so far
+    twice: tuple[str, ...]  # transactions that were applied and will be again
+    never: tuple[str, ...]  # transactions of which nothing was found and that will not be applied
+    uncertain: tuple[str, ...]  # those of `to_apply` and `never` whose records may have expired
 
     @property
     def exact(self) -> bool:
@@ -261,33 +245,21 @@ class NewOffsets:
         return not (self.twice or self.never or self.uncertain)
 
 
+@dataclass(slots=True)
 class _Transaction:
     """One transaction by the log."""
 
-    __slots__ = (
-        "count",
-        "decided_at",
-        "decided_ms",
-        "decided_to",
-        "first_append_ms",
-        "halves",
-        "last_copy",
-        "messages",
-        "state",
-        "topics",
-    )
-
-    def __init__(self, half: HalfRead) -> None:
-        self.first_append_ms = half.first_append_ms
-        self.halves: list[int] = []
-        self.messages: dict[int, tuple[int, str]] = {}  # index -> original's offset, real topic
-        self.last_copy = -1
-        self.topics: set[str] = set()
-        self.state = State.UNDECIDED
-        self.decided_at = -1
-        self.decided_ms = -1
-        self.decided_to = -1  # half offset up to which the decision covers messages
-        self.count = COUNT_UNKNOWN  # of the messages that the decision covers
+    first_append_ms: int
+    halves: list[int] = field(default_factory=list)
+    # Index -> offset of the original, real topic.
+    messages: dict[int, tuple[int, str]] = field(default_factory=dict)
+    last_copy: int = -1
+    topics: set[str] = field(default_factory=set)
+    state: State = State.UNDECIDED
+    decided_at: int = -1
+    decided_ms: int = -1
+    decided_to: int = -1  # half offset up to which the decision covers messages
+    count: int = COUNT_UNKNOWN  # of the messages that the decision covers
 
 
 def new_offsets(
@@ -337,7 +309,7 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
     for half in halves:
         metadata = half.metadata
         key = (metadata.transaction_id, metadata.resume_count, metadata.producer_group)
-        entry = transactions.setdefault(key, _Transaction(half))
+        entry = transactions.setdefault(key, _Transaction(half.first_append_ms))
         entry.halves.append(half.offset)
         entry.messages.setdefault(metadata.message_index, (half.origin, metadata.real_topic))
         if metadata.origin_offset >= 0:

@@ -39,9 +39,7 @@ class OperatorLog:
         self, cluster: Cluster, names: TopicNames, appender: Appender, *, who: str
     ) -> None:
         self.who = who
-        self._cluster = cluster
-        self._names = names
-        self._appender = appender
+        self._cluster, self._names, self._appender = cluster, names, appender
         self._is_there = False
 
     def record(
@@ -55,7 +53,9 @@ class OperatorLog:
         Raises:
             AdminError: not known to be stored, or no such topic: the action must not take effect.
         """
-        self._require_topic()
+        if not self._is_there:
+            self._cluster.require(self._names, self._names.audit, _USE)
+            self._is_there = True
         ports = self._cluster.ports
         intended = OperatorAction(
             action_id=ports.transaction_id(),
@@ -101,37 +101,22 @@ class OperatorLog:
         place = (self._names.audit, _PARTITION)
         self._appender.append(place, encode_action(action), action.action_id.encode())
 
-    def _require_topic(self) -> None:
-        if not self._is_there:
-            self._cluster.require(self._names, self._names.audit, _USE)
-            self._is_there = True
-
 
 class KeptAction(NamedTuple):
-    """A record of the audit topic.
-
-    Attributes:
-        append_ms: When the broker stored the record, ms since 1970; 0: the broker does not say.
-        action: The record's content; None if it cannot be decoded.
-        problem: Why the record cannot be read; empty where it can.
-    """
+    """A record of the audit topic."""
 
     offset: int
-    append_ms: int
-    action: OperatorAction | None
-    problem: str = ""
+    append_ms: int  # when the broker stored the record, ms since 1970; 0: the broker does not say
+    action: OperatorAction | None  # the record's content; None if it cannot be decoded
+    problem: str = ""  # why the record cannot be read; empty where it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionFilter:
-    """Which actions are asked for, the newest `limit`; an empty text excludes none.
-
-    Attributes:
-        action: The action, or how it begins: `tx` means `tx commit` and `tx rollback`.
-    """
+    """Which actions are asked for, the newest `limit`; an empty text excludes none."""
 
     since_ms: int = 0
-    action: str = ""
+    action: str = ""  # the action, or how it begins: `tx` means `tx commit` and `tx rollback`
     who: str = ""
     subject: str = ""
     limit: int

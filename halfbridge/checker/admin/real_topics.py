@@ -128,17 +128,11 @@ SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Flaws:
-    """Faults of topic settings.
+    """Faults of topic settings."""
 
-    Attributes:
-        stopping: Settings that no pair may be served with.
-        alarms: Settings by which something may be lost or fail later on.
-        advice: What may be meant as it is.
-    """
-
-    stopping: tuple[Problem, ...] = ()
-    alarms: tuple[Problem, ...] = ()
-    advice: tuple[Problem, ...] = ()
+    stopping: tuple[Problem, ...] = ()  # settings that no pair may be served with
+    alarms: tuple[Problem, ...] = ()  # settings by which something may be lost or fail later on
+    advice: tuple[Problem, ...] = ()  # what may be meant as it is
 
 
 def find_flaws(
@@ -198,20 +192,14 @@ def _stops(problem: Problem, names: TopicNames, known: Mapping[str, Mapping[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPartition:
-    """One partition, by the brokers' metadata.
-
-    Attributes:
-        leader: Id of the broker that takes its records; None: there is none for now.
-        in_sync: Those of the replicas that have caught up.
-        why: Why it takes no records, as in "has no leader"; empty: it does.
-    """
+    """One partition, by the brokers' metadata."""
 
     topic: str
     partition: int
-    leader: int | None
+    leader: int | None  # id of the broker that takes its records; None: there is none for now
     replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
-    why: str
+    in_sync: tuple[int, ...]  # those of the replicas that have caught up
+    why: str  # why it takes no records, as in "has no leader"; empty: it does
 
     @property
     def cause(self) -> str:
@@ -250,16 +238,11 @@ def placed(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[PlacedPar
 
 
 class Needed(NamedTuple):
-    """Where a message goes.
-
-    Attributes:
-        partition: The partition; None: not known, for the key is not known here.
-        goes_anywhere: To any partition that takes records, since the message has no key.
-    """
+    """Where a message goes."""
 
     topic: str
-    partition: int | None
-    goes_anywhere: bool = False
+    partition: int | None  # the partition; None: not known, for the key is not known here
+    goes_anywhere: bool = False  # to any partition that takes records, since the message has no key
 
 
 def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> Needed:

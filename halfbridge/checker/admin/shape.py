@@ -49,19 +49,12 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One setting of a topic.
+    """One setting of a topic."""
 
-    Attributes:
-        key: Kafka's name of the setting.
-        value: What `topics create` sets.
-        rule: Which other values are correct too.
-        blocking: A deviation loses, duplicates or stops messages; False: it is advice.
-    """
-
-    key: str
-    value: str
-    rule: Rule = Rule.EQUAL
-    blocking: bool = True
+    key: str  # Kafka's name of the setting
+    value: str  # what `topics create` sets
+    rule: Rule = Rule.EQUAL  # which other values are correct too
+    blocking: bool = True  # a deviation loses, duplicates or stops messages; False: it is advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +78,27 @@ class SeenTopic:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One deviation.
+    """One deviation."""
 
-    Attributes:
-        subject: The topic, or topic and partition.
-        fix: The command that corrects it.
-        blocking: False for advice.
-        setting: Kafka's name of the topic's setting that it is about; empty for others.
-        code: Code of doctor's finding for it.
-    """
-
-    subject: str
+    subject: str  # the topic, or topic and partition
     what: str
-    fix: str
-    blocking: bool = True
-    setting: str = ""
-    code: str = "topic-setting"
+    fix: str  # the command that corrects it
+    blocking: bool = True  # False for advice
+    setting: str = ""  # Kafka's name of the topic's setting that it is about; empty for others
+    code: str = "topic-setting"  # code of doctor's finding for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The wanted layout of an installation.
+    """The wanted layout of an installation."""
 
-    Attributes:
-        partitions: Of half and op topic.
-        retention_ms: Of half and op topic, at least twice the greatest transaction age.
-        producer_groups: Each gets a check topic.
-        spark_sink: Whether there is a manifest topic.
-    """
-
-    partitions: int
+    partitions: int  # of half and op topic
     replication_factor: int
-    producer_groups: tuple[str, ...] = ()
+    producer_groups: tuple[str, ...] = ()  # each gets a check topic
     max_message_bytes: int = MESSAGE_BYTES_MAX
+    # Retention of half and op topic, at least twice the greatest transaction age.
     retention_ms: int = HALF_RETENTION_MS
-    spark_sink: bool = False
+    spark_sink: bool = False  # whether there is a manifest topic
 
 
 def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:

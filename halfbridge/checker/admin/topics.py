@@ -41,25 +41,16 @@ if TYPE_CHECKING:
 PARTITIONS = 4  # pairs: as many workers as may share the load without a change
 
 
-def _none(_topic: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a command.
-
-    Attributes:
-        grown: Topics that got more partitions.
-        initialised: Partitions that got their first offsets.
-        retention_left_s: Seconds until retention deletes the first record that is needed, of all
-            partitions; None: nothing is needed, or kept for ever.
-    """
+    """The result of a command."""
 
     created: tuple[str, ...] = ()
-    grown: tuple[str, ...] = ()
-    initialised: tuple[int, ...] = ()
+    grown: tuple[str, ...] = ()  # topics that got more partitions
+    initialised: tuple[int, ...] = ()  # partitions that got their first offsets
     problems: tuple[Problem, ...] = ()
+    # Seconds until retention deletes the first record that is needed, of all partitions; None:
+    # nothing is needed, or kept for ever.
     retention_left_s: float | None = None
 
     @property
@@ -119,7 +110,11 @@ def create_topics(
 
 
 def check_topics(
-    cluster: Cluster, names: TopicNames, layout: Layout, *, is_real: Callable[[str], bool] = _none
+    cluster: Cluster,
+    names: TopicNames,
+    layout: Layout,
+    *,
+    is_real: Callable[[str], bool] = lambda _topic: False,
 ) -> Report:
     """Return every problem of topics and offsets; change nothing.
 
@@ -317,21 +312,16 @@ REAL_TOPICS_MAX = 500  # a page is read by a person
 
 @dataclass(frozen=True, slots=True)
 class ListedTopic:
-    """One topic.
-
-    Attributes:
-        use: The records in it: "half", "op", "dead letters", "check", "settings", "audit" or
-            "manifests"; for a real topic its type, "transaction" or "plain".
-        retention_ms: -1: for ever; None: the brokers do not report it.
-        problems: How many problems are about this topic or a partition of it.
-    """
+    """One topic."""
 
     name: str
+    # The records in it: "half", "op", "dead letters", "check", "settings", "audit" or "manifests";
+    # for a real topic its type, "transaction" or "plain".
     use: str
     partitions: int
-    retention_ms: int | None
+    retention_ms: int | None  # -1: for ever; None: the brokers do not report it
     is_compacted: bool
-    problems: int
+    problems: int  # how many problems are about this topic or a partition of it
 
 
 def list_topics(

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from halfbridge.serde.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def listed(names: Sequence[object], most: int) -> str:
+    """Return the first `most` names with commas, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def counted(count: int, noun: str) -> str:

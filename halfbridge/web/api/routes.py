@@ -30,23 +30,16 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a route, in the query or in the body.
-
-    Attributes:
-        kind: str, int or bool.
-        minimum: Least number, or fewest characters.
-        maximum: Greatest number, or most characters.
-        words: The only texts allowed, or ().
-    """
+    """One argument of a route, in the query or in the body."""
 
     name: str
-    kind: type
+    kind: type  # str, int or bool
     doc: str
     required: bool = False
     default: Any = None
-    minimum: int | None = None
-    maximum: int | None = None
-    words: tuple[str, ...] = ()
+    minimum: int | None = None  # least number, or fewest characters
+    maximum: int | None = None  # greatest number, or most characters
+    words: tuple[str, ...] = ()  # the only texts allowed, or ()
 
     def read(self, raw: Any) -> Any:
         """Return the value of a query's text or of JSON's value; refuses wrong ones by 400."""
@@ -99,23 +92,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One route.
+    """One route."""
 
-    Attributes:
-        path: Behind `PREFIX`, with {arguments}.
-        answer: Answers a call by a JSON-able object.
-        role: What a token needs.
-        query: Arguments in the query of a GET.
-        body: Arguments in the JSON object of a POST.
-    """
-
-    path: str
+    path: str  # behind `PREFIX`, with {arguments}
     summary: str
-    answer: Callable[[Call], Awaitable[dict[str, Any]]]
+    answer: Callable[[Call], Awaitable[dict[str, Any]]]  # answers a call by a JSON-able object
     method: str = "GET"
-    role: Role = Role.READ
-    query: tuple[Argument, ...] = ()
-    body: tuple[Argument, ...] = field(default=())
+    role: Role = Role.READ  # what a token needs
+    query: tuple[Argument, ...] = ()  # arguments in the query of a GET
+    body: tuple[Argument, ...] = field(default=())  # arguments in the JSON object of a POST
 
     @property
     def in_path(self) -> tuple[str, ...]:

@@ -69,19 +69,14 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One page.
+    """One page."""
 
-    Attributes:
-        path: Its address, with {arguments}.
-        look: Returns what the template shows, or the address to `goto` instead.
-        entry: Its name in the navigation; empty: it is not there.
-    """
-
-    path: str
+    path: str  # its address, with {arguments}
     title: str
     template: str
+    # Returns what the template shows, or the address to `goto` instead.
     look: Callable[[Visit], Awaitable[dict[str, Any]]]
-    entry: str = ""
+    entry: str = ""  # its name in the navigation; empty: it is not there
 
 
 class Fields(dict[str, str]):

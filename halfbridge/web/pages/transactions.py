@@ -158,20 +158,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The picture.
-
-    Attributes:
-        lanes: Name and height of each line.
-        ticks: Place and text of each time on the axis.
-        left_out: Events beyond `MARKS_MAX`.
-    """
+    """The picture."""
 
     width: int
     height: int
-    lanes: tuple[tuple[str, float], ...]
+    lanes: tuple[tuple[str, float], ...]  # name and height of each line
     marks: tuple[Mark, ...]
-    ticks: tuple[tuple[float, str], ...]
-    left_out: int
+    ticks: tuple[tuple[float, str], ...]  # place and text of each time on the axis
+    left_out: int  # events beyond `MARKS_MAX`
 
 
 def timeline(events: Sequence[Event]) -> Timeline:

@@ -53,22 +53,14 @@ class Body(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter without its body.
-
-    Attributes:
-        stored_ms: Its record's timestamp.
-        dead: The content of RMQ_DEAD.
-        half: The content of RMQ_HALF; None where that cannot be read.
-        flaw: Why the message must never be delivered as it is; empty without a flaw.
-        size_bytes: Key, value and the user's headers; 0 of a stub.
-    """
+    """A dead letter without its body."""
 
     place: LetterPlace
-    stored_ms: int
-    dead: DeadLetter
-    half: HalfMetadata | None
-    flaw: str
-    size_bytes: int
+    stored_ms: int  # its record's timestamp
+    dead: DeadLetter  # the content of RMQ_DEAD
+    half: HalfMetadata | None  # the content of RMQ_HALF; None where that cannot be read
+    flaw: str  # why the message must never be delivered as it is; empty without a flaw
+    size_bytes: int  # key, value and the user's headers; 0 of a stub
 
     @property
     def reason(self) -> DeadReason:
@@ -134,15 +126,10 @@ def _half_of(record: LogRecord) -> tuple[HalfMetadata | None, str, int]:
 
 
 class Source(NamedTuple):
-    """The record at a position that a letter names.
+    """The record at a position that a letter names."""
 
-    Attributes:
-        record: None where there is no record.
-        is_deleted: The place is below the log start, by retention.
-    """
-
-    record: LogRecord | None = None
-    is_deleted: bool = False
+    record: LogRecord | None = None  # None where there is no record
+    is_deleted: bool = False  # the place is below the log start, by retention
 
 
 class Standing(Enum):
@@ -157,17 +144,12 @@ _WORST_FIRST = (Standing.FORGED, Standing.DELETED, Standing.PROVEN)
 
 
 class ExaminedLetter(NamedTuple):
-    """A letter with the records that it names.
-
-    Attributes:
-        body: The half record; None of a stub whose half record was deleted.
-        op: The op that decided; None where it was deleted or does not exist.
-    """
+    """A letter with the records that it names."""
 
     letter: Letter
     standing: Standing
-    body: Body | None
-    op: Op | None
+    body: Body | None  # the half record; None of a stub whose half record was deleted
+    op: Op | None  # the op that decided; None where it was deleted or does not exist
 
 
 def look_at(
@@ -260,17 +242,11 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadTransaction:
-    """The dead letters of one life of a transaction.
+    """The dead letters of one life of a transaction."""
 
-    Attributes:
-        key: Whose they are; without a transaction id, one letter whose RMQ_HALF cannot be read.
-        letters: In the order of their messages' indices, then of the half offsets.
-        marks: Marks of letters, by the letters' positions.
-    """
-
-    key: Key
-    letters: tuple[Letter, ...]
-    marks: dict[LetterPlace, DeadMark]
+    key: Key  # whose they are; without a transaction id, one letter whose RMQ_HALF cannot be read
+    letters: tuple[Letter, ...]  # in the order of their messages' indices, then of the half offsets
+    marks: dict[LetterPlace, DeadMark]  # marks of letters, by the letters' positions
 
     @property
     def name(self) -> str:
@@ -331,23 +307,15 @@ class DeadTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Selects transactions; an empty or None field excludes none.
+    """Selects transactions; an empty or None field excludes none."""
 
-    Attributes:
-        ids: Names of transactions (`DeadTransaction.name`).
-        groups: Producer groups.
-        topics: Real topics; one message that goes there is enough.
-        reasons: Dead-letter reasons; one letter with such a reason is enough.
-        since_ms: The last letter is not older.
-        is_open: There is a letter without a mark.
-    """
-
-    ids: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    topics: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()  # names of transactions (`DeadTransaction.name`)
+    groups: frozenset[str] = frozenset()  # producer groups
+    topics: frozenset[str] = frozenset()  # real topics; one message that goes there is enough
+    # Dead-letter reasons; one letter with such a reason is enough.
     reasons: frozenset[DeadReason] = frozenset()
-    since_ms: int | None = None
-    is_open: bool = False
+    since_ms: int | None = None  # the last letter is not older
+    is_open: bool = False  # there is a letter without a mark
 
     def takes(self, each: DeadTransaction) -> bool:
         """Tell whether the command is about a transaction."""
@@ -363,15 +331,10 @@ class Wanted:
 
 @dataclass(slots=True)
 class Found:
-    """The part of the dead-letter topic that was read so far. Mutable: more may be added.
+    """The part of the dead-letter topic that was read so far. Mutable: more may be added."""
 
-    Attributes:
-        strange: Records that are neither letters nor marks.
-        left_out: Letters beyond LETTERS_MAX. Their transactions are left out whole.
-    """
-
-    strange: int = 0
-    left_out: int = 0
+    strange: int = 0  # records that are neither letters nor marks
+    left_out: int = 0  # letters beyond LETTERS_MAX. Their transactions are left out whole
     _letters: dict[Key, list[Letter]] = field(default_factory=dict)
     _marks: dict[tuple[LetterPlace, str], DeadMark] = field(default_factory=dict)
     _lives: dict[str, int] = field(default_factory=dict)
@@ -495,20 +458,13 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The operator's choice.
+    """The operator's choice."""
 
-    Attributes:
-        remedy: RESUME or REDELIVER.
-        messages: Only messages with these indices; empty: the whole transaction.
-        given: (transaction id, message index) -> message from a file.
-        accept_partial: Deliver the existing messages of a transaction with a gap.
-        accept_duplicates: Deliver late messages that may have been delivered.
-        accept_unverified: Believe letters whose half record or op was deleted.
-    """
-
-    remedy: Remedy
+    remedy: Remedy  # RESUME or REDELIVER
+    # Only messages with these indices; empty: the whole transaction.
     messages: frozenset[int] = frozenset()
+    # (transaction id, message index) -> message from a file.
     given: Mapping[tuple[str, int], Given] = field(default_factory=dict)
-    accept_partial: bool = False
-    accept_duplicates: bool = False
-    accept_unverified: bool = False
+    accept_partial: bool = False  # deliver the existing messages of a transaction with a gap
+    accept_duplicates: bool = False  # deliver late messages that may have been delivered
+    accept_unverified: bool = False  # believe letters whose half record or op was deleted

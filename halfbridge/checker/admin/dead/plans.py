@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.dead.letters import RESUME_COUNT_MAX, Remedy, Standing
+from halfbridge.checker.admin.words import listed
 from halfbridge.serde.avro import HALF_METADATA, MarkAction
 from halfbridge.serde.headers import HALF, SIGN, user_bytes, without_half
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
@@ -18,7 +19,7 @@ from halfbridge.serde.records import (
 from halfbridge.serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfbridge.checker.admin.dead.letters import (
         Body,
@@ -48,21 +49,14 @@ class NewHalf(NamedTuple):
 
 
 class NewLife(NamedTuple):
-    """The records that one kafka_txn writes for a transaction.
+    """The records that one kafka_txn writes for a transaction."""
 
-    Attributes:
-        key: The life that the dead letters are of.
-        halves: In the order of their message indices.
-        message_count: The OPERATOR's COMMIT's: COUNT_UNKNOWN where an index is missing. A resume
-            writes no op.
-        marked: The letters to mark, duplicates included.
-    """
-
-    key: Key
+    key: Key  # the life that the dead letters are of
     action: MarkAction
-    halves: tuple[NewHalf, ...]
+    halves: tuple[NewHalf, ...]  # in the order of their message indices
+    # The OPERATOR's COMMIT's: COUNT_UNKNOWN where an index is missing. A resume writes no op.
     message_count: int
-    marked: tuple[LetterPlace, ...]
+    marked: tuple[LetterPlace, ...]  # the letters to mark, duplicates included
     resume_count: int
 
     @property
@@ -232,8 +226,8 @@ def _not_whole(
     gone = [index for index, each in messages.items() if each.body is None]
     if gone:
         return (
-            f"the bodies of messages {_shown(gone)} were deleted with the half topic's retention;"
-            " give them by --with FILE"
+            f"the bodies of messages {listed(gone, _SHOWN_MAX)} were deleted with the half topic's"
+            " retention; give them by --with FILE"
         )
     if choice.remedy is Remedy.RESUME:
         return ""
@@ -261,7 +255,9 @@ def _gap(
     missing = [n for n in range(min(count, TRANSACTION_MESSAGES_MAX)) if n not in messages]
     if not missing:
         return ""
-    return f"messages {_shown(missing)} are missing: give them by --with FILE;{_PARTIAL}"
+    return (
+        f"messages {listed(missing, _SHOWN_MAX)} are missing: give them by --with FILE;{_PARTIAL}"
+    )
 
 
 def _delivered_before(
@@ -300,9 +296,3 @@ def _not_fit(messages: Mapping[int, Message]) -> str:
             f" {TRANSACTION_MESSAGES_MAX} messages and {TRANSACTION_BYTES_MAX} bytes"
         )
     return ""
-
-
-def _shown(indices: Iterable[int]) -> str:
-    every = list(indices)
-    more = f" and {len(every) - _SHOWN_MAX} more" if len(every) > _SHOWN_MAX else ""
-    return ", ".join(map(str, every[:_SHOWN_MAX])) + more

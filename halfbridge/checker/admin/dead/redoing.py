@@ -38,18 +38,12 @@ BATCH_TRANSACTIONS_MAX = 100
 
 
 class Change(NamedTuple):
-    """A change to a transaction, planned or done.
+    """A change to a transaction, planned or done."""
 
-    Attributes:
-        transaction: As it was before.
-        resume_count: The new life's; -1: none.
-        refusal: Why nothing is done; empty where something is.
-    """
-
-    transaction: DeadTransaction
-    resume_count: int
+    transaction: DeadTransaction  # as it was before
+    resume_count: int  # the new life's; -1: none
     indices: tuple[int, ...]
-    refusal: str = ""
+    refusal: str = ""  # why nothing is done; empty where something is
 
 
 def redo(
@@ -198,17 +192,12 @@ BATCH_MAX = 1_000
 
 
 class Purged(NamedTuple):
-    """The effect of a purge.
+    """The effect of a purge."""
 
-    Attributes:
-        given_up: Transactions with open letters, which are marked as given up.
-        upto: Partition -> offset below which records are deleted.
-        letters: How many dead letters are deleted.
-    """
-
+    # Transactions with open letters, which are marked as given up.
     given_up: tuple[DeadTransaction, ...]
-    upto: dict[int, int]
-    letters: int
+    upto: dict[int, int]  # partition -> offset below which records are deleted
+    letters: int  # how many dead letters are deleted
 
 
 def purge(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.checker.signatures import signed_half, signed_op
-from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import INFERRED, PRODUCER_FENCED, Code, KafkaFailure
+from halfbridge.kafka.errors import PRODUCER_FENCED, Code, KafkaFailure
 from halfbridge.kafka.sending import Acknowledgements
 from halfbridge.serde.avro import (
     ACTOR_BYTES_MAX,
@@ -224,14 +223,12 @@ class DeadWriter:
             raise KafkaFailure(Code.TIMED_OUT, f"{left} records not acknowledged")
 
     def _on_delivery(self, error: Any, record: Any) -> None:
-        if error is not None:
-            self._refused = self._refused or failure_of(error)
+        failure = self._acknowledgements.failure(error, record)
+        if failure is not None:
+            self._refused = self._refused or failure
             return
-        place, offset = (record.topic(), record.partition()), record.offset()
-        if not self._acknowledgements.is_proven(*place, offset):
-            self._refused = self._refused or INFERRED
-            return
-        self._ends[place] = max(self._ends.get(place, -1), offset)
+        place = record.topic(), record.partition()
+        self._ends[place] = max(self._ends.get(place, -1), record.offset())
 
     def _error(self, action: str, failure: KafkaFailure) -> AdminError:
         if failure.code in PRODUCER_FENCED:

@@ -34,190 +34,126 @@ if TYPE_CHECKING:
 
 
 class Stall(NamedTuple):
-    """A partition whose last stable offset is below its end, and did not move.
-
-    Attributes:
-        offset: The last stable offset: the first record of the open kafka_txn.
-        since_ms: Timestamp of that record; -1: it could not be read.
-        transaction_id: Message transaction that the record belongs to; empty: it names none.
-    """
+    """A partition whose last stable offset is below its end, and did not move."""
 
     topic: str
     partition: int
-    offset: int
-    since_ms: int
-    transaction_id: str
+    offset: int  # the last stable offset: the first record of the open kafka_txn
+    since_ms: int  # timestamp of that record; -1: it could not be read
+    transaction_id: str  # message transaction that the record belongs to; empty: it names none
 
 
 class BornClock(NamedTuple):
-    """How the clock of a producer group's clients differs from the brokers'.
-
-    Attributes:
-        lag_ms: Least of (append time - born timestamp): negative where a client's clock is ahead.
-    """
+    """How the clock of a producer group's clients differs from the brokers'."""
 
     producer_group: str
-    lag_ms: int
+    lag_ms: int  # least of (append time - born timestamp): negative where a client's clock is ahead
     records: int
 
 
 class NotBelieved(NamedTuple):
-    """Half records that are not signed as is demanded, or as will be within a day.
-
-    Attributes:
-        role: Who wrote them: clients of the group, the daemon (copies), or operators.
-        records: How many of the newest ones.
-        newest_ms: Append time of the last one.
-        why: Why the last one is refused.
-        demanded_from_ms: First append time of a record that must be signed.
-    """
+    """Half records that are not signed as is demanded, or as will be within a day."""
 
     producer_group: str
-    role: Role
-    records: int
-    newest_ms: int
-    why: str
-    demanded_from_ms: int
+    role: Role  # who wrote them: clients of the group, the daemon (copies), or operators
+    records: int  # how many of the newest ones
+    newest_ms: int  # append time of the last one
+    why: str  # why the last one is refused
+    demanded_from_ms: int  # first append time of a record that must be signed
 
 
 class PlainRecords(NamedTuple):
-    """Records of a transaction topic that the daemon did not write.
-
-    Attributes:
-        partition, offset: Position of the last one.
-        records: How many of the records that were read.
-    """
+    """Records of a transaction topic that the daemon did not write."""
 
     topic: str
+    # partition, offset: position of the last one.
     partition: int
     offset: int
-    records: int
+    records: int  # how many of the records that were read
 
 
 class Delayed(NamedTuple):
-    """Committed transactions whose delivery waits, by a real topic of theirs.
-
-    Attributes:
-        oldest_id: The one that was committed first.
-        since_ms: Append time of its COMMIT; below 0: not known.
-        lacks: What of the topic cannot be written to now, by the brokers' metadata.
-    """
+    """Committed transactions whose delivery waits, by a real topic of theirs."""
 
     topic: str
     transactions: int
-    oldest_id: str
-    since_ms: int
-    lacks: tuple[Lack, ...]
+    oldest_id: str  # the one that was committed first
+    since_ms: int  # append time of its COMMIT; below 0: not known
+    lacks: tuple[Lack, ...]  # what of the topic cannot be written to now, by the brokers' metadata
 
 
 class Connector(NamedTuple):
-    """A connector of Kafka Connect that does not run, or of which a task does not.
-
-    Attributes:
-        state: As Kafka Connect names it, such as FAILED.
-        trace: First cause of a failure, one line; empty without one.
-    """
+    """A connector of Kafka Connect that does not run, or of which a task does not."""
 
     name: str
-    state: str
+    state: str  # as Kafka Connect names it, such as FAILED
     tasks: tuple[str, ...]
-    trace: str
+    trace: str  # first cause of a failure, one line; empty without one
 
 
 class Slot(NamedTuple):
-    """A logical replication slot of PostgreSQL.
-
-    Attributes:
-        is_active: A connection reads it now.
-        kept_bytes: Log (WAL) that the server keeps for it; -1: not known, as for a lost slot.
-        is_lost: The server has removed log that it needs.
-    """
+    """A logical replication slot of PostgreSQL."""
 
     name: str
-    is_active: bool
-    kept_bytes: int
-    is_lost: bool
+    is_active: bool  # a connection reads it now
+    kept_bytes: int  # log (WAL) that the server keeps for it; -1: not known, as for a lost slot
+    is_lost: bool  # the server has removed log that it needs
 
 
 class Changes(NamedTuple):
-    """What delivers the changes of a database.
+    """What delivers the changes of a database."""
 
-    Attributes:
-        connect_url: Address of Kafka Connect; empty: it was not asked.
-        connect_silent: Why it did not answer; empty: it did.
-        database: Connection string for psql, without a password.
-    """
-
-    connect_url: str = ""
-    connect_silent: str = ""
+    connect_url: str = ""  # address of Kafka Connect; empty: it was not asked
+    connect_silent: str = ""  # why it did not answer; empty: it did
     connectors: tuple[Connector, ...] = ()
-    database: str = ""
+    database: str = ""  # connection string for psql, without a password
     slots: tuple[Slot, ...] = ()
 
 
 class Host(NamedTuple):
-    """This machine and this Python.
+    """This machine and this Python."""
 
-    Attributes:
-        memory_bytes: Memory limit of a process, by machine or control group; 0: not known.
-        files_max: Files that this process may open; 0: not known.
-        foreign: Module names of this project that something else answers to -> its file.
-        kafka_client: Versions of confluent-kafka and of librdkafka.
-    """
-
-    memory_bytes: int = 0
-    files_max: int = 0
+    memory_bytes: int = 0  # memory limit of a process, by machine or control group; 0: not known
+    files_max: int = 0  # files that this process may open; 0: not known
+    # Module names of this project that something else answers to -> its file.
     foreign: Mapping[str, str] = {}
-    kafka_client: tuple[str, str] = ("", "")
+    kafka_client: tuple[str, str] = ("", "")  # versions of confluent-kafka and of librdkafka
 
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """The answers; unanswered questions keep their defaults and are listed in `silent`.
-
-    Attributes:
-        unreachable: Why no broker was reached; empty: one was.
-        silent: Question -> why it was not answered.
-        brokers: Id -> host:port.
-        daemon_lacks, client_lacks: Grants that are not there, in part.
-        transactional_refusal: Why a transactional id of the daemon's was refused; empty: it was
-            not.
-        workers: Live members of the daemon's group.
-        responders: Producer group -> live members of its check group.
-        away: Partitions, of internal topics and of known real ones, that take no records.
-        damaged: Pair -> the record that aborts every reader.
-        plain: Transaction topics to which somebody else writes.
-        newest_ms: Newest append time of the half topic; -1: none.
-        not_believed: Who does not sign as is demanded; empty without a key file.
-        key_file_flaw: Why the key file cannot be used; empty: it can, or there is none.
-        key_problems: What has to be done about the key file.
-        record: Limits that the daemon published last.
-        named_topics: Real topics that the policy names without a pattern, or the request.
-    """
+    """The answers; unanswered questions keep their defaults and are listed in `silent`."""
 
     asked_at_ms: int = 0
-    unreachable: str = ""
-    silent: dict[str, str] = field(default_factory=dict)
-    brokers: Mapping[int, str] = field(default_factory=dict)
+    unreachable: str = ""  # why no broker was reached; empty: one was
+    silent: dict[str, str] = field(default_factory=dict)  # question -> why it was not answered
+    brokers: Mapping[int, str] = field(default_factory=dict)  # id -> host:port
     broker_settings: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     topics: Mapping[str, SeenTopic] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
+    # daemon_lacks, client_lacks: grants that are not there, in part.
     daemon_lacks: tuple[Acl, ...] = ()
     client_lacks: tuple[Acl, ...] = ()
+    # Why a transactional id of the daemon's was refused; empty: it was not.
     transactional_refusal: str = ""
-    workers: tuple[str, ...] | None = None
+    workers: tuple[str, ...] | None = None  # live members of the daemon's group
+    # Producer group -> live members of its check group.
     responders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()
+    # Partitions, of internal topics and of known real ones, that take no records.
     away: tuple[PlacedPartition, ...] = ()
     delayed: tuple[Delayed, ...] = ()
+    # Pair -> the record that aborts every reader.
     damaged: Mapping[int, str] = field(default_factory=dict)
-    plain: tuple[PlainRecords, ...] = ()
+    plain: tuple[PlainRecords, ...] = ()  # transaction topics to which somebody else writes
     clocks: tuple[BornClock, ...] = ()
-    newest_ms: int = -1
+    newest_ms: int = -1  # newest append time of the half topic; -1: none
+    # Who does not sign as is demanded; empty without a key file.
     not_believed: tuple[NotBelieved, ...] = ()
-    key_file_flaw: str = ""
-    key_problems: tuple[str, ...] = ()
-    record: DaemonSettings | None = None
+    key_file_flaw: str = ""  # why the key file cannot be used; empty: it can, or there is none
+    key_problems: tuple[str, ...] = ()  # what has to be done about the key file
+    record: DaemonSettings | None = None  # limits that the daemon published last
+    # Real topics that the policy names without a pattern, or the request.
     named_topics: tuple[str, ...] = ()
     changes: Changes = field(default_factory=Changes)
     host: Host = field(default_factory=Host)
@@ -241,79 +177,64 @@ class Finding:
     mend: str
 
 
-# Code -> severity and meaning. A finding made of a problem of `topics check` that is advice
-# only is a NOTE, whatever the severity here.
+# Code -> meaning. A finding made of a problem of `topics check` that is advice only is a NOTE,
+# whatever its code.
+_ERRORS = {
+    "unreachable": "no broker answers; nothing else was asked",
+    "topic-missing": "a topic of the installation does not exist",
+    "topic-setting": "a setting of a topic loses records or refuses them",
+    "topic-offline": "a partition of the installation takes no records",
+    "partitions": "half and op topic have different numbers of partitions",
+    "offsets": "a partition has no offsets that can be trusted: it is stopped",
+    "damaged": "a damaged record ends the worker that reads it: its pair waits",
+    "retention-ends": "retention deletes a needed record within a day",
+    "kafka-txn-timeout": "brokers refuse the daemon's transactional producers",
+    "session-timeout": "brokers refuse the daemon's session_timeout_ms",
+    "daemon-right": "the daemon's principal lacks a right",
+    "client-right": "a client's principal lacks a right",
+    "frozen-lso": "an open kafka_txn holds back the readers of a partition",
+    "no-worker": "no worker runs: nothing is delivered",
+    "partition-away": "a partition of a real topic takes no records: deliveries to it wait",
+    "not-signed": "records are not signed as the key file demands, or will demand within a day",
+    "key-file": "the key file cannot be used",
+    "connect-silent": "Kafka Connect does not answer, or refuses the call",
+    "connector-stopped": "a connector or a task of it does not run: its changes wait",
+    "slot-lost": "PostgreSQL has removed log that a slot needs: changes are lost",
+    "slot-log": "PostgreSQL keeps more than 1 GiB of log for a slot",
+    "package": "another package or directory shadows halfbridge",
+    "client-library": "the Kafka client library skips records",
+}
+_WARNINGS = {
+    "not-told": "a question was not answered: its findings are not known",
+    "topic-replicas": "a topic has fewer replicas than the brokers allow",
+    "topic-in-sync": "a replica has not caught up: its broker is down, or slow",
+    "offsets-retention": "brokers forget the offsets of a stopped daemon too soon",
+    "broker-versions": "brokers of different releases run",
+    "no-responder": "no member of a producer group answers checks",
+    "settings-differ": "the daemon runs with other limits than these",
+    "clock-broker": "a broker's clock and this machine's differ",
+    "clock-client": "a client's clock and the brokers' differ",
+    "real-topic": "a real topic that is named here, or that deliveries wait for, does not exist",
+    "delivery-waits": "deliveries wait, and the brokers' metadata do not show for what",
+    "plain-writer": "another producer than the daemon writes to a transaction topic of the policy",
+    "keys": "a signing key ends soon, or one is missing",
+    "slot-inactive": "a slot has no reader: PostgreSQL keeps all log from its position on",
+    "memory": "the memory budgets do not fit into this machine's memory",
+    "open-files": "this process may open too few files",
+}
+_NOTES = {
+    "idle-workers": "more workers than partitions: some have no work",
+}
 MEANINGS: dict[str, tuple[Severity, str]] = {
-    "unreachable": (Severity.ERROR, "no broker answers; nothing else was asked"),
-    "not-told": (Severity.WARNING, "a question was not answered: its findings are not known"),
-    "topic-missing": (Severity.ERROR, "a topic of the installation does not exist"),
-    "topic-setting": (Severity.ERROR, "a setting of a topic loses records or refuses them"),
-    "topic-replicas": (Severity.WARNING, "a topic has fewer replicas than the brokers allow"),
-    "topic-in-sync": (Severity.WARNING, "a replica has not caught up: its broker is down, or slow"),
-    "topic-offline": (Severity.ERROR, "a partition of the installation takes no records"),
-    "partitions": (Severity.ERROR, "half and op topic have different numbers of partitions"),
-    "offsets": (Severity.ERROR, "a partition has no offsets that can be trusted: it is stopped"),
-    "damaged": (Severity.ERROR, "a damaged record ends the worker that reads it: its pair waits"),
-    "retention-ends": (Severity.ERROR, "retention deletes a needed record within a day"),
-    "offsets-retention": (
-        Severity.WARNING,
-        "brokers forget the offsets of a stopped daemon too soon",
-    ),
-    "kafka-txn-timeout": (Severity.ERROR, "brokers refuse the daemon's transactional producers"),
-    "session-timeout": (Severity.ERROR, "brokers refuse the daemon's session_timeout_ms"),
-    "broker-versions": (Severity.WARNING, "brokers of different releases run"),
-    "daemon-right": (Severity.ERROR, "the daemon's principal lacks a right"),
-    "client-right": (Severity.ERROR, "a client's principal lacks a right"),
-    "frozen-lso": (Severity.ERROR, "an open kafka_txn holds back the readers of a partition"),
-    "no-worker": (Severity.ERROR, "no worker runs: nothing is delivered"),
-    "idle-workers": (Severity.NOTE, "more workers than partitions: some have no work"),
-    "no-responder": (Severity.WARNING, "no member of a producer group answers checks"),
-    "settings-differ": (Severity.WARNING, "the daemon runs with other limits than these"),
-    "clock-broker": (Severity.WARNING, "a broker's clock and this machine's differ"),
-    "clock-client": (Severity.WARNING, "a client's clock and the brokers' differ"),
-    "real-topic": (
-        Severity.WARNING,
-        "a real topic that is named here, or that deliveries wait for, does not exist",
-    ),
-    "partition-away": (
-        Severity.ERROR,
-        "a partition of a real topic takes no records: deliveries to it wait",
-    ),
-    "delivery-waits": (
-        Severity.WARNING,
-        "deliveries wait, and the brokers' metadata do not show for what",
-    ),
-    "plain-writer": (
-        Severity.WARNING,
-        "another producer than the daemon writes to a transaction topic of the policy",
-    ),
-    "not-signed": (
-        Severity.ERROR,
-        "records are not signed as the key file demands, or will demand within a day",
-    ),
-    "key-file": (Severity.ERROR, "the key file cannot be used"),
-    "keys": (Severity.WARNING, "a signing key ends soon, or one is missing"),
-    "connect-silent": (Severity.ERROR, "Kafka Connect does not answer, or refuses the call"),
-    "connector-stopped": (
-        Severity.ERROR,
-        "a connector or a task of it does not run: its changes wait",
-    ),
-    "slot-lost": (Severity.ERROR, "PostgreSQL has removed log that a slot needs: changes are lost"),
-    "slot-log": (Severity.ERROR, "PostgreSQL keeps more than 1 GiB of log for a slot"),
-    "slot-inactive": (
-        Severity.WARNING,
-        "a slot has no reader: PostgreSQL keeps all log from its position on",
-    ),
-    "package": (Severity.ERROR, "another package or directory shadows halfbridge"),
-    "client-library": (Severity.ERROR, "the Kafka client library skips records"),
-    "memory": (Severity.WARNING, "the memory budgets do not fit into this machine's memory"),
-    "open-files": (Severity.WARNING, "this process may open too few files"),
+    code: (severity, meaning)
+    for severity, meanings in zip(Severity, (_ERRORS, _WARNINGS, _NOTES), strict=True)
+    for code, meaning in meanings.items()
 }
 
 
-def finding(code: str, what: str, mend: str) -> Finding:
-    """Return a finding with the severity of its code."""
-    return Finding(MEANINGS[code][0], code, what, mend)
+def finding(code: str, what: str, mend: str, severity: Severity | None = None) -> Finding:
+    """Return a finding, with the severity of its code unless another one is given."""
+    return Finding(severity or MEANINGS[code][0], code, what, mend)
 
 
 # Rooms of the package, each of which another package or directory may shadow.

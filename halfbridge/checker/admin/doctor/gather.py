@@ -57,21 +57,16 @@ REAL_TOPICS_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Options beyond the daemon's settings.
+    """Options beyond the daemon's settings."""
 
-    Attributes:
-        producer_groups: Groups that need a check topic; others are found by their topics.
-        real_topics: Real topics in addition to the policy's.
-        client_kafka: Properties of a client's principal; None: its rights are not tried.
-        principals: The daemon's and the client's, for the commands that grant rights.
-        policy_topics: Topics that the policy names without a pattern.
-    """
-
+    # Groups that need a check topic; others are found by their topics.
     producer_groups: tuple[str, ...] = ()
-    real_topics: tuple[str, ...] = ()
+    real_topics: tuple[str, ...] = ()  # real topics in addition to the policy's
+    # Properties of a client's principal; None: its rights are not tried.
     client_kafka: Mapping[str, str] | None = None
+    # The daemon's and the client's, for the commands that grant rights.
     principals: tuple[str, str] = ("User:halfbridge", "User:client")
-    policy_topics: tuple[str, ...] = ()
+    policy_topics: tuple[str, ...] = ()  # topics that the policy names without a pattern
     timeout_s: float = 30.0
 
 
@@ -107,50 +102,45 @@ def gather(
     ]
     if typed:
         questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
-    asker = _Gatherer(
-        config, request, facts, real, admin=admin, ports=ports, common=common, ring=ring
-    )
-    asker.ask(questions)
+    groups = dict.fromkeys((*request.producer_groups, *config.names.groups_of(facts.topics)))
+    _Gatherer(
+        config=config,
+        request=request,
+        facts=facts,
+        real=real,
+        admin=admin,
+        ports=ports,
+        common=common,
+        ring=ring,
+        groups=list(groups)[:GROUPS_MAX],
+    ).ask(questions)
     questions.wait()
     return _filled(facts, questions)
 
 
+@dataclass(slots=True, kw_only=True)
 class _Gatherer:
     """Begins all questions about one installation."""
 
-    def __init__(
-        self,
-        config: CheckerConfig,
-        request: Request,
-        facts: Facts,
-        real: list[str],
-        *,
-        admin: Admin,
-        ports: Ports,
-        common: Mapping[str, Any],
-        ring: KeyRing | None,
-    ) -> None:
-        self._config = config
-        self._names = config.names
-        self._request = request
-        self._facts = facts
-        self._real = real
-        self._admin = admin
-        self._ports = ports
-        self._common = common
-        self._ring = ring
+    config: CheckerConfig
+    request: Request
+    facts: Facts
+    real: list[str]
+    admin: Admin
+    ports: Ports
+    common: Mapping[str, Any]
+    ring: KeyRing | None
+    groups: list[str]
 
     def ask(self, questions: Questions) -> None:
-        names, topics = self._names, self._facts.topics
-        groups = dict.fromkeys((*self._request.producer_groups, *names.groups_of(topics)))
-        self._groups = list(groups)[:GROUPS_MAX]
+        names, topics = self.config.names, self.facts.topics
         questions.ask("topics and offsets", self._report)
         questions.ask("brokers", self._brokers)
         questions.ask("rights of the daemon", self._daemon_lacks)
         questions.ask("transactional ids", self._transactional_refusal)
         questions.ask("workers", partial(self._members, names.daemon_group))
         questions.ask("check responders", self._responders)
-        mine = [names.half, names.op, names.dead, *self._real]
+        mine = [names.half, names.op, names.dead, *self.real]
         places = [
             (name, number)
             for name in mine
@@ -158,28 +148,28 @@ class _Gatherer:
             for number in range(topics[name].partitions)
             if number not in topics[name].leaderless
         ]
-        checks = [names.check(group) for group in self._groups]
+        checks = [names.check(group) for group in self.groups]
         known = [*mine, names.settings, *checks]
         questions.ask("partitions", partial(self._away, [each for each in known if each in topics]))
-        questions.ask("ends of logs", partial(open_txns, places, self._ports, self._common))
+        questions.ask("ends of logs", partial(open_txns, places, self.ports, self.common))
         halves = [place for place in places if place[0] == names.half]
         if halves:
-            look = partial(newest_halves, halves, self._ports, self._common, names=names)
+            look = partial(newest_halves, halves, self.ports, self.common, names=names)
             questions.ask("deferred deliveries", partial(self._delayed, halves))
             questions.ask("damaged records", partial(self._damaged, halves))
-            questions.ask("half records", partial(look, ring=self._ring))
+            questions.ask("half records", partial(look, ring=self.ring))
         if names.settings in topics:
             questions.ask("settings record", self._record)
-        if self._request.client_kafka is not None:
+        if self.request.client_kafka is not None:
             questions.ask("rights of the client", self._client_lacks)
 
     def _cluster(self) -> Cluster:
         """Return a cluster for one question: clients are not shared by threads."""
-        config = self._config
-        return Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self._ports)
+        config = self.config
+        return Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self.ports)
 
     def _report(self) -> Any:
-        config, request, cluster = self._config, self._request, self._cluster()
+        config, request, cluster = self.config, self.request, self._cluster()
         layout = plan_layout(
             cluster,
             partitions=None,
@@ -187,10 +177,10 @@ class _Gatherer:
             producer_groups=request.producer_groups,
             retention_ms=max(HALF_RETENTION_MS, RETENTION_AGES * config.transaction_age_ms_max),
         )
-        return check_topics(cluster, self._names, layout, is_real=set(self._real).__contains__)
+        return check_topics(cluster, self.config.names, layout, is_real=set(self.real).__contains__)
 
     def _damaged(self, halves: list[Place]) -> dict[int, str]:
-        found = self._cluster().committed(self._names.reading_group, halves)
+        found = self._cluster().committed(self.config.names.reading_group, halves)
         return {
             number: each.metadata.removeprefix(DEADLY)
             for (_, number), each in found.items()
@@ -203,7 +193,7 @@ class _Gatherer:
 
     def _delayed(self, halves: list[Place]) -> tuple[Delayed, ...]:
         """Return what committed transactions wait for; only pairs that have some are read."""
-        cluster, names = self._cluster(), self._names
+        cluster, names = self._cluster(), self.config.names
         ops = [(names.op, number) for _, number in halves]
         committed = cluster.committed(names.daemon_group, [*halves, *ops])
         waits = []
@@ -216,42 +206,42 @@ class _Gatherer:
             return ()
         pairs, _ = read_pairs(cluster, names, daemon_limits(cluster, names), partitions=waits)
         deferred = [one for pair in pairs for one in pair.ledger.deferred]
-        return _delayed(cluster, deferred, self._config.topic_gone_ms)
+        return _delayed(cluster, deferred, self.config.topic_gone_ms)
 
     def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
-        brokers = self._admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
+        brokers = self.admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
         asked = {
-            broker: self._admin.ask_broker_settings(broker, CALL_TIMEOUT_S) for broker in brokers
+            broker: self.admin.ask_broker_settings(broker, CALL_TIMEOUT_S) for broker in brokers
         }
         told = {broker: _settings_of(answer) for broker, answer in asked.items()}
         return brokers, {broker: settings for broker, settings in told.items() if settings}
 
     def _daemon_lacks(self) -> tuple[Acl, ...]:
-        daemon, _ = self._request.principals
-        wanted = daemon_acls(self._names, daemon, real_topics=tuple(self._real))
-        checks = [self._names.check(group) for group in self._groups]
-        return lacking(self._admin, wanted, topics=self._facts.topics, prefixed=checks)
+        daemon, _ = self.request.principals
+        wanted = daemon_acls(self.config.names, daemon, real_topics=tuple(self.real))
+        checks = [self.config.names.check(group) for group in self.groups]
+        return lacking(self.admin, wanted, topics=self.facts.topics, prefixed=checks)
 
     def _client_lacks(self) -> tuple[Acl, ...]:
-        _, client = self._request.principals
-        admin = self._ports.kafka.admin(_common(self._config, self._request.client_kafka or {}))
+        _, client = self.request.principals
+        admin = self.ports.kafka.admin(_common(self.config, self.request.client_kafka or {}))
         wanted = [
             acl
-            for group in self._request.producer_groups
-            for acl in producer_acls(self._names, group, client, real_topics=tuple(self._real))
+            for group in self.request.producer_groups
+            for acl in producer_acls(self.config.names, group, client, real_topics=tuple(self.real))
         ]
-        return lacking(admin, wanted, topics=self._facts.topics)
+        return lacking(admin, wanted, topics=self.facts.topics)
 
     def _transactional_refusal(self) -> str:
-        writer = self._ports.kafka.transactional_writer(
+        writer = self.ports.kafka.transactional_writer(
             {
-                **self._common,
-                "transactional.id": f"{self._names.prefix}halfbridge-doctor",
-                "transaction.timeout.ms": self._config.kafka_txn_timeout_ms,
+                **self.common,
+                "transactional.id": f"{self.config.names.prefix}halfbridge-doctor",
+                "transaction.timeout.ms": self.config.kafka_txn_timeout_ms,
             }
         )
         try:
-            writer.init(min(CALL_TIMEOUT_S, self._request.timeout_s / 2))
+            writer.init(min(CALL_TIMEOUT_S, self.request.timeout_s / 2))
         except KafkaFailure as failure:
             if failure.is_retriable or failure.code in {Code.TIMED_OUT, Code.TRANSPORT}:
                 raise
@@ -260,25 +250,28 @@ class _Gatherer:
 
     def _members(self, group: str) -> tuple[str, ...]:
         try:
-            return tuple(self._admin.ask_members(group, CALL_TIMEOUT_S).result())
+            return tuple(self.admin.ask_members(group, CALL_TIMEOUT_S).result())
         except KafkaFailure as failure:
             if failure.code == Code.GROUP_ID_NOT_FOUND:
                 return ()
             raise
 
     def _responders(self) -> dict[str, tuple[str, ...]]:
-        return {group: self._members(self._names.check_group(group)) for group in self._groups}
+        return {group: self._members(self.config.names.check_group(group)) for group in self.groups}
 
     def _record(self) -> DaemonSettings | None:
-        reader = self._ports.kafka.reader(
-            {**self._common, "group.id": self._names.daemon_group, **READING}
+        reader = self.ports.kafka.reader(
+            {**self.common, "group.id": self.config.names.daemon_group, **READING}
         )
         try:
             said, _ = read_settings(
-                reader, self._names.settings, stop=self._ports.run.event(), clock=self._ports.clock
+                reader,
+                self.config.names.settings,
+                stop=self.ports.run.event(),
+                clock=self.ports.clock,
             )
         finally:
-            self._ports.run.let_go(reader)
+            self.ports.run.let_go(reader)
         known = [each.settings for each in said if each.settings is not None]
         return known[-1] if known else None
 

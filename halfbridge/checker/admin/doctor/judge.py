@@ -15,7 +15,7 @@ from halfbridge.checker.admin.real_topics import (
     describe_command,
     mend_command,
 )
-from halfbridge.checker.admin.words import counted, shown_time
+from halfbridge.checker.admin.words import counted, listed, shown_time
 from halfbridge.logs import one_line
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.signing_keys import Role
@@ -85,8 +85,8 @@ def _silent(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
 
 def _topics(facts: Facts) -> Iterator[Finding]:
     for problem in facts.report.problems:
-        made = finding(problem.code, f"{problem.subject}: {problem.what}", problem.fix)
-        yield made if problem.blocking else Finding(Severity.NOTE, made.code, made.what, made.mend)
+        severity = None if problem.blocking else Severity.NOTE
+        yield finding(problem.code, f"{problem.subject}: {problem.what}", problem.fix, severity)
 
 
 def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -125,8 +125,7 @@ def _away(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             yield finding("topic-offline", what, mend)
         elif all(one.topic != topic or not one.lacks for one in facts.delayed):
             what = f"real topic {topic}: {named}{more}; deliveries to it would wait"
-            made = finding("partition-away", what, mend)
-            yield Finding(Severity.WARNING, made.code, made.what, made.mend)
+            yield finding("partition-away", what, mend, Severity.WARNING)
     yield from _delayed(facts, config)
 
 
@@ -144,7 +143,7 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             )
             code = "partition-away" if lack.is_away else "real-topic"
             mend = f"{mend_command(lack)} {where(config)}"
-            yield Finding(Severity.ERROR, code, one_line(what), mend)
+            yield finding(code, one_line(what), mend, Severity.ERROR)
     # One without a lack may wait behind an earlier transaction with the same key.
     if facts.delayed and not any(one.lacks for one in facts.delayed):
         topics = ", ".join(one.topic for one in facts.delayed[:SHOWN_MAX])
@@ -166,9 +165,8 @@ def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         if topic in facts.topics and facts.topics[topic].out_of_sync
     ]
     if behind:
-        more = f" and {len(behind) - SHOWN_MAX} more" if len(behind) > SHOWN_MAX else ""
         what = (
-            f"{', '.join(behind[:SHOWN_MAX])}{more}: replicas have not caught up; their broker is"
+            f"{listed(behind, SHOWN_MAX)}: replicas have not caught up; their broker is"
             " down, slow, or its disk is full. With the next broker that fails, writes may be"
             " refused"
         )
@@ -213,9 +211,8 @@ def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             f"{tool} describe-producers {place} && {tool} abort {place}"
             f" --start-offset {stall.offset}"
         )
-        made = finding("frozen-lso", what, mend)
         is_old = age_ms >= KAFKA_TXN_MS_MAX or stall.since_ms < 0
-        yield made if is_old else Finding(Severity.WARNING, made.code, made.what, made.mend)
+        yield finding("frozen-lso", what, mend, None if is_old else Severity.WARNING)
 
 
 def _damaged(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -391,7 +388,7 @@ def _connector(connector: Connector, url: str) -> Finding:
     else:
         why = "it starts, or no worker has it; if it stays so, see the log of Kafka Connect"
         mend = f"curl -fsS {shlex.quote(place + '/status')}"
-    return Finding(Severity.WARNING, "connector-stopped", f"{what}: {why}", mend)
+    return finding("connector-stopped", f"{what}: {why}", mend, Severity.WARNING)
 
 
 def _slot(slot: Slot, database: str) -> Iterator[Finding]:
@@ -507,5 +504,5 @@ def judge_keys(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             since=shown_time(each.demanded_from_ms),
             role=each.role.value,
         )
-        made = finding("not-signed", what, f"export HALFBRIDGE_KEY_FILE={path}")
-        yield made if holds else Finding(Severity.WARNING, made.code, made.what, made.mend)
+        severity = None if holds else Severity.WARNING
+        yield finding("not-signed", what, f"export HALFBRIDGE_KEY_FILE={path}", severity)

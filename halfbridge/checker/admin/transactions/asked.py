@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from halfbridge.checker.admin.transactions.logs import (
     Scan,
     Span,
+    after,
     edges,
     headers_or_none,
     offsets_at,
 )
-from halfbridge.checker.admin.transactions.trail import after
 from halfbridge.checker.admin.transactions.waits import (
     CHECK_BACKOFF_MS_MAX,
     TOPIC_GONE_MS,
@@ -77,12 +77,12 @@ def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
     )
 
 
-def members_of(cluster: Cluster, groups: Iterable[str]) -> dict[str, int]:
-    """Return how many live members consumer groups have; those that cannot be seen are left out."""
-    found: dict[str, int] = {}
+def members_of(cluster: Cluster, groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the live members of consumer groups; groups that cannot be seen are left out."""
+    found = {}
     for group in groups:
         with suppress(AdminError):
-            found[group] = len(cluster.live_members(group))
+            found[group] = tuple(cluster.live_members(group))
     return found
 
 
@@ -160,54 +160,45 @@ def _request_in(record: Any, is_wanted: Callable[[bytes], bool]) -> CheckRequest
 SEARCHED_REQUESTS_MAX = 500_000
 
 
-class CheckHistory:
+class CheckHistory(NamedTuple):
     """Finds the check requests of a transaction, and their answers."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        names: TopicNames,
-        key: Key,
-        limits: Limits,
-        counts: Mapping[str, int],
-    ) -> None:
-        self._cluster = cluster
-        self._names = names
-        self._key = key
-        self._id, _, self._group = key
-        self._limits = limits
-        self._counts = counts
+    cluster: Cluster
+    names: TopicNames
+    key: Key
+    limits: Limits
+    counts: Mapping[str, int]
 
     def requests(self, begun_ms: int, decided_ms: int | None) -> list[Request]:
         """Return the requests that can still be read; without `decided_ms` it is undecided."""
-        places = check_places(self._names, self._group, self._counts)
-        due_ms = begun_ms + self._limits.transaction_timeout_ms
+        places = check_places(self.names, self.key[2], self.counts)
+        due_ms = begun_ms + self.limits.transaction_timeout_ms
         if not places or (decided_ms is not None and decided_ms < after(due_ms)):
             return []  # it was decided before its first check was due
-        needle = self._id.encode("utf-8", "surrogatepass")
+        needle = self.key[0].encode("utf-8", "surrogatepass")
         found = requests(
-            self._cluster,
+            self.cluster,
             places,
             since_ms=after(begun_ms),
             records_max=SEARCHED_REQUESTS_MAX,
             is_wanted=lambda value: needle in value,
         )
-        return [each for each in found if each.request.transaction_id == self._id]
+        return [each for each in found if each.request.transaction_id == self.key[0]]
 
     def world(self, requests: Sequence[Request], ops: Sequence[Op]) -> World:
         """Return the facts by which the transaction's wait is explained."""
-        names, group = self._names, self._group
-        members = members_of(self._cluster, [names.daemon_group, names.check_group(group)])
+        names, group = self.names, self.key[2]
+        members = members_of(self.cluster, [names.daemon_group, names.check_group(group)])
         answers = [
-            op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == self._key
+            op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == self.key
         ]
-        group_members = members.get(names.check_group(group))
+        workers, answering = members.get(names.daemon_group), members.get(names.check_group(group))
         return World(
-            now_ms=self._cluster.ports.clock.time_ms(),
-            limits=self._limits,
-            workers=members.get(names.daemon_group),
-            check_topics=frozenset([group] if names.check(group) in self._counts else []),
-            members={} if group_members is None else {group: group_members},
+            now_ms=self.cluster.ports.clock.time_ms(),
+            limits=self.limits,
+            workers=None if workers is None else len(workers),
+            check_topics=frozenset([group] if names.check(group) in self.counts else []),
+            members={} if answering is None else {group: len(answering)},
             asked=asked_by_transaction(requests),
-            answers={self._key: answers[-1]} if answers else {},
+            answers={self.key: answers[-1]} if answers else {},
         )

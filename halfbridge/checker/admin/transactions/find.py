@@ -34,7 +34,7 @@ from halfbridge.checker.admin.transactions.logs import (
     partition_counts,
     spans_between,
 )
-from halfbridge.checker.admin.transactions.trail import RECORDS_KEPT_MAX
+from halfbridge.checker.admin.transactions.look_up import RECORDS_KEPT_MAX
 from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.logs import bytes_text
@@ -84,17 +84,13 @@ class Sought:
 
 
 class Hit(NamedTuple):
-    """A transaction with a message that has the key.
-
-    Attributes:
-        half: The half record of the first such message that was read, of the last life.
-        end: Where the message came to: a delivery or a dead letter; None: none was found.
-    """
+    """A transaction with a message that has the key."""
 
     id: str
     state: str
-    half: Event
+    half: Event  # the half record of the first such message that was read, of the last life
     key: bytes
+    # Where the message came to: a delivery or a dead letter; None: none was found.
     end: Event | None
 
     @property
@@ -113,21 +109,14 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What `find` found, the newest first.
-
-    Attributes:
-        total: How many transactions have such a message, with those beyond the limit.
-        unread: Half records of the range that were not read: there were more than `records_max`.
-        read_from_ms: From when on all of them were read.
-        unreadable: Records with the key that are no half records, or are not believed.
-    """
+    """What `find` found, the newest first."""
 
     hits: tuple[Hit, ...]
-    total: int
+    total: int  # how many transactions have such a message, with those beyond the limit
     records: int
-    unread: int
-    read_from_ms: int
-    unreadable: int
+    unread: int  # half records of the range that were not read: there were more than `records_max`
+    read_from_ms: int  # from when on all of them were read
+    unreadable: int  # records with the key that are no half records, or are not believed
 
 
 def find(

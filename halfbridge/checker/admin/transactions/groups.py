@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.admin.transactions.asked import GROUPS_MAX
+from halfbridge.checker.admin.transactions.asked import GROUPS_MAX, members_of
 from halfbridge.checker.admin.transactions.logs import (
     Scan,
     Span,
@@ -23,7 +22,6 @@ from halfbridge.checker.admin.transactions.undecided import (
     wanted_partitions,
 )
 from halfbridge.checker.core.events import OpRead
-from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.records import OpKind, OpSource
 
@@ -43,19 +41,13 @@ GROUPS_COUNTED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """What `read_groups` found, most undecided first, then by name.
-
-    Attributes:
-        is_whole: Whether all ops since then were counted; else the newest OPS_MAX.
-        stopped: Pairs whose undecided transactions are unknown.
-        at_ms: When this was found, by the operator's clock.
-    """
+    """What `read_groups` found, most undecided first, then by name."""
 
     groups: tuple[GroupFacts, ...]
     since_ms: int
-    is_whole: bool
-    stopped: tuple[Stopped, ...]
-    at_ms: int
+    is_whole: bool  # whether all ops since then were counted; else the newest OPS_MAX
+    stopped: tuple[Stopped, ...]  # pairs whose undecided transactions are unknown
+    at_ms: int  # when this was found, by the operator's clock
 
 
 def read_groups(cluster: Cluster, names: TopicNames, *, since_ms: int, only: str = "") -> Groups:
@@ -66,12 +58,13 @@ def read_groups(cluster: Cluster, names: TopicNames, *, since_ms: int, only: str
     listing = list_undecided(cluster, names, Filter(group=only))
     counts, is_whole = _ops_since(cluster, names, since_ms)
     check_topics = names.groups_of(partition_counts(cluster))
-    wanted = [only] if only else sorted(check_topics)
+    wanted = ([only] if only else sorted(check_topics))[:GROUPS_MAX]
+    members = members_of(cluster, map(names.check_group, wanted))
     found = group_facts(
         listing.transactions,
         counts,
         frozenset(check_topics),
-        _members(cluster, names, wanted[:GROUPS_MAX]),
+        {group: members[at] for group in wanted if (at := names.check_group(group)) in members},
     )
     return Groups(
         groups=tuple(each for each in found if not only or each.group == only),
@@ -104,16 +97,6 @@ def _ops_since(cluster: Cluster, names: TopicNames, since_ms: int) -> tuple[OpCo
     return counts, is_whole
 
 
-def _members(
-    cluster: Cluster, names: TopicNames, groups: Iterable[str]
-) -> dict[str, tuple[str, ...]]:
-    found = {}
-    for group in groups:
-        with suppress(AdminError):
-            found[group] = tuple(cluster.live_members(names.check_group(group)))
-    return found
-
-
 class Answer(NamedTuple):
     """An answer to a check; `reason` says why a checker gave no resolution."""
 
@@ -125,30 +108,23 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """One producer group. Names are as clients wrote them.
+    """One producer group. Names are as clients wrote them."""
 
-    Attributes:
-        group: Its name.
-        has_check_topic: Whether the group can be asked.
-        members: Live members of its check responders; None: not asked for, or not to be seen.
-        undecided, undecided_bytes: Its undecided transactions, and their bytes.
-        oldest_undecided_age_ms, oldest_undecided_id: The oldest of them whose age is known.
-        waits: Reason of a wait -> undecided transactions.
-        real_topics: Those of the undecided transactions, sorted.
-        ops: COMMIT, ROLLBACK, UNKNOWN, DISCARD -> ops of the group in the range of time.
-        last_answer: The last answer to a check in the range of time; None: there was none.
-    """
-
-    group: str
-    has_check_topic: bool
+    group: str  # its name
+    has_check_topic: bool  # whether the group can be asked
+    # Live members of its check responders; None: not asked for, or not to be seen.
     members: tuple[str, ...] | None
+    # undecided, undecided_bytes: its undecided transactions, and their bytes.
     undecided: int
     undecided_bytes: int
+    # oldest_undecided_age_ms, oldest_undecided_id: the oldest of them whose age is known.
     oldest_undecided_age_ms: int | None
     oldest_undecided_id: str | None
-    waits: dict[str, int]
-    real_topics: tuple[str, ...]
+    waits: dict[str, int]  # reason of a wait -> undecided transactions
+    real_topics: tuple[str, ...]  # those of the undecided transactions, sorted
+    # COMMIT, ROLLBACK, UNKNOWN, DISCARD -> ops of the group in the range of time.
     ops: dict[str, int]
+    # The last answer to a check in the range of time; None: there was none.
     last_answer: Answer | None
 
 

@@ -85,15 +85,11 @@ class Event:
     """One record of a transaction's life. Fields that the kind of record does not have are None.
 
     Texts are as clients wrote them: a caller that prints them uses `one_line`.
-
-    Attributes:
-        at_ms: Append time; of a check request and a real record the time that the daemon wrote;
-            None: not known.
-        verdict, why: An op's effect, and why.
-        is_applied: Whether the daemon's committed offsets have passed it; None: unknown.
     """
 
     kind: Kind
+    # Append time; of a check request and a real record the time that the daemon wrote; None: not
+    # known.
     at_ms: int | None
     topic: str
     partition: int
@@ -114,47 +110,39 @@ class Event:
     half_offset: int | None = None
     check_number: int | None = None
     attempt: int | None = None
+    # verdict, why: an op's effect, and why.
     verdict: Verdict | None = None
     why: str | None = None
+    # Whether the daemon's committed offsets have passed it; None: unknown.
     is_applied: bool | None = None
     payload: Payload | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """The life of one transaction.
-
-    Attributes:
-        state: PREPARED, COMMITTED, ROLLED_BACK, DISCARDED or NOT_FOUND.
-        resume_count: The life that `state` is of: the last one found.
-        producer_group: That of the first half message, or of the first op.
-        is_applied: Whether the daemon has applied the decision; None: undecided, or not known.
-        events: The records, in the order of time.
-        is_deferred: A worker has applied the COMMIT, and the delivery waits.
-        lacks: What its messages cannot be written to now, as long as some are not delivered.
-        topic_gone_ms: For how long a delivery waits for a topic, by the daemon's settings record.
-        read_from_ms, read_until_ms: The range of time that was read; None: to the end of the logs.
-        at_ms: When this was found, by the operator's clock.
-        notes: What else an operator should know, one sentence each.
-    """
+    """The life of one transaction."""
 
     id: str
-    state: str
-    resume_count: int = 0
-    producer_group: str | None = None
+    state: str  # PREPARED, COMMITTED, ROLLED_BACK, DISCARDED or NOT_FOUND
+    resume_count: int = 0  # the life that `state` is of: the last one found
+    producer_group: str | None = None  # that of the first half message, or of the first op
     partition: int | None = None
     decided_by: Event | None = None
+    # Whether the daemon has applied the decision; None: undecided, or not known.
     is_applied: bool | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()  # the records, in the order of time
     undecided: Undecided | None = None
-    is_deferred: bool = False
+    is_deferred: bool = False  # a worker has applied the COMMIT, and the delivery waits
+    # What its messages cannot be written to now, as long as some are not delivered.
     lacks: tuple[Lack, ...] = ()
+    # For how long a delivery waits for a topic, by the daemon's settings record.
     topic_gone_ms: int = 0
+    # read_from_ms, read_until_ms: the range of time that was read; None: to the end of the logs.
     read_from_ms: int | None = None
     read_until_ms: int | None = None
-    at_ms: int = 0
+    at_ms: int = 0  # when this was found, by the operator's clock
     delivery: Delivery | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what else an operator should know, one sentence each
 
 
 class Ruling(NamedTuple):
@@ -165,26 +153,17 @@ class Ruling(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The ledger's judgement of the records of one transaction id.
+    """The ledger's judgement of the records of one transaction id."""
 
-    Attributes:
-        group: The producer group that the id belongs to; empty without records.
-        resume_count: The last life found of that group.
-        winner: Op offset of the decision of that life; None while undecided.
-        entry: The ledger's entry of that life while it is undecided.
-        rulings: Op offset -> what became of the op.
-        deliver: (resume count, message index) of the messages that the daemon delivers.
-        dead: The same of what becomes a dead letter -> the reason.
-    """
-
-    group: str
-    resume_count: int
+    group: str  # the producer group that the id belongs to; empty without records
+    resume_count: int  # the last life found of that group
     state: State
-    winner: int | None
-    entry: Entry | None
-    rulings: dict[int, Ruling]
+    winner: int | None  # op offset of the decision of that life; None while undecided
+    entry: Entry | None  # the ledger's entry of that life while it is undecided
+    rulings: dict[int, Ruling]  # op offset -> what became of the op
+    # (resume count, message index) of the messages that the daemon delivers.
     deliver: set[tuple[int, int]]
-    dead: dict[tuple[int, int], DeadReason]
+    dead: dict[tuple[int, int], DeadReason]  # the same of what becomes a dead letter -> the reason
 
 
 def judge(

@@ -261,6 +261,11 @@ _LATE_MS = 30 * _S
 BROKERS_SKEW_MS = 5 * _S
 
 
+def after(append_time_ms: int) -> int:
+    """Return the earliest time at which another broker may have appended a record's successor."""
+    return append_time_ms - BROKERS_SKEW_MS
+
+
 class Slice(NamedTuple):
     """A range of time that is read, milliseconds since 1970; `until_ms` None: the log's end."""
 

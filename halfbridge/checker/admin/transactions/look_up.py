@@ -16,42 +16,55 @@ from halfbridge.checker.admin.transactions import life as made
 from halfbridge.checker.admin.transactions import logs as search
 from halfbridge.checker.admin.transactions.asked import CheckHistory
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, Verdict, judge
-from halfbridge.checker.admin.transactions.logs import Span, leaderless, not_read, partition_counts
-from halfbridge.checker.admin.transactions.trail import Pieces, Trail, after
+from halfbridge.checker.admin.transactions.logs import (
+    Progress,
+    Scan,
+    Slice,
+    Span,
+    after,
+    append_ms,
+    half_read,
+    headers_or_none,
+    leaderless,
+    not_read,
+    op_read,
+    partition_counts,
+    spans_between,
+)
 from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
 from halfbridge.checker.admin.transactions.waits import undecided_of
+from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
+from halfbridge.serde.avro import DEAD_MARK
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import DEAD, HALF, TRANSACTION_ID
+from halfbridge.serde.headers import DEAD_MARK as MARK_HEADER
 from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.life import Event, Judged
-    from halfbridge.checker.admin.transactions.trail import Match
     from halfbridge.checker.admin.transactions.waits import Limits
     from halfbridge.checker.core.deferred import Lack
     from halfbridge.kafka.ports import Place, Record
-    from halfbridge.serde.progress import Progress
+    from halfbridge.serde.avro import DeadMark
+    from halfbridge.serde.progress import Progress as CommittedProgress
     from halfbridge.serde.topics import TopicNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The wanted transaction, and the range to search.
-
-    Attributes:
-        from_ms: Where the search begins; None: at the time in the id.
-        until_ms: Where the search ends; None: at the ends of the logs, or once it is settled.
-        with_payload: Keep keys, values and headers of the records.
-    """
+    """The wanted transaction, and the range to search."""
 
     id: str
-    from_ms: int | None = None
+    from_ms: int | None = None  # where the search begins; None: at the time in the id
+    # Where the search ends; None: at the ends of the logs, or once it is settled.
     until_ms: int | None = None
     partition: int | None = None
-    with_payload: bool = False
+    with_payload: bool = False  # keep keys, values and headers of the records
 
 
 def look_up(
@@ -122,7 +135,7 @@ class _LookUp:
             ),
         )
 
-    def _first_in(self, time: search.Slice, numbers: list[int]) -> Match | None:
+    def _first_in(self, time: Slice, numbers: list[int]) -> Match | None:
         """Return the first half record of the id; where there is none, its first op."""
         if time.until_ms is None or time.until_ms - time.from_ms > search.USUAL_MS:
             self._tell("not found within ten minutes of its begin; reading on to the end")
@@ -135,9 +148,9 @@ class _LookUp:
                 return match
         return None
 
-    def _life_from(self, match: Match, time: search.Slice) -> Life:
+    def _life_from(self, match: Match, time: Slice) -> Life:
         begin_ms = time.from_ms if match.append_ms < 0 else after(match.append_ms)
-        rest = search.Slice(begin_ms, self._wanted.until_ms)
+        rest = Slice(begin_ms, self._wanted.until_ms)
         limits = asked.daemon_limits(self._cluster, self._names)
         pieces, judged = self._pieces(match.partition, rest, limits, Pieces([], []), life=0)
         life = self._told(match.partition, rest, pieces, judged, limits)
@@ -145,19 +158,19 @@ class _LookUp:
         if later is None:
             return life
         self._notes = []
-        rest = search.Slice(later.from_ms, self._wanted.until_ms)
+        rest = Slice(later.from_ms, self._wanted.until_ms)
         pieces, judged = self._pieces(match.partition, rest, limits, pieces, life=later.number)
         return self._told(match.partition, rest._replace(from_ms=begin_ms), pieces, judged, limits)
 
     def _pieces(
-        self, partition: int, time: search.Slice, limits: Limits, known: Pieces, *, life: int
+        self, partition: int, time: Slice, limits: Limits, known: Pieces, *, life: int
     ) -> tuple[Pieces, Judged]:
         """Return the known records and those in a range of time, with the ledger's judgement.
 
         The transaction is not settled before its `life` is decided.
         """
         half, op = (self._names.half, partition), (self._names.op, partition)
-        spans = self._trail.spans([half, op], time)
+        spans = spans_between(self._cluster, [half, op], time)
         settings = reading_settings(limits)
 
         def judged_of(found: Pieces) -> Judged | None:
@@ -186,8 +199,8 @@ class _LookUp:
             return None
         since_ms = min(each.at_ms or 0 for each in dead)
         places = [(each.topic, each.partition) for each in dead]
-        time = search.Slice(after(since_ms), self._wanted.until_ms)
-        marks = self._trail.marks(self._trail.spans(dict.fromkeys(places), time))
+        time = Slice(after(since_ms), self._wanted.until_ms)
+        marks = self._trail.marks(spans_between(self._cluster, dict.fromkeys(places), time))
         later = [each for each in marks if each[1].resume_count > life.resume_count]
         if not later:
             return None
@@ -195,7 +208,7 @@ class _LookUp:
         return _LaterLife(after(begun_ms), max(mark.resume_count for _, mark in later))
 
     def _told(
-        self, partition: int, time: search.Slice, pieces: Pieces, judged: Judged, limits: Limits
+        self, partition: int, time: Slice, pieces: Pieces, judged: Judged, limits: Limits
     ) -> Life:
         progress = self._progress_of(partition)
         half_events = [
@@ -213,9 +226,7 @@ class _LookUp:
         asking = CheckHistory(self._cluster, self._names, key, limits, counts)
         checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
         ends = Outcomes(self._trail, self._names, counts, self._leaderless, wanted=judged)
-        found, notes = ends.read(
-            half_events, op_events, search.Slice(begun_ms, self._wanted.until_ms)
-        )
+        found, notes = ends.read(half_events, op_events, Slice(begun_ms, self._wanted.until_ms))
         end_events = [self._with_payload(event, record) for event, record in found]
         is_open = judged.state is State.UNDECIDED or (
             winner is not None and winner.is_applied is False
@@ -260,7 +271,7 @@ class _LookUp:
         ]
         return lacks_of(self._cluster, messages, gone_ms)
 
-    def _progress_of(self, partition: int) -> Progress | None:
+    def _progress_of(self, partition: int) -> CommittedProgress | None:
         """Return the daemon's committed progress of the pair; None where it cannot be trusted."""
         half, op = (self._names.half, partition), (self._names.op, partition)
         committed = self._cluster.committed(self._names.daemon_group, [half, op])
@@ -278,6 +289,183 @@ class _LookUp:
     def _with_payload(self, event: Event, record: Any) -> Event:
         has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)
         return made.with_payload(event, record) if self._wanted.with_payload and has_it else event
+
+
+# Most half records, and ops, of one id: a transaction has at most 1,000 messages, and whoever has
+# the id may write any number of ops. The first ones decide.
+RECORDS_KEPT_MAX = 10_000
+# Records of a pair that are read after the transaction is settled, for decisions that lost: about a
+# sixth of a second.
+LOOK_ON_RECORDS = 50_000
+
+
+class Match(NamedTuple):
+    """A half record, or an op, of the id."""
+
+    partition: int
+    append_ms: int
+    offset: int
+
+
+class Pieces(NamedTuple):
+    """Records of an id in one pair, in offset order."""
+
+    halves: list[tuple[Record, HalfRead]]
+    ops: list[tuple[Record, OpRead]]
+
+    def with_more(self, others: Pieces) -> Pieces:
+        """Return these and later ones, each once."""
+        half_offsets = {half.offset for _, half in self.halves}
+        op_offsets = {op.offset for _, op in self.ops}
+        return Pieces(
+            [*self.halves, *(one for one in others.halves if one[1].offset not in half_offsets)],
+            [*self.ops, *(one for one in others.ops if one[1].offset not in op_offsets)],
+        )
+
+
+class Trail:
+    """Reads the records that name one transaction id.
+
+    A record is decoded only if it contains the bytes of the id in a field for ids. Keys are
+    ignored: strangers may write any.
+    """
+
+    def __init__(self, cluster: Cluster, transaction_id: str, tell: Callable[[str], None]) -> None:
+        self.cluster = cluster
+        self._verifier = cluster.signatures.verifier
+        self._id = transaction_id
+        self._needle = transaction_id.encode("utf-8", "surrogatepass")
+        self._progress = Progress(cluster.ports.clock, tell)
+
+    def first(self, places: Iterable[Place], time: Slice, *, is_half: bool) -> Match | None:
+        """Return the record of the id that was appended first in a range of time.
+
+        A stranger who knows the id may write it to another pair as well. So every other partition
+        is read until it is as far in time as the first match.
+        """
+        best: Match | None = None
+        is_mine = self._is_half if is_half else self._is_op
+        scan = Scan(self.cluster, spans_between(self.cluster, places, time))
+        for batch in self._progress.batches(scan, "looking for the first record"):
+            for record in batch:
+                if best is None or append_ms(record) <= best.append_ms:
+                    if is_mine(record):
+                        match = Match(
+                            record.partition() or 0, append_ms(record), record.offset() or 0
+                        )
+                        best = (
+                            match
+                            if best is None
+                            else min(best, match, key=lambda each: each.append_ms)
+                        )
+                        scan.skip([(record.topic() or "", match.partition)])
+                else:
+                    scan.skip([(record.topic() or "", record.partition() or 0)])
+        return best
+
+    def pieces(
+        self,
+        half: Span,
+        op: Span,
+        places: tuple[Place, Place],
+        is_settled: Callable[[Pieces], bool],
+    ) -> Pieces:
+        """Return the half records and ops of the id in one pair.
+
+        Whenever a record was found, `is_settled` is asked whether a while longer is enough.
+        """
+        pieces = Pieces([], [])
+        scan = Scan(self.cluster, spans := {places[0]: half, places[1]: op})
+        left: int | None = None
+        for batch in self._progress.batches(scan, "reading on"):
+            found = False
+            for record in batch:
+                found = self._take(record, pieces, places[0][0]) or found
+            if found and left is None and is_settled(pieces):
+                left = LOOK_ON_RECORDS
+            if left is not None:
+                left -= len(batch)
+                if left < 0:
+                    scan.skip(spans)
+        return pieces
+
+    def ends(
+        self, spans: dict[Place, Span], dead_topic: str, is_whole: Callable[[list[Record]], bool]
+    ) -> list[Record]:
+        """Return real records and dead letters of the id, until `is_whole` of them is true."""
+        found: list[Record] = []
+        scan = Scan(self.cluster, spans)
+        for batch in self._progress.batches(scan, "searching the deliveries"):
+            mine = [
+                record
+                for record in batch
+                if (self._is_dead if record.topic() == dead_topic else self._is_real)(record)
+            ]
+            found += mine[: RECORDS_KEPT_MAX - len(found)]
+            if mine and is_whole(found):
+                scan.skip(spans)
+        return found
+
+    def marks(self, spans: dict[Place, Span]) -> list[tuple[Record, DeadMark]]:
+        """Return the marks of dead letters of the id: what operators did about them (ADR 18)."""
+        found: list[tuple[Record, DeadMark]] = []
+        for batch in self._progress.batches(Scan(self.cluster, spans), "looking for later lives"):
+            for record in batch:
+                for name, value in headers_or_none(record):
+                    if name == MARK_HEADER and value is not None and self._needle in value:
+                        mark = self._mark(value)
+                        if mark is not None and len(found) < RECORDS_KEPT_MAX:
+                            found.append((record, mark))
+        return found
+
+    def _mark(self, value: bytes) -> DeadMark | None:
+        try:
+            mark = DEAD_MARK.decode(value)
+        except DecodeError:
+            return None  # a stranger's record
+        return mark if mark.transaction_id == self._id else None
+
+    def _take(self, record: Record, pieces: Pieces, half_topic: str) -> bool:
+        if record.topic() == half_topic:
+            if len(pieces.halves) < RECORDS_KEPT_MAX and self._is_half(record):
+                half = half_read(record, self._verifier)
+                if isinstance(half, HalfRead):
+                    pieces.halves.append((record, half))
+                    return True
+        elif len(pieces.ops) < RECORDS_KEPT_MAX and self._is_op(record):
+            op = op_read(record, self._verifier)
+            if isinstance(op, OpRead):
+                pieces.ops.append((record, op))
+                return True
+        return False
+
+    def _is_half(self, record: Record) -> bool:
+        return any(
+            name == HALF and value is not None and self._needle in value
+            for name, value in headers_or_none(record)
+        ) and self._is_named(half_read(record, self._verifier))
+
+    def _is_op(self, record: Record) -> bool:
+        return self._needle in (record.value() or b"") and self._is_named(
+            op_read(record, self._verifier)
+        )
+
+    def _is_named(self, read: Any) -> bool:
+        if isinstance(read, HalfRead):
+            return read.metadata.transaction_id == self._id
+        return isinstance(read, OpRead) and read.op.transaction_id == self._id
+
+    def _is_real(self, record: Record) -> bool:
+        return any(
+            name == TRANSACTION_ID and value == self._needle
+            for name, value in headers_or_none(record)
+        )
+
+    def _is_dead(self, record: Record) -> bool:
+        headers = headers_or_none(record)
+        return any(name == DEAD for name, _ in headers) and any(
+            name == HALF and value is not None and self._needle in value for name, value in headers
+        )
 
 
 # Real partitions that are read for one transaction: its messages may name any topics.
@@ -309,7 +497,7 @@ class Outcomes:
         self._notes: list[str] = []
 
     def read(
-        self, half_events: Sequence[Event], op_events: Sequence[Event], time: search.Slice
+        self, half_events: Sequence[Event], op_events: Sequence[Event], time: Slice
     ) -> tuple[list[tuple[Event, Record]], list[str]]:
         """Return deliveries and dead letters with their records, and notes for the operator.
 
@@ -330,7 +518,8 @@ class Outcomes:
 
         records: list[Record] = []
         for margin_ms in _MARGINS_MS:
-            spans = self._trail.spans(places, search.Slice(since_ms - margin_ms, time.until_ms))
+            slice_ = Slice(since_ms - margin_ms, time.until_ms)
+            spans = spans_between(self._trail.cluster, places, slice_)
             records = self._trail.ends(spans, self._names.dead, is_whole)
             if is_whole(records):
                 break

@@ -306,37 +306,25 @@ def _apply(pairs: Collection[PairState], now_ms: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which undecided transactions are wanted.
+    """Which undecided transactions are wanted."""
 
-    Attributes:
-        group, topic: Producer group, and real topic of the first message; empty: any.
-        older_than_ms: Least age. One whose age is not known is left out if this is above 0.
-        partitions: The pairs; None: all.
-        limit: Most transactions, the oldest ones; None: all.
-    """
-
+    # group, topic: producer group, and real topic of the first message; empty: any.
     group: str = ""
     topic: str = ""
-    older_than_ms: int = 0
-    partitions: tuple[int, ...] | None = None
-    limit: int | None = None
+    older_than_ms: int = 0  # least age. One whose age is not known is left out if this is above 0
+    partitions: tuple[int, ...] | None = None  # the pairs; None: all
+    limit: int | None = None  # most transactions, the oldest ones; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What `list_undecided` found.
+    """What `list_undecided` found."""
 
-    Attributes:
-        transactions: Those that are wanted, the oldest first; those of unknown age last.
-        undecided: How many are wanted, with those beyond the limit.
-        stopped: Pairs whose undecided transactions are unknown.
-        at_ms: When this was found, by the operator's clock.
-    """
-
+    # Those that are wanted, the oldest first; those of unknown age last.
     transactions: tuple[Undecided, ...]
-    undecided: int
-    stopped: tuple[Stopped, ...]
-    at_ms: int
+    undecided: int  # how many are wanted, with those beyond the limit
+    stopped: tuple[Stopped, ...]  # pairs whose undecided transactions are unknown
+    at_ms: int  # when this was found, by the operator's clock
 
 
 def list_undecided(
@@ -385,11 +373,8 @@ def _is_wanted(entry: Entry, wanted: Filter, oldest_ms: int | None) -> bool:
         return False
     if oldest_ms is not None and not 0 <= entry.first_append_ms <= oldest_ms:
         return False
-    return not wanted.topic or _first_topic(entry) == wanted.topic
-
-
-def _first_topic(entry: Entry) -> str:
-    return entry.messages[min(entry.messages)].metadata.real_topic
+    first = entry.messages[min(entry.messages)].metadata
+    return not wanted.topic or first.real_topic == wanted.topic
 
 
 def _age_order(found: tuple[Entry, PairState]) -> tuple[bool, int, int, int]:
@@ -423,22 +408,19 @@ def _world(
     found = asked.requests(
         cluster,
         [place for group in groups for place in asked.check_places(names, group, counts)],
-        since_ms=_oldest_ms(shown),
+        since_ms=max(0, shown[0][0].first_append_ms),
         records_max=asked.REQUESTS_MAX,
     )
+    workers = members.get(names.daemon_group)
     return World(
         now_ms=now_ms,
         limits=limits,
-        workers=members.get(names.daemon_group),
+        workers=None if workers is None else len(workers),
         check_topics=frozenset(group for group in by_group if names.check(group) in counts),
         members={
-            group: members[names.check_group(group)]
+            group: len(members[names.check_group(group)])
             for group in groups
             if names.check_group(group) in members
         },
         asked=asked.asked_by_transaction(found),
     )
-
-
-def _oldest_ms(shown: Sequence[tuple[Entry, PairState]]) -> int:
-    return max(0, shown[0][0].first_append_ms)

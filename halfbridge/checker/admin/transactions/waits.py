@@ -46,42 +46,32 @@ class CheckRequests(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The daemon's limits that say when it asks and when it gives up, in milliseconds.
-
-    Attributes:
-        topic_gone_ms: For how long a delivery waits for a real topic that is missing.
-        delivery: The mode in which it delivers; None: its settings record does not say.
-    """
+    """The daemon's limits that say when it asks and when it gives up, in milliseconds."""
 
     transaction_timeout_ms: int
     check_interval_ms: int
     check_count_max: int
     transaction_age_ms_max: int
     check_backoff_ms_max: int = CHECK_BACKOFF_MS_MAX
+    # For how long a delivery waits for a real topic that is missing.
     topic_gone_ms: int = TOPIC_GONE_MS
+    # The mode in which it delivers; None: its settings record does not say.
     delivery: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Facts from elsewhere than the half and op topics.
+    """Facts from elsewhere than the half and op topics."""
 
-    Attributes:
-        now_ms: The operator's clock.
-        workers: Live workers of the daemon; None: not known.
-        check_topics: Producer groups that have a check topic.
-        members: Producer group -> live members of its check responders, of groups that were asked
-            about.
-        asked: (transaction id, resume count, group) -> requests found; None: none were looked for.
-        answers: The same key -> the last answer that decides nothing.
-    """
-
-    now_ms: int
+    now_ms: int  # the operator's clock
     limits: Limits
-    workers: int | None = None
-    check_topics: frozenset[str] = frozenset()
+    workers: int | None = None  # live workers of the daemon; None: not known
+    check_topics: frozenset[str] = frozenset()  # producer groups that have a check topic
+    # Producer group -> live members of its check responders, of groups that were asked about.
     members: Mapping[str, int] = field(default_factory=dict)
+    # (transaction id, resume count, group) -> requests found; None: none were looked for.
     asked: Mapping[Key, CheckRequests] | None = None
+    # The same key -> the last answer that decides nothing.
     answers: Mapping[Key, Op] = field(default_factory=dict)
 
 
@@ -92,39 +82,32 @@ class Undecided(NamedTuple):
     """An undecided transaction. Times are milliseconds since 1970.
 
     A named tuple as records on the wire are (ADR 2): a list may have 100,000 of them.
-
-    Attributes:
-        id: The transaction id, any text: a client wrote it.
-        age_ms: Since the first half message was appended; None: its append time is not known.
-        checks_asked: Requests found in the check topic, at least the answered ones; None: not read.
-        checks_answered: Counted UNKNOWN answers.
-        bytes: Of the half messages' keys, values and headers.
-        real_topic, real_partition: The first message's; None: the partition is chosen by key.
-        partition, offset: The pair, and the half offset of the first message's original.
-        last_offset: Highest half offset of a message's original: a decision names it.
-        key: The first message's; None also if it was not requested.
     """
 
-    id: str
+    id: str  # the transaction id, any text: a client wrote it
     resume_count: int
     producer_group: str
     state: str
+    # Since the first half message was appended; None: its append time is not known.
     age_ms: int | None
     first_append_ms: int | None
     born_ms: int
+    # Requests found in the check topic, at least the answered ones; None: not read.
     checks_asked: int | None
-    checks_answered: int
+    checks_answered: int  # counted UNKNOWN answers
     next_check_at_ms: int | None
     messages: int
-    bytes: int
+    bytes: int  # of the half messages' keys, values and headers
+    # real_topic, real_partition: the first message's; None: the partition is chosen by key.
     real_topic: str
     real_partition: int | None
+    # partition, offset: the pair, and the half offset of the first message's original.
     partition: int
     offset: int
-    last_offset: int
+    last_offset: int  # highest half offset of a message's original: a decision names it
     wait: Wait
     why: str
-    key: _Bytes | None = None
+    key: _Bytes | None = None  # the first message's; None also if it was not requested
 
 
 def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = "") -> Undecided:

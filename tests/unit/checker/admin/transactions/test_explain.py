@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from halfbridge.checker.admin.transactions import asked, plain, trail, undecided
+from halfbridge.checker.admin.transactions import asked, look_up, plain, undecided
 from halfbridge.checker.admin.transactions.explain import explain, span_text, time_text
 from halfbridge.checker.admin.transactions.life import (
     NOT_FOUND,
@@ -284,7 +284,7 @@ def test_a_flood_of_ops_about_one_id_is_cut(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first ones decide; later ones of somebody who knows the id are not kept."""
-    monkeypatch.setattr(trail, "RECORDS_KEPT_MAX", 5)
+    monkeypatch.setattr(look_up, "RECORDS_KEPT_MAX", 5)
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
