@@ -235,11 +235,7 @@ def time_option(name: str, text: str, *, default: str | None = None) -> Callable
 def limit_option(most: int, default: int, text: str) -> Callable[[F], F]:
     """Return `--limit`; `text` is its help."""
     return click.option(
-        "--limit",
-        type=click.IntRange(1, most),
-        default=default,
-        show_default=True,
-        help=text,
+        "--limit", type=click.IntRange(1, most), default=default, show_default=True, help=text
     )
 
 

@@ -23,16 +23,7 @@ from starlette.staticfiles import StaticFiles
 from halfbridge import __version__
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.logs import one_line
-from halfbridge.web.api import (
-    audit_log,
-    dead_letters,
-    decisions,
-    doctor,
-    groups,
-    overview,
-    topics,
-    transactions,
-)
+from halfbridge.web.api import dead_letters, decisions, readings, transactions
 from halfbridge.web.api.routes import (
     PREFIX,
     TEXT_CHARS_MAX,
@@ -256,12 +247,8 @@ def _problem() -> dict[str, Any]:
 
 
 ROUTES: tuple[Route, ...] = (
-    *overview.ROUTES,
+    *readings.ROUTES,
     *transactions.ROUTES,
     *decisions.ROUTES,
     *dead_letters.ROUTES,
-    *groups.ROUTES,
-    *topics.ROUTES,
-    *doctor.ROUTES,
-    *audit_log.ROUTES,
 )

@@ -109,14 +109,12 @@ def bring_back(
     return told
 
 
-async def dead_letters(call: Call) -> dict[str, Any]:
-    """Return dead letters by transaction, in the order of the decisions."""
+async def _dead_letters(call: Call) -> dict[str, Any]:
     shown, paging = page_of(await call.read(look), call.values)
     return {"transactions": [as_json(each) for each in shown], **paging}
 
 
-async def dead_letter(call: Call) -> dict[str, Any]:
-    """Return the dead letters of one transaction, with what was done about each."""
+async def _dead_letter(call: Call) -> dict[str, Any]:
     name = call.values["id"]
     found = await call.read(lambda services, _values: lives_of(services, name))
     return {"id": name, "lives": [as_json(each) for each in found]}
@@ -144,13 +142,13 @@ ROUTES = (
     Route(
         path="/dead-letters",
         summary="Dead letters by transaction, in the order of the decisions.",
-        answer=dead_letters,
+        answer=_dead_letters,
         query=(*SELECTED_BY, *PAGING),
     ),
     Route(
         path="/dead-letters/{id}",
         summary="The dead letters of one transaction, and what was done about each.",
-        answer=dead_letter,
+        answer=_dead_letter,
     ),
     Route(
         path="/dead-letters/{id}/resume",

@@ -122,26 +122,22 @@ def life_of(services: Services, values: Mapping[str, Any]) -> Life:
     return life
 
 
-async def transactions(call: Call) -> dict[str, Any]:
-    """Return the undecided transactions, the oldest first."""
+async def _transactions(call: Call) -> dict[str, Any]:
     found = await call.read(look)
     body = plain.listing(found)
     body["transactions"] = body["transactions"][call.values["offset"] :]
     return {**body, **paging_of(found, call.values)}
 
 
-async def search_by_key(call: Call) -> dict[str, Any]:
-    """Return the newest transactions with a message of a key, without the key."""
+async def _search_by_key(call: Call) -> dict[str, Any]:
     return plain.found(await call.read(found_by_key))
 
 
-async def transaction(call: Call) -> dict[str, Any]:
-    """Return one transaction's life."""
+async def _transaction(call: Call) -> dict[str, Any]:
     return plain.life(await call.read(life_of))
 
 
-async def explanation(call: Call) -> dict[str, Any]:
-    """Return in sentences why a transaction is where it is."""
+async def _explanation(call: Call) -> dict[str, Any]:
     life = await call.read(life_of)
     return {"id": life.id, "state": life.state, "sentences": list(explain(life))}
 
@@ -150,13 +146,13 @@ ROUTES = (
     Route(
         path="/transactions",
         summary="Undecided transactions, the oldest first.",
-        answer=transactions,
+        answer=_transactions,
         query=LISTED_BY,
     ),
     Route(
         path="/find",
         summary="The newest transactions with a message of a key, and what became of each.",
-        answer=search_by_key,
+        answer=_search_by_key,
         query=(
             Argument(
                 "key",
@@ -171,13 +167,13 @@ ROUTES = (
     Route(
         path="/transactions/{id}",
         summary="One transaction's life: every record of it, and what became of each.",
-        answer=transaction,
+        answer=_transaction,
         query=FOUND_BY,
     ),
     Route(
         path="/transactions/{id}/explain",
         summary="Why a transaction is where it is, what happens next, and what can be done.",
-        answer=explanation,
+        answer=_explanation,
         query=FOUND_BY,
     ),
 )

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from halfbridge.kafka.errors import BridgeError
-from halfbridge.web.api import audit_log, doctor, groups, topics
+from halfbridge.web.api import readings
 from halfbridge.web.api.routes import PAGING, page_of
 from halfbridge.web.guards import Refusal
 from halfbridge.web.pages import dead_letters, transactions
@@ -63,9 +63,9 @@ async def _findings(visit: Visit) -> tuple[Finding, ...] | None:
     try:
         kept = await services.answers.get(
             ("doctor",),
-            lambda: doctor.look(services),
+            lambda: readings.find_faults(services),
             fresh_s=_AGAIN_S,
-            old_s=doctor.KEEPS.old_s,
+            old_s=readings.FINDINGS_KEPT.old_s,
             wait_s=0.0,
         )
     except (BridgeError, Refusal):  # the page of doctor says it
@@ -74,9 +74,11 @@ async def _findings(visit: Visit) -> tuple[Finding, ...] | None:
 
 
 async def _groups(visit: Visit) -> dict[str, Any]:
-    services, values = visit.services, query_of(visit.request, (groups.SINCE, *PAGING))
+    services, values = visit.services, query_of(visit.request, (readings.SINCE, *PAGING))
     key = ("groups", values["since_s"])
-    kept = await visit.kept(key, lambda: groups.look(services, values), groups.KEEPS)
+    kept = await visit.kept(
+        key, lambda: readings.read_groups_of(services, values), readings.GROUPS_KEPT
+    )
     context: dict[str, Any] = {"kept": kept, "values": values}
     if kept is not None:
         shown, paging = page_of(list(kept.value.groups), values)
@@ -85,10 +87,12 @@ async def _groups(visit: Visit) -> dict[str, Any]:
 
 
 async def _group(visit: Visit) -> dict[str, Any]:
-    services, values = visit.services, query_of(visit.request, (groups.SINCE,))
+    services, values = visit.services, query_of(visit.request, (readings.SINCE,))
     name = visit.request.path_params["name"]
     key = ("group", name, values["since_s"])
-    kept = await visit.kept(key, lambda: groups.look(services, values, only=name), groups.KEEPS)
+    kept = await visit.kept(
+        key, lambda: readings.read_groups_of(services, values, only=name), readings.GROUPS_KEPT
+    )
     if kept is not None and not kept.value.groups:
         raise Refusal(404, "no such producer group was seen")
     return {"kept": kept, "name": name, "title": "Producer group", "values": values}
@@ -96,18 +100,28 @@ async def _group(visit: Visit) -> dict[str, Any]:
 
 async def _doctor(visit: Visit) -> dict[str, Any]:
     services = visit.services
-    return {"kept": await visit.kept(("doctor",), lambda: doctor.look(services), doctor.KEEPS)}
+    return {
+        "kept": await visit.kept(
+            ("doctor",), lambda: readings.find_faults(services), readings.FINDINGS_KEPT
+        )
+    }
 
 
 async def _topics(visit: Visit) -> dict[str, Any]:
     services = visit.services
-    return {"kept": await visit.kept(("topics",), lambda: topics.look(services), topics.KEEPS)}
+    return {
+        "kept": await visit.kept(
+            ("topics",), lambda: readings.find_topics(services), readings.TOPICS_KEPT
+        )
+    }
 
 
 async def _audit_log(visit: Visit) -> dict[str, Any]:
-    services, values = visit.services, query_of(visit.request, audit_log.ARGUMENTS)
+    services, values = visit.services, query_of(visit.request, readings.ACTION_ARGUMENTS)
     key = ("audit-log", *values.values())
-    kept = await visit.kept(key, lambda: audit_log.look(services, values), audit_log.KEEPS)
+    kept = await visit.kept(
+        key, lambda: readings.find_actions(services, values), readings.ACTIONS_KEPT
+    )
     return {"kept": kept, "values": values}
 
 

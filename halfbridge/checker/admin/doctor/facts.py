@@ -222,9 +222,7 @@ _WARNINGS = {
     "memory": "the memory budgets do not fit into this machine's memory",
     "open-files": "this process may open too few files",
 }
-_NOTES = {
-    "idle-workers": "more workers than partitions: some have no work",
-}
+_NOTES = {"idle-workers": "more workers than partitions: some have no work"}
 MEANINGS: dict[str, tuple[Severity, str]] = {
     code: (severity, meaning)
     for severity, meanings in zip(Severity, (_ERRORS, _WARNINGS, _NOTES), strict=True)
