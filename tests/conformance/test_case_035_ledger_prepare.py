@@ -34,4 +34,4 @@ def test_case_038_also_when_the_repeat_comes_after_the_decision() -> None:
     book = Playbook() << nothing
     book >> half("A") >> commit("A", 1) << delivered("A")
     book >> half("A") << nothing << counted(Count.DUPLICATE)
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0

@@ -92,7 +92,7 @@ def test_case_044_and_045_a_late_decision_of_the_producer_stands(
     book = started() >> half("A", immunity_ms=60 * SECOND_MS) >> wait(65 * SECOND_MS)
     book >> end << written << counts
     book >> op_end << nobody_asked
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 def test_case_046_behind_the_immunity_a_check_decides_too() -> None:

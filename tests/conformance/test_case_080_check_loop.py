@@ -122,7 +122,7 @@ def test_case_089_fifteen_counted_answers_and_no_sixteenth_check() -> None:
     book >> unknown("A", 15) << discard_written("A", "CHECK_TIMES")
     book >> wait(0) << dead("A", "CHECK_TIMES")
     book >> wait(HOUR_MS) >> op_end << nobody_asked
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 def test_case_090_too_old_is_a_dead_letter() -> None:
@@ -281,4 +281,4 @@ def test_case_121_the_gauge_returns_to_zero() -> None:
     book >> wait(0) << dead("C", "CHECK_TIMES")
     book >> commit("A") >> rollback("C") << nothing
     assert book.ledger.halves_by_topic["real"] == 0
-    assert (book.ledger.undecided_halves, book.ledger.memory.bodies_bytes) == (0, 0)
+    assert (book.ledger.held_halves, book.ledger.memory.bodies_bytes) == (0, 0)

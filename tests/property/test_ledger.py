@@ -277,7 +277,7 @@ class History:
         assert ledger.ops_waiting == 0
         assert self.committed.op == self.log.op_end
         halves = sum(len(truth.messages[key]) for key in truth.undecided)
-        assert ledger.undecided_halves == halves
+        assert ledger.held_halves == halves
         if not halves:
             assert self.committed.half == self.log.half_end
 

@@ -188,7 +188,7 @@ class Ledger:
         return None if half_ms < 0 else half_ms, None if op_ms < 0 else op_ms
 
     @property
-    def undecided_halves(self) -> int:
+    def held_halves(self) -> int:
         """Half messages without a decision, and those of deferred transactions."""
         return self._book.held.halves
 

@@ -178,9 +178,9 @@ class Assignment:
                 seconds = now - pair.rebuild_began
                 self._status.metrics.rebuilt_s(seconds)
                 _log.info(
-                    "partition %d rebuilt in %.3f s from H=%d O=%d: %d undecided half messages",
+                    "partition %d rebuilt in %.3f s from H=%d O=%d: %d held half messages",
                     *(pair.partition, seconds, pair.began_from.half, pair.began_from.op),
-                    pair.ledger.undecided_halves,
+                    pair.ledger.held_halves,
                 )
         if self._first_reads is not None:
             rebuilt = [pair.partition for pair in waiting if pair.announced]

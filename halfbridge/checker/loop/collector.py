@@ -85,7 +85,7 @@ class Collector:
             if left <= 0 or left_bytes <= 0 or (goes_alone and batch):
                 break
             plan = self._plan(pair, now, records_max=min(left, limit), size_bytes_max=left_bytes)
-            if plan is None or self._topics.must_wait(pair, plan, now):
+            if plan is None or self._topics.plan_must_wait(pair, plan, now):
                 continue
             left -= max(plan.records, 1)
             left_bytes -= plan.size_bytes
@@ -110,7 +110,7 @@ class Collector:
                 pair.now_ms(now),
                 records_max=records_max,
                 size_bytes_max=size_bytes_max,
-                awaits=self._topics.awaits(pair, now),
+                awaits=self._topics.delivery_gate(pair, now),
                 retry=self._topics.refreshes != pair.retried_by,
             )
             pair.retried_by = self._topics.refreshes

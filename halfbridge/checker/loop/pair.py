@@ -284,7 +284,7 @@ class Throttle:
 
         The half topic: if the budget of entries is nearly spent; or if more than one batch of dead
         letters waits, until none waits, because ops wait for them. The op topic: if too many ops
-        wait for a half record or a missing real topic, or if the budget of entries is spent.
+        wait to be applied, or if the budget of entries is spent.
         """
         names = set()
         is_paused = self._half in pair.paused
@@ -302,7 +302,7 @@ class Throttle:
             return ""
         return (
             f"partition {full.partition} takes {full.fill_percent} % of the memory that it may take"
-            f" for {full.ledger.undecided_halves} undecided half messages and what is kept of"
+            f" for {full.ledger.held_halves} held half messages and what is kept of"
             f" others: from {HALVES_PERCENT} % it reads none that no op waits for, from"
             f" {NEEDED_HALVES_PERCENT} % none at all; have them decided, or raise entries_bytes_max"
         )

@@ -188,7 +188,7 @@ class TopicWatch:
                 self._looked_for.add(topic)
                 self._schedule_refresh(now)
 
-    def awaits(self, pair: Pair, now: float) -> Awaits:
+    def delivery_gate(self, pair: Pair, now: float) -> Awaits:
         """Return which deliveries of a pair must wait for a real topic or a partition of it.
 
         The topic may be newer than a look-up from before the COMMIT was read, so each delivery
@@ -220,7 +220,7 @@ class TopicWatch:
         """Look up the dead-letter topic again if it was missing: before plans are made."""
         self.exists(self._names.dead, now)
 
-    def must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
+    def plan_must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
         """Tell whether `plan` must wait as a whole, because the dead-letter topic is missing.
 
         A plan that has waited so may have deliveries that must wait now for their real topics.
@@ -234,7 +234,7 @@ class TopicWatch:
             self.lacks_dead = False
         deliveries = plan.deliveries
         if not all(self._routes.takes(one.messages) for one in deliveries):
-            awaits, again = self.awaits(pair, now), True
+            awaits, again = self.delivery_gate(pair, now), True
             if any(awaits(one.messages, one.op_append_ms, again) for one in deliveries):
                 return True
         return False

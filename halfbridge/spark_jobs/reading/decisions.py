@@ -1,8 +1,8 @@
 """The table of halfbridge.serde.protocol as columns, and the verification of signatures.
 
 The table says which ops decide, and which contradict. All of it runs in the JVM. Signatures do not:
-a Python UDF calls serde.verifier, as the daemon does, because a second form of its rules in SQL
-could judge otherwise. Only with a key file does a Python process see each row.
+a Python UDF calls `serde.signatures.Verifier`, as the daemon does, because a second form of its
+rules in SQL could judge otherwise. Only with a key file does a Python process see each row.
 """
 
 from __future__ import annotations

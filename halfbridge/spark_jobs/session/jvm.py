@@ -1,4 +1,4 @@
-"""Finds a Java that is new enough, for Ivy, for Spark and for the embedded broker."""
+"""Finds a Java that is new enough, for Spark and for the embedded broker."""
 
 from __future__ import annotations
 

@@ -167,7 +167,8 @@ class Relay:
     def _planned(self, snapshot: Snapshot) -> list[Batch]:
         """Repeat the COMMITs that may be missing; return the batches that may be sent now."""
         self._in_flight.await_decisions()
-        blocked = self._in_flight.repeat(snapshot.unacknowledged) | self._in_flight.busy()
+        repeated = self._in_flight.repeat(snapshot.unacknowledged)
+        blocked = repeated | self._in_flight.closed_half_partitions()
         return plan_batches(
             snapshot.messages,
             half_partitions=self._producer.half_partitions,
@@ -220,7 +221,7 @@ class Relay:
                 bytes_max=self.config.transaction_bytes_max,
             )
             everywhere = set(range(self._producer.half_partitions))
-            places = everywhere - self._in_flight.busy()
+            places = everywhere - self._in_flight.closed_half_partitions()
             sendings, failures = self._begin(batches, rotated(places or everywhere, self._turn))
             attempts = self._in_flight.await_now(sendings, is_patient=len(places) <= 1)
             if failures:

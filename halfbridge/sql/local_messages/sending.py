@@ -301,7 +301,7 @@ class InFlight:
         now = monotonic()
         return {place for place, each in self._back_offs.items() if now < each.until}
 
-    def busy(self) -> set[int]:
+    def closed_half_partitions(self) -> set[int]:
         """Return the half partitions in which no batch may be begun now."""
         sending = {each.half_partition for each in self._sendings}
         return sending | {each.half_partition for each in self._decisions} | self.backing_off()

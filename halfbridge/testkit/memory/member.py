@@ -217,8 +217,8 @@ class MemoryMember(MemoryReader):
     def _ask(self, kind: Kind, do: Callable[[], Any]) -> Any:
         return self._network.request(self, kind, self._group, do, _ANSWER_S)
 
-    def _who_commits(self) -> Membership:
-        return self.membership() if self._member_id else super()._who_commits()
+    def _committer(self) -> Membership:
+        return self.membership() if self._member_id else super()._committer()
 
     def _hand_over(self) -> Any:
         record = super()._hand_over()

@@ -57,7 +57,7 @@ class GroupOffsets(Client):
 
     def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
         self._check_open()
-        self._commit(self._who_commits(), offsets)
+        self._commit(self._committer(), offsets)
 
     def _commit(self, member: Membership, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
         wanted = dict(offsets)
@@ -116,7 +116,7 @@ class GroupOffsets(Client):
         if self.is_closed:
             raise RuntimeError("Consumer closed")
 
-    def _who_commits(self) -> Membership:
+    def _committer(self) -> Membership:
         return Membership(self._group, "", 0, NO_GENERATION)
 
     def _wait_for_change(self, timeout_s: float) -> None:

@@ -197,7 +197,7 @@ def test_a_duplicate_that_is_read_late_counts_by_when_it_was_appended() -> None:
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unread(wait(SECOND_MS), half("A"), wait(2 * RECENT_MS)) << nothing << nothing
     book >> read_half << nothing << counted(Count.DUPLICATE)
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 def test_a_decision_is_forgotten_after_that() -> None:
@@ -205,7 +205,7 @@ def test_a_decision_is_forgotten_after_that() -> None:
     book = _forget(Playbook() >> half("A") >> commit("A") << delivered("A"))
     assert book.progress.ops_from == 1
     book >> half("A") << nothing
-    assert book.ledger.undecided_halves == 1
+    assert book.ledger.held_halves == 1
 
 
 def test_a_restart_knows_recent_decisions_too() -> None:
@@ -233,7 +233,7 @@ def test_a_late_record_keeps_its_decision_known() -> None:
     _forget(book)
     assert book.progress.ops_from == 0
     book >> restart << nothing >> commit("X") << delivered("X")
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 def test_copies_in_flight_keep_their_decision_known() -> None:
@@ -246,7 +246,7 @@ def test_copies_in_flight_keep_their_decision_known() -> None:
     assert book.progress.ops_from == 1
     _forget(book) << nothing
     assert book.progress.ops_from == book.log.op_end - 1
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 def test_decisions_are_forgotten_from_the_front_only() -> None:
@@ -286,9 +286,9 @@ def test_a_decision_that_was_said_again_is_known_by_that(
 ) -> None:
     """When T has passed the first op, a rebuild meets the next one: so it counts here, too."""
     book = _said_again(*said) >> again << nothing
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
     book >> half("A") << late
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 @pytest.mark.parametrize("again", [restart, wait(0)])
@@ -300,13 +300,13 @@ def test_what_was_said_again_is_forgotten_too(again: Step) -> None:
     assert book.progress.ops_from == book.log.op_end - 1
     assert len(book.ledger._book.entries) == 1
     book >> half("A") << nothing
-    assert book.ledger.undecided_halves == 1
+    assert book.ledger.held_halves == 1
 
 
 def test_what_does_not_decide_keeps_nothing_known() -> None:
     """An answer, or a discard that its writer may not say, is nothing to a rebuild either."""
     book = _said_again(unknown("A", 1), discard("A", OpSource.PRODUCER)) >> half("A") << nothing
-    assert book.ledger.undecided_halves == 1
+    assert book.ledger.held_halves == 1
     book >> restart >> commit("A") << delivered("A")
 
 

@@ -382,7 +382,7 @@ def test_an_age_discard_stands_when_only_late_records_are_left() -> None:
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS) >> half("X")
     book >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
     book >> half("A") << nothing >> restart << nothing >> commit("A") << nothing
-    assert book.ledger.undecided_halves == 1
+    assert book.ledger.held_halves == 1
 
 
 @pytest.mark.parametrize("age_ms_max", [1, 2 * HOUR_MS])
@@ -401,7 +401,7 @@ def test_a_group_apart_stays_apart() -> None:
     book = Playbook() >> half("A") >> half("A", producer_group="billing") << nothing >> restart
     book >> commit("A", producer_group="billing", half_offset=1)
     book << delivered("A") >> rollback("A") << nothing
-    assert book.ledger.undecided_halves == 0
+    assert book.ledger.held_halves == 0
 
 
 def test_a_decision_whose_records_are_all_below_h_is_known() -> None:
@@ -421,7 +421,7 @@ def test_a_discard_for_age_stands_although_the_first_message_was_passed() -> Non
     book >> discard_for_age("A", HOUR_MS)
     book << dead("A", "AGE") + dead("A", "AGE", 1)
     book >> restart << nothing >> commit("A", 2) << nothing << counted(Count.CONFLICT)
-    assert book.ledger.undecided_halves == 1
+    assert book.ledger.held_halves == 1
     book >> rollback("X") << nothing
     assert book.progress.half == book.log.half_end
 
@@ -451,7 +451,7 @@ def test_bodies_beyond_the_budget_are_let_go_while_it_rebuilds() -> None:
     bodies = [each.messages[0].body for each in book.plan.deliveries]
     assert bodies == [("body", 0), None]
     assert book.ledger.memory.bodies_bytes == 100
-    assert book.ledger.undecided_halves == 2
+    assert book.ledger.held_halves == 2
 
 
 @pytest.mark.parametrize("is_copied", [False, True])

@@ -119,7 +119,7 @@ def test_nothing_more_is_read_when_all_is_taken(monkeypatch: pytest.MonkeyPatch)
     while takes_ops(book):
         book >> rollback(f"nobody-{number}") << nothing
         number += 1
-    halves = book.ledger.undecided_halves
+    halves = book.ledger.held_halves
     assert book.ledger.memory.fill_percent(0) >= OPS_PERCENT
     assert number == halves // FULL_SHARE + 1
     assert not takes_ops(book, is_paused=True)

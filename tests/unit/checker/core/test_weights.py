@@ -152,7 +152,7 @@ def test_decided_transactions(*, has_gap: bool) -> None:
         ledger.plan(BORN_MS, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
 
     real = measured(take)
-    assert ledger.undecided_halves == len(indices)
+    assert ledger.held_halves == len(indices)
     assert real <= ledger.memory.entries_bytes <= TOO_HIGH * real
 
 

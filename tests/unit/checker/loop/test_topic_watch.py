@@ -98,10 +98,10 @@ class _Scene:
         )
         half = HalfRead(0, 0, metadata, "", 0, None)
         append_ms = BEGIN_MS + int(op_at * 1000)
-        if self.topics.awaits(self.pair, now)((half,), append_ms, again):
+        if self.topics.delivery_gate(self.pair, now)((half,), append_ms, again):
             return True
         plan = Plan([Delivery("t", "g", (half,), 0, 0, 0, append_ms)], records=1)
-        assert not self.topics.must_wait(self.pair, plan, now)
+        assert not self.topics.plan_must_wait(self.pair, plan, now)
         return False
 
 
