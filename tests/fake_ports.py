@@ -20,7 +20,6 @@ class Clock:
         self.now = now
 
     def monotonic(self) -> float:
-        """Return `now`."""
         return self.now
 
     def time_ms(self) -> int:
@@ -32,7 +31,6 @@ class _AtOnce:
     """A side thread whose calls have ended when `submit` returns."""
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Call, and return what came of it."""
         future: Future[None] = Future()
         try:
             call(*arguments)
@@ -57,11 +55,9 @@ class _Run:
         self._clock.now += seconds
 
     def side_thread(self, _name: str) -> _AtOnce:
-        """Return a side thread."""
         return _AtOnce()
 
     def current(self) -> int:
-        """Return the identity of the one that runs."""
         return 1
 
     def waker(self) -> Waker:
@@ -69,11 +65,9 @@ class _Run:
         return allocate_lock()
 
     def event(self) -> Event:
-        """Return a flag."""
         return Event()
 
     def let_go(self, *clients: Any) -> None:
-        """Close clients."""
         for client in clients:
             client.close()
 

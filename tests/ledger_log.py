@@ -146,7 +146,6 @@ class Reader:
             self.ledger.op_read_to(self.log.op_end)
 
     def read(self) -> None:
-        """Read everything there is."""
         self.read_half()
         self.read_op()
 

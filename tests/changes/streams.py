@@ -60,7 +60,6 @@ class Stream:
         assert done.exit_code == 0, done.output
 
     def topic(self, table: str) -> str:
-        """Return the change topic of a table."""
         return f"{self.name}.{schema_of(self._database)}.{table}"
 
     def changes(self, table: str, count: int) -> list[dict[str, Any]]:

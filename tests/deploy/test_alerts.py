@@ -17,7 +17,6 @@ pytestmark = pytest.mark.feature
 
 @pytest.fixture
 def promtool() -> str:
-    """Return promtool."""
     return tool("promtool", package="prometheus")
 
 

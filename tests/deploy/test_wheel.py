@@ -53,7 +53,6 @@ def _modules(names: Iterable[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
     return _build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
 
 

@@ -90,7 +90,6 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def own_stage(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> Iterator[Stage]:
-    """Yield a stage on `broker`."""
     with _staged(request, broker.bootstrap_servers) as made:
         yield made
 

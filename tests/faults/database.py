@@ -27,7 +27,6 @@ class LocalDatabase:
             self._connection.execute(_SCHEMA)
 
     def end(self, transaction_id: str, outcome: Resolution) -> None:
-        """Commit a local transaction that ends as `outcome`."""
         with self._lock, self._connection:
             self._connection.execute(
                 "INSERT INTO done VALUES (?, ?)", (transaction_id, outcome.value)
@@ -41,6 +40,5 @@ class LocalDatabase:
         return Resolution.UNKNOWN if row is None else Resolution(row[0])
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._connection.close()

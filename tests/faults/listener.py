@@ -36,7 +36,6 @@ class Listener:
         return f"{self.host}:{self.port}"
 
     def bound(self, address: str) -> str:
-        """Return the listener as `listeners` names it."""
         return f"{_NAME}://{address}:{self.port}"
 
     def broker(

@@ -49,11 +49,9 @@ class Mass:
 
     @property
     def transaction_ids(self) -> list[str]:
-        """Of all transactions, by number."""
         return self._ids
 
     def body(self, number: int) -> bytes:
-        """Return the body of a transaction."""
         return number.to_bytes(_NUMBER_BYTES, "big") + self._tail
 
     def store_halves(self, count: int) -> None:

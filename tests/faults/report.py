@@ -67,7 +67,6 @@ class Summary:
 
     @classmethod
     def parse(cls, row: str) -> Summary:
-        """Return what a row says."""
         test, load, faults, runs, messages, violations, recovered, seed, date = _cells(row)
         counted = Counter({name: int(n) for name, n in re.findall(r"(.+?): (\d+)(?:, |$)", faults)})
         total, _, failed = runs.partition(", ")

@@ -93,7 +93,6 @@ class Daemon:
         return children_of(self.pid)
 
     def await_workers(self, count: int = 2) -> list[int]:
-        """Return the workers once there are `count`."""
         found: list[int] = until(
             f"{count} workers of {self.child.name}",
             lambda: pids if len(pids := self.workers()) == count else None,

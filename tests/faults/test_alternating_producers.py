@@ -105,7 +105,6 @@ class Asker:
         return [one.offset for one in answered]
 
     def is_answered(self) -> bool:
-        """Tell whether the coordinator answers at all."""
         try:
             self.committed()
         except (KafkaException, AssertionError):
@@ -113,7 +112,6 @@ class Asker:
         return True
 
     def close(self) -> None:
-        """Close the consumer."""
         self._consumer.close()
 
 

@@ -25,7 +25,6 @@ _STUMBLED = "java.lang.IllegalStateException: Unexpected error"
 
 @pytest.fixture
 def clock(tmp_path: Path) -> MovingClock:
-    """Return the clock of `broker`."""
     return MovingClock(tmp_path)
 
 

@@ -72,7 +72,6 @@ class _Litterer(threading.Thread):
         self.halves = self.ops = 0
 
     def run(self) -> None:
-        """Write."""
         producer: Any = Producer({"bootstrap.servers": self._stage.servers, "linger.ms": 50})
         while self.halves + self.ops < _JUNK and not self._enough.wait(1 / _PER_S):
             half = self._draw.random() < 0.5

@@ -32,7 +32,6 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def installation(broker: EmbeddedBroker, topic_prefix: str) -> Iterator[Installation]:
-    """Yield an installation on that broker."""
     with closing(Installation(broker.bootstrap_servers, topic_prefix)) as made:
         yield made
 

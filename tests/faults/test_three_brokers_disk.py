@@ -23,7 +23,6 @@ _START_S = 180.0
 def small_disk_scene(
     tmp_path: Path, make_scene: Callable[[ProxiedCluster], AbstractContextManager[Scene]]
 ) -> Iterator[Scene]:
-    """Yield a scene in which one broker has a small disk."""
     root = tmp_path / "cluster"
     with (
         small_disk(root / f"node-{_FULL_NODE}" / "data"),

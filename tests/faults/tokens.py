@@ -47,7 +47,6 @@ class TokenServer:
         return f"http://{HOST}:{self._server.server_port}/token"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer one request for a token."""
         if self.works:
             self.given += 1
         else:

@@ -102,7 +102,6 @@ class Installation:
         until(f"{topic} is gone", lambda: topic not in self.topics())
 
     def topics(self) -> set[str]:
-        """Return the topics of this installation."""
         known = self.admin.list_topics(timeout=CALL_S).topics
         return {name for name in known if name.startswith(self.names.prefix)}
 
@@ -114,7 +113,6 @@ class Installation:
         )
 
     def alter(self, topic: str, **settings: str) -> None:
-        """Change settings of a topic."""
         entries = [
             ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
             for key, value in settings.items()
@@ -203,11 +201,9 @@ class Installation:
         )
 
     def commit(self, half: Stored, **given: Any) -> Stored:
-        """Append a COMMIT."""
         return self.op(OpKind.COMMIT, half, **given)
 
     def rollback(self, half: Stored, **given: Any) -> Stored:
-        """Append a ROLLBACK."""
         return self.op(OpKind.ROLLBACK, half, **given)
 
     def answer_unknown(self, half: Stored, check_number: int) -> Stored:
@@ -269,7 +265,6 @@ class Installation:
         return daemon.start()
 
     def tail(self, topic: str) -> Tail:
-        """Return the one reader of `topic`."""
         if topic not in self._tails:
             self._tails[topic] = Tail(self.servers, topic)
         return self._tails[topic]

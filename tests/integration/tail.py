@@ -37,7 +37,6 @@ class Record:
     headers: Headers
 
     def header(self, name: str) -> bytes | None:
-        """Return the last header of that name."""
         return next(value for given, value in reversed(self.headers) if given == name)
 
     @property
@@ -47,22 +46,18 @@ class Record:
 
     @property
     def half(self) -> HalfMetadata:
-        """What RMQ_HALF says."""
         return HALF_METADATA.decode(self.header(names.HALF) or b"")
 
     @property
     def dead(self) -> DeadLetter:
-        """What RMQ_DEAD says."""
         return DEAD_LETTER.decode(self.header(names.DEAD) or b"")
 
     @property
     def check(self) -> CheckRequest:
-        """What RMQ_CHECK says."""
         return CHECK_REQUEST.decode(self.header(names.CHECK) or b"")
 
     @property
     def op(self) -> Op:
-        """What an op record says."""
         return OP.decode(self.value or b"")
 
 
@@ -92,7 +87,6 @@ class Tail:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions of the topic."""
         return sorted(self._next)
 
     def until(self, count: int, *, within_s: float = SETTLED_S) -> list[Record]:
@@ -125,7 +119,6 @@ class Tail:
         return [each for each in self.to_end() if not _remove(awaited, each.value)]
 
     def close(self) -> None:
-        """Close the consumer."""
         self._consumer.close()
 
     def _assign(self) -> None:

@@ -76,13 +76,11 @@ class Events:
 
 @pytest.fixture
 def changes(halfbridge_topics: OwnTopics) -> str:
-    """A change topic."""
     return halfbridge_topics.create("shop.public.orders", partitions=PARTITIONS)
 
 
 @pytest.fixture
 def real(halfbridge_topics: OwnTopics) -> str:
-    """A real topic."""
     return halfbridge_topics.create("orders", partitions=PARTITIONS)
 
 

@@ -25,7 +25,6 @@ class Counted(Consumer):
     polls = 0
 
     def poll(self, *arguments: Any) -> Any:
-        """Count, and poll."""
         self.polls += 1
         return super().poll(*arguments)
 

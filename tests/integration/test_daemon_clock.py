@@ -106,7 +106,6 @@ def test_a_wrong_clock_decides_nothing(installation: Installation, wrong: dict[s
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> MovingClock:
-    """The clock of a broker of its own."""
     return MovingClock(tmp_path_factory.mktemp("clock"))
 
 
@@ -120,7 +119,6 @@ def jumping_servers(clock: MovingClock) -> Iterator[str]:
 
 @pytest.fixture
 def jumping(jumping_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation on it."""
     made = Installation(jumping_servers, topic_prefix)
     try:
         yield made

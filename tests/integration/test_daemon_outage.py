@@ -21,7 +21,6 @@ _QUESTION_S = 2.0
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    """Yield a broker of its own, which the test may kill."""
     with started(EmbeddedBroker(), "no broker to kill") as made:
         yield made
 

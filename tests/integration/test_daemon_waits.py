@@ -58,7 +58,6 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def alone(broker: EmbeddedBroker, topic_prefix: str) -> Iterator[Installation]:
-    """Yield an installation on that broker, without topics."""
     with closing(Installation(broker.bootstrap_servers, topic_prefix)) as made:
         yield made
 

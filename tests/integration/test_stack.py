@@ -18,7 +18,6 @@ CALL_S = 20.0
 
 @pytest.fixture
 def own_stack(kafka_bootstrap_servers: str) -> Iterator[HalfbridgeStack]:
-    """Yield a stack that a test may break."""
     with HalfbridgeStack(kafka_bootstrap_servers) as stack:
         yield stack
 

@@ -47,7 +47,6 @@ class Commanded(Installation):
         return result.stderr
 
     def settings(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         entries = self.admin.describe_configs([resource])[resource].result()
         return {name: entry.value for name, entry in entries.items()}

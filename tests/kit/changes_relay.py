@@ -36,7 +36,6 @@ class Relay:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start it, and return at once."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
         return self
@@ -48,7 +47,6 @@ class Relay:
         return self.process.wait(WAIT_S_MAX)
 
     def said(self) -> str:
-        """Return what it has printed."""
         return self._log.read_text("utf-8")
 
     def health(self) -> str:
@@ -56,7 +54,6 @@ class Relay:
         return answer_of(f"http://127.0.0.1:{self.port}/healthz", within_s=WAIT_S_MAX)[1]
 
     def metric(self, name: str) -> str:
-        """Return the lines of a metric."""
         text = answer_of(f"http://127.0.0.1:{self.port}/metrics", within_s=WAIT_S_MAX)[1]
         return "\n".join(each for each in text.splitlines() if name in each)
 

@@ -162,7 +162,6 @@ class Scene:
         )
 
     def find(self, *numbers: int) -> list[DeadTransaction]:
-        """Return dead transactions."""
         return self.letters().find(Wanted(ids=frozenset(map(txn, numbers))))
 
     # --- what came of it --------------------------------------------------------------------

@@ -58,7 +58,6 @@ class Filler:
         )
 
     def make(self) -> None:
-        """Make the topics."""
         layout = Layout(
             partitions=PAIRS,
             replication_factor=1,

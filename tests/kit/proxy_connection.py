@@ -34,7 +34,6 @@ class Side(asyncio.Protocol):
         return self.transport is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio's: the connection is there."""
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:

@@ -57,7 +57,6 @@ class Rule:
     error: int = 0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what `rule_from` takes."""
         return {
             "api": int(self.api),
             "act": self.act.value,

@@ -35,7 +35,6 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, node: int, port: int, *, broker_port: int) -> None:
-        """Listen on `port` for the broker on `broker_port`."""
         loop = asyncio.get_running_loop()
 
         def accept() -> asyncio.Protocol:
@@ -56,7 +55,6 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     def obey(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do what a command says, and return the answer."""
         word = command["do"]
         if word == "link":
             self._set_link(command["nodes"], Mode(command["mode"]), int(command["delay_ms"]))

@@ -30,7 +30,6 @@ class ManualClock:
         self.now_s = 1000.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now_s
 
 
@@ -66,7 +65,6 @@ class WebStage:
         )
 
     def browser(self, token: str) -> TestClient:
-        """Return a client that has signed in with `token`."""
         browser = self.client()
         answer = post(browser, "/sign-in", token=token)
         assert answer.status_code == 303, answer.text
@@ -88,7 +86,6 @@ class Here(Executor):
     """Runs what is submitted at once, in the caller's thread: the broker in memory has only one."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return what `fn` came to."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

@@ -25,7 +25,6 @@ class HeldStorage(Storage):
     directory: Path
 
     def files(self, directory: str, suffix: str) -> list[StoredFile]:
-        """Wait, then list the files."""
         (self.directory / HELD).touch()
         deadline_s = time.monotonic() + HELD_S_MAX
         while not (self.directory / GO).exists() and time.monotonic() < deadline_s:

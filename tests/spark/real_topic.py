@@ -86,7 +86,6 @@ class RealTopic:
         return producer
 
     def delete(self) -> None:
-        """Delete the topic."""
         admin = AdminClient({"bootstrap.servers": self.servers})
         for deleted in admin.delete_topics([self.name]).values():
             deleted.result(TIMEOUT_S)

@@ -63,7 +63,6 @@ class Sink:
         return write_attempt(options, batch, iter([given]), process=self.process)
 
     def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
-        """Return what the log says of an attempt."""
         return self.committer.find(batch).state.fate(report.attempt.attempt_id)
 
     def decided(self, report: AttemptReport) -> set[OpKind | None]:

@@ -80,7 +80,6 @@ class SinkScene:
 
     @property
     def names(self) -> TopicNames:
-        """Names of the internal topics."""
         return TopicNames(self.prefix)
 
     @property
@@ -99,7 +98,6 @@ class SinkScene:
 
     @property
     def checkpoint(self) -> Path:
-        """Of the query."""
         return self.directory / "checkpoint"
 
     @property
@@ -180,7 +178,6 @@ class SinkScene:
         return reader.parquet(str(self.rows))
 
     def options(self, **more: str) -> dict[str, str]:
-        """Return the sink's options."""
         return {
             "kafka.bootstrap.servers": self.servers,
             "halfbridge.prefix": self.prefix,

@@ -83,7 +83,6 @@ class Tape:
         self.clock_ms, self.timestamp_type = before_ms + 1, LOG_APPEND_TIME
 
     def new_id(self) -> str:
-        """Return a transaction id."""
         self._count += 1
         return f"{self._count:032x}"
 
@@ -194,11 +193,9 @@ class Tape:
         self.cut[topic, partition] = offset
 
     def all(self) -> list[tuple[Any, ...]]:
-        """Return all rows."""
         return [row for of in self.rows.values() for row in of]
 
     def real_topics(self) -> list[str]:
-        """Return the real topics there are."""
         return sorted({topic for topic, _ in self.rows} - {NAMES.half, NAMES.op, NAMES.dead})
 
     def read(self, *topics: str) -> Iterator[tuple[Any, ...]]:
@@ -213,7 +210,6 @@ class Tape:
             yield at, meta, flaw, (meta.real_topic, key, value, tuple(names.user_headers(headers)))
 
     def ops(self) -> Iterator[Op]:
-        """Yield each op."""
         return (OP.decode(row[1]) for row in self.read(NAMES.op))
 
     def reals(self) -> Iterator[tuple[str, Content]]:
@@ -228,12 +224,10 @@ class Tape:
             yield names.parse_half(headers[:-1])[0], DEAD_LETTER.decode(headers[-1][1]).reason
 
     def frame(self, spark: SparkSession, *topics: str) -> DataFrame:
-        """Return the rows of these topics."""
         rows = [row for (topic, _), of in self.rows.items() if topic in topics for row in of]
         return spark.createDataFrame(rows, KAFKA_SCHEMA)
 
     def facts(self, spark: SparkSession) -> DataFrame:
-        """Return the facts of all of it."""
         return all_facts(
             facts_of_halves(self.frame(spark, NAMES.half)),
             facts_of_ops(self.frame(spark, NAMES.op)),
@@ -242,7 +236,6 @@ class Tape:
         )
 
     def snapshot(self, **given: Any) -> Snapshot:
-        """Return a snapshot of all of it, all applied."""
         topics: dict[str, dict[int, Range]] = {
             NAMES.half: {}, NAMES.op: {}, NAMES.dead: {}, ORDERS: {}
         }  # fmt: skip

@@ -37,7 +37,6 @@ class Lives:
         self.tape = Tape()
 
     def play(self, count: int) -> Tape:
-        """Return the tape of `count` transactions."""
         lives = [self._messages() for _ in range(count)]
         for life in self.random.sample(lives, len(lives)):
             self._decide(life)

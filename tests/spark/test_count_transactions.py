@@ -36,7 +36,6 @@ class Topic(RealTopic):
         return super().begin(each_has, slot=slot)
 
     def count(self, spark: SparkSession) -> dict[str | None, int]:
-        """Return what the job counts."""
         rows = count_transactions(spark, self.name, bootstrap_servers=self.servers).collect()
         counts = {row["transaction_id"]: row["row_count"] for row in rows}
         assert len(counts) == len(rows)

@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 @pytest.fixture(params=["parquet", pytest.param("delta", marks=pytest.mark.spark_long)])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each format."""
     if request.param == "delta":
         pytest.importorskip("deltalake")
     return str(request.param)
@@ -27,7 +26,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
-    """An empty real topic."""
     return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
 
 
@@ -52,7 +50,6 @@ class Tables:
         assert done.exit_code == 0, done.output
 
     def run(self, *more: str) -> Result:
-        """Run the command."""
         arguments = ["--input", str(self.bronze), "--output", str(self.silver)]
         return CliRunner().invoke(main, [*arguments, "--format", self.kind, "--json", *more])
 

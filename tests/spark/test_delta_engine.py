@@ -42,7 +42,6 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """Have the tables made."""
     try:
         locked_jars(JARS)
     except JarsError as error:

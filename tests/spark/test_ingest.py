@@ -43,12 +43,10 @@ class Table:
 
     @property
     def output(self) -> Path:
-        """Where it is."""
         return self.directory / "table"
 
     @property
     def checkpoint(self) -> Path:
-        """Where its progress is."""
         return self.directory / "checkpoint"
 
     def run(self, topic: str, *more: str) -> Result:
@@ -109,7 +107,6 @@ def table(
 
 @pytest.fixture
 def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
-    """An empty real topic."""
     return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
 
 

@@ -44,7 +44,6 @@ def scrape_until(port: int | None, name: str, value: float) -> Samples:
 
 @pytest.fixture
 def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
-    """An empty real topic."""
     return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
 
 

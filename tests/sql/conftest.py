@@ -121,7 +121,6 @@ def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> It
 
 @pytest.fixture
 def engine(database: Database) -> Engine:
-    """An engine on an empty database."""
     return database.engine()
 
 

@@ -231,7 +231,6 @@ class FenceScene:
         return [row.order_key for row in self.rows if row.order_key.startswith("taken-")]
 
     def marks(self) -> Counter[str]:
-        """Return the marks of the inbox."""
         with self._engine.connect() as connection:
             return Counter(connection.execute(select(self._inbox.table.c.transaction_id)).scalars())
 

@@ -79,7 +79,6 @@ class Scene:
         assert self.decisions(tx.id) == [("ROLLBACK", 1)]
 
     def worked(self) -> list[int]:
-        """Return what stands of the work."""
         with self.truth.connect() as connection:
             return list(connection.execute(select(WORK.c.number).order_by(WORK.c.number)).scalars())
 

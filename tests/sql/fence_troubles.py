@@ -39,7 +39,6 @@ class Engines:
         self._strict = self._fence(self._engine(is_strict=True))
 
     def fence_of(self, kind: Kind) -> Fence:
-        """Return the fence for a block of a kind."""
         if kind in (Kind.LOCKED, Kind.SWALLOWED):
             return self._impatient
         return self._strict if kind in (Kind.SERIAL, Kind.SKEWED) else self.fence

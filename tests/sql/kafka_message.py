@@ -12,23 +12,18 @@ class Message:
         self._headers, self._error = headers, error
 
     def error(self) -> str | None:
-        """Return the error."""
         return self._error
 
     def topic(self) -> str:
-        """Return the topic."""
         return "orders"
 
     def partition(self) -> int:
-        """Return the partition."""
         return 3
 
     def offset(self) -> int:
-        """Return the offset."""
         return 7
 
     def headers(self) -> Headers | None:
-        """Return the headers."""
         return self._headers
 
 

@@ -62,7 +62,6 @@ class Scene:
         return RelayService(relay, self.producer, callback=callback, round_s_max=round_s_max)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all rows, by id."""
         table = self.messages.tables.messages
         with self.messages.engine.connect() as connection:
             found = connection.execute(select(table).order_by(table.c.id)).mappings().all()

@@ -28,7 +28,6 @@ class _Member:
         self.joined: list[str] = []
 
     def join_and_read(self, topics: list[str]) -> None:
-        """Note what is read."""
         self.joined = topics
 
     def poll(self, _wait_s: float) -> Any:
@@ -36,12 +35,10 @@ class _Member:
         return self.records.pop(0) if self.records else None
 
     def take(self, records_max: int) -> list[Any]:
-        """Return the others."""
         taken, self.records = self.records[:records_max], self.records[records_max:]
         return taken
 
     def assignment(self) -> list[Place]:
-        """Return what a test says."""
         return self.assigned
 
     def commit(self, offsets: dict[Place, tuple[int, str]]) -> None:
@@ -59,7 +56,6 @@ def member() -> _Member:
 
 @pytest.fixture
 def reader(member: _Member) -> LetterReader:
-    """Return a reader of this member."""
     kafka: Any = SimpleNamespace(member=lambda _properties: member)
     return LetterReader(CONFIG, replace(system_ports(), kafka=kafka))
 

@@ -47,7 +47,6 @@ class RelayProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start it, and return at once."""
         self.process = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -172,7 +172,6 @@ class Record:
         self._headers = list(headers)
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Return its headers."""
         return self._headers
 
 

@@ -50,7 +50,6 @@ class Visitor:
         self.share, self.refused = 0.0, 0
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 

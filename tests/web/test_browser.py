@@ -53,7 +53,6 @@ UNNAMED_CELLS = """
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    """A browser of the test's own."""
     program = tool("chromium", package="chromium", others=("chromium-headless-shell",))
     with browsing(program, tmp_path) as made:
         yield made

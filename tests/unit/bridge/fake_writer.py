@@ -27,7 +27,6 @@ class Clock:
         return self.now_s
 
     def time_ms(self) -> int:
-        """Return the time of day."""
         return NOW_MS
 
 
@@ -47,7 +46,6 @@ class FakeWriter:
         self._waiting: list[tuple[Callable[[Any, Any], None], str, int]] = []
 
     def produce(self, topic: str, value: Any, key: Any, partition: int, *rest: Any) -> None:
-        """Take a record."""
         on_delivery, _timestamp_ms, headers = rest
         if self.refusals:
             raise self.refusals.pop(0)
@@ -57,7 +55,6 @@ class FakeWriter:
         self._waiting.append((on_delivery, topic, partition))
 
     def poll(self, _wait_s: float) -> int:
-        """Give the acknowledgements that a test says."""
         served = 0
         while self.answers and self._waiting:
             on_delivery, topic, partition = self._waiting.pop(0)
@@ -73,7 +70,6 @@ class FakeWriter:
         self._waiting.clear()
 
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
-        """Return the one real topic."""
         return {"orders": SeenTopic(3, 1)}
 
     def __len__(self) -> int:

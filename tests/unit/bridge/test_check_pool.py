@@ -257,7 +257,6 @@ class _FewThreads(Threads):
     are_left = True
 
     def start(self, call: Callable[[], None], name: str) -> Thread:  # type: ignore[override]
-        """Start a thread, if there is one left."""
         if not self.are_left:
             raise RuntimeError("can't start new thread")
         return Threads.start(call, name)

@@ -69,7 +69,6 @@ def brokers() -> Brokers:
 
 @pytest.fixture
 def member(brokers: Brokers) -> Member:
-    """Return a member that has one partition."""
     return Member(brokers, PLACE)
 
 

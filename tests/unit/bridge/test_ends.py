@@ -20,7 +20,6 @@ class _Answer:
         return True
 
     def result(self, _timeout_s: float | None = None) -> int:
-        """Return or raise what a test says."""
         if isinstance(self._told, Exception):
             raise self._told
         return self._told
@@ -34,7 +33,6 @@ class Brokers:
         self.edges: list[Edge] = []
 
     def ask_ends(self, places: Iterable[Place], edge: Edge, timeout_s: float) -> dict[Place, Any]:
-        """Return an answer for each place."""
         assert timeout_s
         self.edges.append(edge)
         return {place: _Answer(told) for place, told in zip(places, self._told, strict=True)}

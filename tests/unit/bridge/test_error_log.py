@@ -27,7 +27,6 @@ class _Clock(SystemClock):
     now = 100.0
 
     def monotonic(self) -> float:  # type: ignore[override]
-        """Return what a test says."""
         return self.now
 
 

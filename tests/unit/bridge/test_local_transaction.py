@@ -30,11 +30,9 @@ class _Transaction:
         self._error = error
 
     def commit(self, timeout: float | None) -> str:
-        """Note it."""
         return self._do("commit", timeout)
 
     def rollback(self, timeout: float | None) -> str:
-        """Note it."""
         return self._do("rollback", timeout)
 
     def _do(self, what: str, timeout: float | None) -> str:

@@ -94,11 +94,9 @@ REQUEST = A_REQUEST._replace(
 
 class _Record:
     def key(self) -> bytes:
-        """Return the key."""
         return b"k"
 
     def value(self) -> bytes:
-        """Return the value."""
         return b"v"
 
 

@@ -42,23 +42,19 @@ class Brokers:
     asked: int = 0
 
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
-        """Return what is there by now."""
         self.asked += 1
         come = {name: 4 for name, at in self.coming.items() if at <= self.clock.now}
         return {name: SeenTopic(n, 1) for name, n in (self.there | come).items()}
 
     def ask_settings(self, topics: Sequence[str], _timeout_s: float) -> dict[str, Any]:
-        """Return settings, or fail."""
         return {topic: answer(self.settings) for topic in topics}
 
     def create_topics(self, topics: Sequence[NewTopic], _timeout_s: float) -> dict[str, Any]:
-        """Make topics, or fail."""
         if self.made is None:
             self.coming |= {one.name: self.clock.now + self.appears_s for one in topics}
         return {one.name: answer(self.made) for one in topics}
 
     def topics_of(self) -> Topics:
-        """Return what asks them."""
         ports = fake_ports(clock=self.clock)
         return Topics(self, ports, NAMES, remedy="run: make", timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
 
@@ -205,7 +201,6 @@ class _Clock:
         return self.now
 
     def time_ms(self) -> int:
-        """Return the same."""
         return int(self.now * 1000)
 
 
@@ -223,7 +218,6 @@ class _Reader:
         self.begun: dict[Any, int] = {}
 
     def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
-        """Return what a test says."""
         assert (topic, timeout_s) == (TOPIC, settings_topic.READ_S)
         return self.failure
 

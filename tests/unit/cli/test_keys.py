@@ -170,7 +170,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Registry]:
-    """A registry."""
     with Registry((HOST, 0), Handler) as made:
         made.asked = []
         threading.Thread(target=made.serve_forever, daemon=True).start()

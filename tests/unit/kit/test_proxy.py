@@ -65,7 +65,6 @@ class Client:
         self._socket.sendall(struct.pack(">i", len(request)) + request)
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
         self._socket.sendall(data)
 
     def answer(self) -> tuple[int, bytes]:
@@ -93,7 +92,6 @@ class Client:
             self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
 
@@ -107,7 +105,6 @@ def is_refused(port: int) -> bool:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """Yield a broker."""
     made = Broker()
     yield made
     made.close()
@@ -115,7 +112,6 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[KafkaProxy]:
-    """Yield a proxy in front of it."""
     (port,) = free_ports(1)
     with KafkaProxy([Route(NODE, port, broker.port)]) as started:
         yield started

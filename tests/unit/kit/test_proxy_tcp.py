@@ -24,7 +24,6 @@ class EchoServer(Server):
         super().__init__(self._echo)
 
     def next(self) -> bytes:
-        """Return what arrives next."""
         return self.arrived.get(timeout=LIMIT_S)
 
     def _echo(self, connection: socket.socket) -> None:
@@ -41,7 +40,6 @@ class EchoServer(Server):
 
 @pytest.fixture
 def server() -> Iterator[EchoServer]:
-    """A server."""
     made = EchoServer()
     yield made
     made.close()
@@ -49,7 +47,6 @@ def server() -> Iterator[EchoServer]:
 
 @pytest.fixture
 def proxy(server: EchoServer) -> Iterator[TcpProxy]:
-    """A proxy in front of it."""
     with TcpProxy(server.port) as started:
         yield started
 

@@ -139,11 +139,9 @@ class History:
         )
 
     def client(self, tid: str) -> ClientTransaction:
-        """Return what the client knows of `tid`."""
         return self.clients[int(tid, 16)]
 
     def records_of(self, tid: str) -> list[ReadRecord]:
-        """Return what was delivered of `tid`."""
         return [r for r in self.real if (header_names.TRANSACTION_ID, tid.encode()) in r.headers]
 
     def swap(self, one: ReadRecord, other: ReadRecord) -> None:

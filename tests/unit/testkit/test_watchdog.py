@@ -145,14 +145,12 @@ _OBEDIENT = "import signal; print('up', flush=True); signal.pause()"
 
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
-    """Return interrupts in force."""
     with Interrupts() as noted:
         yield noted
 
 
 @pytest.fixture
 def children(tmp_path: Path, interrupts: Interrupts) -> Iterator[Children]:
-    """Return a group of children."""
     with Children(tmp_path, interrupts=interrupts) as group:
         yield group
 

@@ -98,7 +98,6 @@ class _Client:
         self._future = future
 
     def list_offsets(self, places: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
-        """Return the one future for each place."""
         return dict.fromkeys(places, self._future)
 
 

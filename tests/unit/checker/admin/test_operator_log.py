@@ -45,7 +45,6 @@ class Silent(Network):
     def request(
         self, client: Client, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
-        """Do as told."""
         if not (self.is_silent and kind is Kind.PRODUCE):
             return do()
         if self.is_done:

@@ -61,7 +61,6 @@ class Log:
         count: int = 1,
         **more: Any,
     ) -> int:
-        """Append an op; return its offset."""
         offset = len(self.ops)
         op = AN_OP._replace(
             transaction_id=transaction_id,
@@ -81,7 +80,6 @@ class Log:
             self.op(transaction_id)
 
     def plan(self, evidence: Evidence, choice: Choice = Choice.REFUSE) -> NewOffsets:
-        """Judge by all of it."""
         return new_offsets(
             self.halves,
             self.ops,

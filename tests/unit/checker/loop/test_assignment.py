@@ -48,13 +48,11 @@ class Paused:
         self.topics.add(topic)
 
     def resume(self, topic: str, _partition: int) -> None:
-        """Take note."""
         self.topics.remove(topic)
 
 
 @pytest.fixture
 def intake() -> Paused:
-    """The input."""
     return Paused()
 
 
@@ -205,7 +203,6 @@ def status() -> Status:
 
 @pytest.fixture
 def waits(status: Status) -> WaitingPairs:
-    """Nobody waits."""
     return WaitingPairs(status)
 
 

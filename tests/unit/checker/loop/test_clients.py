@@ -188,13 +188,11 @@ class _Admin:
 
 @pytest.fixture
 def admin() -> _Admin:
-    """Brokers that say nothing."""
     return _Admin()
 
 
 @pytest.fixture
 def questions(admin: _Admin) -> Questions:
-    """Questions to them."""
     return Questions(CheckerConfig(), fake_ports(admin, admin.clock))
 
 
@@ -320,7 +318,6 @@ class Deaf(Network):
     def request(
         self, client: ProcessClient, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
-        """Answer, or not."""
         if client not in self.unheard:
             return super().request(client, kind, place, do, timeout_s)
         self.scheduler.wait(client.process, None, min(timeout_s, UNHEARD_S))

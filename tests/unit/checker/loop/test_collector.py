@@ -29,11 +29,9 @@ class End:
     """The end of a log, as the client hands it over."""
 
     def topic(self) -> str:
-        """Return the topic that was read to its end."""
         return TOPIC
 
     def offset(self) -> int:
-        """Return the position."""
         return 1
 
 
@@ -41,7 +39,6 @@ class Cluster:
     """Answers as brokers without a topic do."""
 
     def topics(self) -> dict[str, SeenTopic]:
-        """Return no topic."""
         return {}
 
     def may_write(self, topics: list[str]) -> dict[str, bool | None]:

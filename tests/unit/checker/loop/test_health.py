@@ -19,7 +19,6 @@ GAUGE = "halfbridge_real_topics_missing"
 
 @pytest.fixture
 def stack() -> Iterator[MemoryStack]:
-    """An installation."""
     with MemoryStack() as started:
         yield started
 

@@ -358,7 +358,6 @@ class Taster:
     def __call__(
         self, _properties: Mapping[str, Any], starts: Mapping[Place, int]
     ) -> LethalRecord | None:
-        """Read nothing."""
         self.asked.append(starts)
         return next((self.deadly[place] for place in starts if place in self.deadly), None)
 

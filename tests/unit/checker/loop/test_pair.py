@@ -44,7 +44,6 @@ class Message:
         return len(self._value)
 
     def offset(self) -> int:
-        """Return where it stands."""
         return self._offset
 
     def timestamp(self) -> tuple[int, int]:
@@ -52,11 +51,9 @@ class Message:
         return self._timestamp
 
     def key(self) -> bytes:
-        """Return its key."""
         return b"k"
 
     def value(self) -> bytes:
-        """Return its value."""
         return self._value
 
     def headers(self) -> list[tuple[str, bytes]]:
@@ -69,7 +66,6 @@ class Message:
 
 @pytest.fixture
 def pair() -> Pair:
-    """A pair that is rebuilt."""
     names = TopicNames()
     publisher = Publisher(names, 0, Routes(0), Sizes(lambda _: None))
     pair = Pair(0, SETTINGS, START, publisher, began=0.0)

@@ -40,15 +40,12 @@ class Body:
         self._value, self._headers = value, headers
 
     def key(self) -> bytes:
-        """Return the key."""
         return b"key"
 
     def value(self) -> bytes:
-        """Return the value."""
         return self._value
 
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Return the headers."""
         return self._headers
 
 

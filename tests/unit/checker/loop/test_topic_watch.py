@@ -280,7 +280,6 @@ class Settings:
 
 @pytest.fixture
 def settings() -> Settings:
-    """Settings that are as they must be."""
     return Settings()
 
 
@@ -378,7 +377,6 @@ class Brokers:
         self.asked: list[list[str]] = []
 
     def ask_settings(self, topics: Iterable[str]) -> Question:
-        """Take a question."""
         self.asked.append(list(topics))
         return Question(self, self.asked[-1])
 
@@ -396,11 +394,9 @@ class Question:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether they answered."""
         return not self._brokers.are_away
 
     def answers(self) -> dict[str, SettingsAnswer]:
-        """Return what they said."""
         return {topic: self._brokers.told.get(topic, MISSING) for topic in self._topics}
 
 

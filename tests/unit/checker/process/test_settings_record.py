@@ -26,7 +26,6 @@ class Log:
         self._end = 0
 
     def append(self, settings: DaemonSettings | None, problem: str = "") -> None:
-        """Append a record."""
         self.said.append(Said(self._end, settings, problem))
         self._end += 1
 

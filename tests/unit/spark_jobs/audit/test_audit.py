@@ -16,7 +16,6 @@ from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS, Range, Snapsh
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> str:
-    """A file with a snapshot of nothing."""
     names = TopicNames()
     made = Snapshot("", 0, {names.half: {}, names.op: {}}, ())
     path = tmp_path / "snapshot.json"

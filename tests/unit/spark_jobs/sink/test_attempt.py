@@ -113,7 +113,6 @@ class Topic:
         return self
 
     def read(self, since: Tally) -> Poll:
-        """Return all of them."""
         assert since == Tally(3, (7,), "A")
         return Poll(self._letters, (9,), 0, self._topic_id, is_recreated=self._topic_id != "A")
 

@@ -24,7 +24,6 @@ def write_plan(checkpoint: Path, batch: int, *offsets: str) -> str:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A checkpoint of QUERY."""
     (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
     return tmp_path
 
@@ -113,11 +112,9 @@ class Files:
         }
 
     def read(self, name: str) -> bytes | None:
-        """Return a file."""
         return self._files.get(name)
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is one."""
         return name in self._files
 
 

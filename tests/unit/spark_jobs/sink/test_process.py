@@ -34,7 +34,6 @@ class Installation:
         ensure_topics(OPTIONS, driver.ports)
 
     def process(self, name: str) -> SinkProcess:
-        """Return a new process."""
         return SinkProcess(self._machine.ports(self._machine.process(name)))
 
     def attempt(self, name: str, batch: int) -> AttemptReport:
@@ -54,7 +53,6 @@ class Installation:
 
 @pytest.fixture
 def installation() -> Iterator[Installation]:
-    """An installation that nothing was written to."""
     with Machine() as machine:
         yield Installation(machine)
 

@@ -53,11 +53,9 @@ class Record:
         """Return none: it is a record."""
 
     def partition(self) -> int:
-        """Return its partition."""
         return 0
 
     def offset(self) -> int:
-        """Return its offset."""
         return self.at
 
     def __len__(self) -> int:
@@ -96,7 +94,6 @@ class Kafka:
         return self
 
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
-        """Return the topic, with its partition."""
         if self.failure is not None:
             raise self.failure
         return {TOPIC: SeenTopic(1, 1)}
@@ -107,11 +104,9 @@ class Kafka:
         return {place: SimpleNamespace(result=lambda: offset) for place in places}
 
     def ask_topic_ids(self, topics: list[str], _timeout_s: float) -> dict[str, Any]:
-        """Return the topic's id."""
         return {topic: SimpleNamespace(result=lambda: self.topic_id) for topic in topics}
 
     def read_from(self, offsets: dict[Place, int]) -> None:
-        """Read from there on."""
         self.position = offsets[TOPIC, 0]
 
     def committed(self, places: dict[Place, int], timeout_s: float) -> dict[Place, Committed]:
@@ -128,7 +123,6 @@ class Kafka:
         return Record(self.position - 1, self.told[self.position - 1])
 
     def take(self, _records_max: int) -> list[Record]:
-        """Return nothing: `poll` has it all."""
         return []
 
     def close(self) -> None:

@@ -75,7 +75,6 @@ class Kafka:
         return self
 
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
-        """Return the three topics."""
         return {
             NAMES.half: SeenTopic(2, 1),
             NAMES.op: SeenTopic(2, 1),
@@ -83,7 +82,6 @@ class Kafka:
         }
 
     def ask_settings(self, topics: list[str], _timeout_s: float) -> dict[str, Any]:
-        """Return the settings of topics."""
         return {topic: SimpleNamespace(result=lambda: self.settings) for topic in topics}
 
     def produce(
@@ -96,7 +94,6 @@ class Kafka:
         _timestamp_ms: int,
         _headers: Any,
     ) -> None:
-        """Take a record."""
         if self.refuses is not None:
             raise self.refuses
         if self.clock.now < self.full_until_s:
@@ -109,7 +106,6 @@ class Kafka:
         self.awaited.append(lambda: on_delivery(None, record))
 
     def poll(self, wait_s: float) -> int:
-        """Wait."""
         self.clock.now += wait_s
         return 0
 
@@ -132,13 +128,11 @@ class Kafka:
 
 @pytest.fixture
 def kafka() -> Kafka:
-    """Kafka as it is when nothing fails."""
     return Kafka()
 
 
 @pytest.fixture
 def process(kafka: Kafka) -> SinkProcess:
-    """A process whose Kafka that is."""
     return SinkProcess(fake_ports(kafka, kafka.clock))
 
 

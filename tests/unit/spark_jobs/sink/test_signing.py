@@ -53,7 +53,6 @@ class Query:
         BatchCommitter(self.options, self.process()).commit(report.batch_id, [report])
 
     def run(self, batch: int = 0) -> None:
-        """Run a batch."""
         ensure_topics(self.options, self.process().ports)
         self.commit(self.attempt(batch))
 

@@ -27,21 +27,17 @@ class Shop:
         self.fence.create()
 
     def place(self, producer: TransactionProducer, what: str) -> None:
-        """Place an order."""
         with self.fence.transaction(producer) as (tx, connection):
             tx.send(Message(TOPIC, key=b"customer-42", value=what.encode()))
             connection.execute(_INSERT, {"what": what})
 
     def placed(self) -> list[bytes]:
-        """Return all orders."""
         return [each.encode() for each in self._column("SELECT what FROM placed")]
 
     def fence_rows(self) -> list[str]:
-        """Return what the fence says of transactions."""
         return self._column("SELECT outcome FROM halfbridge_fence WHERE producer_group <> ''")
 
     def close(self) -> None:
-        """Close the database."""
         self.engine.dispose()
 
     def _column(self, query: str) -> list[str]:

@@ -13,20 +13,17 @@ from halfbridge.testkit.memory.machine import Machine
 
 @pytest.fixture
 def ports() -> Iterator[Ports]:
-    """Yield the ports of a process."""
     with Machine() as machine:
         yield machine.ports(machine.process("p"))
 
 
 @pytest.fixture
 def run(ports: Ports) -> Concurrency:
-    """Return its concurrency."""
     return ports.run
 
 
 @pytest.fixture
 def clock(ports: Ports) -> Clock:
-    """Return its clock."""
     return ports.clock
 
 

@@ -57,7 +57,6 @@ def stack() -> Iterator[MemoryStack]:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    """A service."""
     with closing(Shop(tmp_path / "shop.db")) as made:
         yield made
 

@@ -37,7 +37,6 @@ class Faulty(Network):
     def request(
         self, client: Client, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
-        """Do as told."""
         fates = self.fates.get(kind)
         fate = fates.pop(0) if fates else ""
         if client.process.name in self.silent:
@@ -55,7 +54,6 @@ class Faulty(Network):
         raise NoAnswerError
 
     def reaches(self, process: Process) -> bool:
-        """Tell whether a process is heard."""
         return process.name not in self.silent
 
 

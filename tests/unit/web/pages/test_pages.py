@@ -161,7 +161,6 @@ def test_half_messages_that_wait_are_not_called_undecided() -> None:
 
 @pytest.fixture
 def stack() -> Iterator[MemoryStack]:
-    """An installation."""
     with MemoryStack(partitions=1) as made:
         yield made
 
