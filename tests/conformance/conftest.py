@@ -1,13 +1,8 @@
 """The installation that cases on a real broker use."""
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.integration.installation import GROUP, Installation
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture

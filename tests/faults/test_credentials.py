@@ -1,27 +1,20 @@
 """The broker's certificate and the clients' tokens expire in mid run, and are renewed late."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from halfbridge.testkit.children import Child
 from tests.faults.certificates import Authority
 from tests.faults.listener import listener
 from tests.faults.scene import HEALED_S
-from tests.faults.stage import seed_of_run
+from tests.faults.stage import Daemon, Stage, seed_of_run
 from tests.faults.tokens import TokenServer
 from tests.kit.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from halfbridge.testkit.children import Child
-    from tests.faults.stage import Daemon, Stage
-
-    MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., Stage]
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 

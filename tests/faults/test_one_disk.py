@@ -1,28 +1,21 @@
 """The only broker's disk is full, or slow: there is no other replica to fall back to."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.faults.disks import doctor_codes, fill, small_disk
 from tests.faults.preload import built
-from tests.faults.scene import PATIENT
+from tests.faults.scene import PATIENT, Scene
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from tests.faults.scene import Scene
-
-    MakeScene = Callable[[ProxiedCluster], AbstractContextManager[Scene]]
+MakeScene = Callable[[ProxiedCluster], AbstractContextManager[Scene]]
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
 

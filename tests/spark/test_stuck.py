@@ -24,7 +24,6 @@ from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, PAIRS, Tape
 
 pytestmark = INTERPRETED
-
 MINUTE_MS = 60_000
 KEEP_MS = 10_000
 AGE_MS = 3_600_000

@@ -5,12 +5,11 @@ On the broker in memory and SQLite, so that each defect is tried in a second.
 
 # ruff: noqa: PT012  (what the body of a block does is what is tested)
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
@@ -26,10 +25,7 @@ from halfbridge.testkit.memory import MemoryStack, Step
 from tests.simulation.mutation import Mutation
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Probe = Callable[[MemoryStack, Shop], None]
+Probe = Callable[[MemoryStack, Shop], None]
 
 _commit, _init, _begin_held = _Block._commit, _Block.__init__, fence_block._begin_held
 WORK = text("INSERT INTO placed VALUES ('two shirts')")

@@ -1,16 +1,23 @@
 """The inbox: True the first time in a database, False afterwards, whatever else goes on."""
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from sqlalchemy import Column as TableColumn
 from sqlalchemy import Connection, Engine, Integer, MetaData, Table, event, insert, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from halfbridge.cli import cli
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.headers import MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.sql import Inbox, InboxUsageError, NoIdentityError, NotDurableError, TableError
+from halfbridge.sql import inbox as inbox_module
+from halfbridge.sql.inbox import real_retention_ms
+from halfbridge.sql.tables import NowMs
+from tests.integration.installation import Installation
 from tests.sql.databases import Database
 from tests.sql.kafka_message import Message, delivered
 
@@ -308,3 +315,183 @@ def test_a_database_that_forgets_is_refused(inbox: Inbox, engine: Engine) -> Non
         connection.exec_driver_sql("PRAGMA synchronous = OFF")
         with pytest.raises(NotDurableError):
             inbox.once(connection, delivered())
+
+
+# --- what a purge deletes, and what it must not; what the table says of itself -------------
+
+DAY_MS = 86_400_000
+MINUTE_MS = 60_000
+
+
+def mark(inbox: Inbox, engine: Engine, age_ms: int, numbers: range, group: str = "billing") -> None:
+    """Insert marks of an age."""
+    with engine.begin() as connection:
+        now_ms = connection.execute(select(NowMs())).scalar_one()
+        rows = [
+            {
+                "group_id": group,
+                "transaction_id": f"{number:032x}",
+                "message_index": number % 3,
+                "created_at_ms": now_ms - age_ms,
+            }
+            for number in numbers
+        ]
+        connection.execute(insert(inbox.table), rows)
+
+
+def left(inbox: Inbox, engine: Engine) -> int:
+    """Return how many marks there are."""
+    with engine.begin() as connection:
+        return len(connection.execute(select(inbox.table.c.message_index)).all())
+
+
+def test_old_marks_are_deleted(
+    inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch by batch, of this group only, and only what is old enough; a second time nothing."""
+    monkeypatch.setattr(inbox_module, "PURGE_ROWS", 10)
+    for number in range(7):
+        mark(inbox, engine, 8 * DAY_MS + number, range(5 * number, 5 * number + 5))
+    mark(inbox, engine, 7 * DAY_MS - MINUTE_MS, range(100, 104))
+    mark(inbox, engine, 30 * DAY_MS, range(200, 203), group="stock")
+    assert inbox.purge(older_than_ms=7 * DAY_MS, retention_ms=7 * DAY_MS) == 35
+    assert inbox.purge(older_than_ms=7 * DAY_MS, retention_ms=7 * DAY_MS) == 0
+    assert left(inbox, engine) == 7
+
+
+def test_the_clock_is_the_databases(inbox: Inbox, engine: Engine) -> None:
+    """In UTC, whatever the session's time zone is: a mark is new when it is made."""
+    zones = {
+        "postgresql": "SET TIME ZONE 'Pacific/Auckland'",
+        "mariadb": "SET time_zone = '+13:00'",
+    }
+    with engine.begin() as connection:
+        if zone := zones.get(engine.dialect.name):
+            connection.exec_driver_sql(zone)
+        assert inbox.once(connection, delivered())
+    (marks,) = inbox.show()
+    assert (marks.group_id, marks.count) == ("billing", 1)
+    assert 0 <= marks.newest_ms == marks.oldest_ms < 10 * MINUTE_MS
+
+
+def test_show_tells_of_all_groups(inbox: Inbox, engine: Engine) -> None:
+    """How many marks there are, and how old they are."""
+    assert inbox.show() == ()
+    mark(inbox, engine, 2 * DAY_MS, range(3))
+    mark(inbox, engine, DAY_MS, range(3, 4))
+    mark(inbox, engine, 5 * DAY_MS, range(2), group="audit")
+    shown = [
+        (each.group_id, each.count, each.oldest_ms // MINUTE_MS, each.newest_ms // MINUTE_MS)
+        for each in inbox.show()
+    ]
+    day = DAY_MS // MINUTE_MS
+    assert shown == [("audit", 2, 5 * day, 5 * day), ("billing", 4, 2 * day, day)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("older_than_ms", "retention_ms", "topics", "told"),
+    [
+        (DAY_MS - 1, DAY_MS, (), "older_than_ms: 86399999"),
+        (DAY_MS, None, (), "retention_ms or topics"),
+        (DAY_MS, DAY_MS, ("orders",), "retention_ms or topics"),
+        (DAY_MS, -1, (), "rows that are kept are never purged"),
+    ],
+)
+def test_a_mark_outlives_its_message(
+    inbox: Inbox,
+    engine: Engine,
+    *,
+    older_than_ms: int,
+    retention_ms: int | None,
+    topics: tuple[str, ...],
+    told: str,
+) -> None:
+    """What can still be read again would be taken again: refused, and nothing is deleted."""
+    mark(inbox, engine, 30 * DAY_MS, range(2))
+    with pytest.raises(ConfigError, match=told):
+        inbox.purge(older_than_ms=older_than_ms, retention_ms=retention_ms, topics=topics)
+    assert left(inbox, engine) == 2
+
+
+# --- `halfbridge inbox`: made, shown, purged; and how long brokers say that messages stay --
+
+DELETION_MS = 12 * 60_000
+
+
+def invoke(command: str, database: Database, *words: str) -> Result:
+    """Run a command on a database."""
+    return CliRunner().invoke(cli, ["inbox", command, "--url", database.url, *words])
+
+
+@pytest.mark.feature
+def test_the_table_is_made_shown_and_purged(database: Database) -> None:
+    """In the lines of an operator, and as JSON."""
+    for _ in range(2):
+        made = invoke("create", database)
+        assert (made.exit_code, made.output) == (0, "table halfbridge_inbox is there\n")
+    assert invoke("show", database).output == "no marks\n"
+    inbox = Inbox(database.engine(), group_id="billing")
+    with database.engine().begin() as connection:
+        assert inbox.once(connection, delivered())
+        row = {"group_id": "billing", "transaction_id": "b", "message_index": 0}
+        connection.execute(insert(inbox.table).values(**row, created_at_ms=0))
+    assert invoke("show", database).output.startswith("billing: 2 marks, from ")
+    (group,) = json.loads(invoke("show", database, "--json").output)["groups"]
+    assert (group["group_id"], group["count"]) == ("billing", 2)
+    purge = ("--group-id", "billing", "--older-than-ms", str(DAY_MS))
+    done = invoke("purge", database, *purge, "--retention-ms", str(DAY_MS), "--json")
+    assert json.loads(done.output) == {"deleted": 1}
+    assert invoke("show", database).output.startswith("billing: 1 marks")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_mistakes_are_one_line(database: Database) -> None:
+    """Each says what to do; a password is not shown."""
+    purge = ("--group-id", "billing", "--older-than-ms", "10")
+    for words, told in (
+        (("show",), "no such table: halfbridge_inbox"),
+        (("purge", *purge), "retention_ms or topics, one of the two"),
+        (
+            ("purge", *purge, "--retention-ms", "11"),
+            "11 or more: a message can be read again for that long",
+        ),
+        (("show", "--url", "nonsense"), "(from --url) is not allowed"),
+        (("show", "--url", "postgresql+psycopg://u:secret@127.0.0.1:1/x"), "u:***@127.0.0.1"),
+        (("show", "--url", "oracle+nothing://"), "oracle"),
+    ):
+        command, *rest = words
+        failed = invoke(command, database, *rest)
+        assert failed.exit_code != 0
+        assert told in failed.output
+        assert "secret" not in failed.output
+        assert "unexpected" not in failed.output
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_brokers_say_how_long_messages_stay(installation: Installation, database: Database) -> None:
+    """Retention, the segment that is written to, and the time of deletion; the greatest of all."""
+    settings = {"retention_ms": str(7 * DAY_MS), "segment_ms": str(DAY_MS)}
+    orders = installation.topic("orders", **settings)
+    stock = installation.topic("stock", retention_ms="1000", segment_ms="1000")
+    kept_ms = 8 * DAY_MS + DELETION_MS
+    servers = installation.servers
+    assert real_retention_ms([orders, stock], bootstrap_servers=servers) == kept_ms
+    assert invoke("create", database).exit_code == 0
+    words = ["--group-id", "billing", "--topic", orders, "--bootstrap-servers", servers]
+    done = invoke("purge", database, *words, "--older-than-ms", str(kept_ms))
+    assert (done.exit_code, done.output) == (0, "deleted 0\n")
+    failed = invoke("purge", database, *words, "--older-than-ms", str(kept_ms - 1))
+    assert failed.exit_code != 0
+    assert f"{kept_ms} or more" in failed.output
+
+
+@pytest.mark.broker
+def test_what_is_kept_for_ever_is_never_purged(installation: Installation) -> None:
+    """Nor what is compacted, or not there: nobody can tell when a message is gone."""
+    forever = installation.topic("forever", retention_ms="-1")
+    compacted = installation.topic("compacted", cleanup_policy="compact")
+    for topic in (forever, compacted, installation.real("nothing")):
+        with pytest.raises(ConfigError, match=topic):
+            real_retention_ms([topic], bootstrap_servers=installation.servers)

@@ -1,6 +1,6 @@
 """The three ways to write the local message table, on each database."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, update
@@ -15,9 +15,6 @@ from halfbridge.sql.local_messages.rows import RowNotFoundError, RowStateError, 
 from halfbridge.sql.local_messages.settling import Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
-
-if TYPE_CHECKING:
-    pass
 
 
 def stored(messages: LocalMessages) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from threading import Event, Thread
 
 import pytest
 from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge.check_responder import _STOP_S as CHECKERS_STOP_S
 from halfbridge.bridge.message import Message
@@ -17,8 +18,8 @@ from halfbridge.sql.local_messages.sending import RelayStep
 from halfbridge.sql.local_messages.service import CLOSE_S_MAX
 from halfbridge.sql.local_messages.settling import PreparedMessage
 from halfbridge.sql.local_messages.writer import LocalMessages
-from halfbridge.testkit.stack import HalfbridgeStack
-from tests.sql.databases import ProxiedDatabase
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+from tests.sql.databases import Database, OwnDatabase, ProxiedDatabase
 from tests.sql.relaying import Scene, running, scene, states_of, wait_until
 from tests.sql.test_relay_command import RelayProcess
 
@@ -27,6 +28,7 @@ TOPIC_PARTITIONS = 1
 ROWS = 20
 END_S_MAX = 60.0
 KUBERNETES_S, SPARE_S = 30.0, 5.0
+
 # Short, for a black hole is waited out; long enough for a machine that does much else.
 BOUNDS = Bounds(connect_s=5, statement_s=5, answer_s=7)
 
@@ -211,3 +213,68 @@ def held(relaying: Scene) -> int:
     query = select(func.count()).where(buckets.c.owner != "")
     with relaying.messages.engine.connect() as connection:
         return connection.execute(query).scalar_one()
+
+
+# --- a relay beside a database that dies, and one that nobody wakes but the database -------
+
+NEVER_MS = 3_600_000
+
+
+@pytest.mark.parametrize("step", [RelayStep.SENT, RelayStep.MARKED, RelayStep.COMMITTED])
+def test_a_database_that_is_killed_under_a_relay_costs_no_row(
+    own_database: OwnDatabase,
+    halfbridge_stack: HalfbridgeStack,
+    halfbridge_topics: OwnTopics,
+    step: RelayStep,
+) -> None:
+    """SIGKILL of the server in the middle of a round, and a restart: each row once, in order."""
+    topic = halfbridge_topics.create("orders")
+    kills = [1]
+
+    def on_step(reached: RelayStep) -> None:
+        if reached is step and kills:
+            kills.pop()
+            own_database.kill()
+            own_database.restart()
+
+    engine = own_database.engine(pool_pre_ping=True)
+    with scene(engine, halfbridge_stack, topic) as made:
+        service = made.service(on_step=on_step, transaction_rows_max=7)
+        with engine.begin() as connection:
+            given = [Message(topic, key=b"k%d" % (n % 3), value=b"%d" % n) for n in range(ROWS)]
+            made.messages.add_all(connection, given)
+
+        def is_done() -> bool:
+            try:
+                return set(made.states()) == {"GLOBAL_COMMIT*"}
+            except DBAPIError:  # it is just being restarted
+                return False
+
+        with running(service):
+            wait_until(is_done)
+        assert not kills
+        halfbridge_stack.wait_until_decided()  # what was in doubt too, while somebody answers
+    records = halfbridge_stack.read_committed(topic, count=ROWS)
+    numbers = [int(record.value or b"") for record in records]
+    assert sorted(numbers) == list(range(ROWS))
+    assert all([n for n in numbers if n % 3 == k] == list(range(k, ROWS, 3)) for k in range(3))
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_writers_wake_a_relay_on_postgresql(
+    database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
+) -> None:
+    """A relay that would look again in an hour only has each row at once, settled ones too."""
+    topic = halfbridge_topics.create("orders")
+    with scene(database.engine(), halfbridge_stack, topic) as made:
+        service = made.service(poll_ms_min=NEVER_MS, poll_ms_max=NEVER_MS)
+        messages = made.messages
+        with running(service):
+            wait_until(lambda: service._listener.is_listening)
+            with messages.engine.begin() as connection:
+                messages.add(connection, Message(topic, key=b"k", value=b"1"))
+            wait_until(lambda: made.states()[0].startswith("GLOBAL_COMMIT"))
+            prepared = messages.prepare(Message(topic, key=b"k", value=b"2"))
+            messages.settle(prepared, success=True)
+            wait_until(lambda: made.states()[1].startswith("GLOBAL_COMMIT"))
+    halfbridge_stack.read_committed(topic, count=2)

@@ -1,12 +1,20 @@
 """A member that is closed while its group gives it partitions: the end comes all the same."""
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
+from halfbridge import Message
+from tests.integration.installation import GROUP, Installation
 from tests.integration.producing import Cluster
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -14,6 +22,7 @@ pytestmark = pytest.mark.broker
 _CLOSES = 15
 _PATIENCE_S = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
+
 # A process of its own: a call that hangs keeps the interpreter's lock, so no Python code runs.
 _MEMBERS = """
 import sys
@@ -75,3 +84,42 @@ def test_a_member_with_a_new_assignment_is_closed(cluster: Cluster, how: str) ->
 
     assert closed.returncode == 0
     assert closed.stdout.split() == [str(number) for number in range(_CLOSES)]
+
+
+# --- what is closed frees its Kafka clients at once, and does not wait for the collector of cycles
+
+
+def _living() -> dict[int, Any]:
+    return {id(each): each for each in gc.get_objects() if isinstance(each, (Consumer, Producer))}
+
+
+@contextmanager
+def _freed_at_the_end() -> Iterator[None]:
+    """Check that no client which the block makes outlives the block, without a collection."""
+    gc.collect()
+    before = set(_living())
+    gc.disable()
+    try:
+        yield
+        until("all clients are freed", lambda: set(_living()) <= before)
+    finally:
+        gc.enable()
+
+
+def test_a_closed_producer_frees_its_clients(cluster: Cluster) -> None:
+    """Writer, check responder and reader of settings are gone once `close` has returned."""
+    with _freed_at_the_end(), cluster.producer() as producer, producer.begin() as tx:
+        tx.send(Message(cluster.orders, value=b"1"))
+
+
+def test_a_stopped_worker_frees_its_clients(installation: Installation) -> None:
+    """Input, transactional producers, barriers and sender of checks are gone."""
+    installation.make(groups=(GROUP,))
+    orders = installation.topic("orders")
+    tail = installation.tail(orders)
+    with _freed_at_the_end():
+        daemon = installation.start()
+        installation.pass_through(orders)
+        tail.until(1)
+        daemon.stop()
+        installation.daemons.clear()
