@@ -35,7 +35,7 @@ BEFORE = {
         "CREATE TYPE mood AS ENUM ('ok', 'sad')",
         "CREATE DOMAIN positive AS int CHECK (VALUE > 0)",
         "CREATE TYPE pair AS (a int, b text)",
-    ),
+    )
 }
 # Each column: its type, a value as SQL writes it, what the change has.
 COLUMNS: dict[str, list[tuple[str, str, Any]]] = {

@@ -57,9 +57,7 @@ def test_case_026_to_029_and_039_one_message_from_half_to_delivery(
     daemon.counts("rocketmq_commit_messages_total", wanted, topic=orders)
 
 
-def test_case_034_a_delivered_message_sent_on_is_no_new_half(
-    installation: Installation,
-) -> None:
+def test_case_034_a_delivered_message_sent_on_is_no_new_half(installation: Installation) -> None:
     """With all its headers: plain in a real topic, refused by the client, junk as a half."""
     orders, again = installation.real("orders"), installation.topic("again")
     daemon = installation.start(**QUICK)

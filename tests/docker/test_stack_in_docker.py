@@ -74,10 +74,7 @@ def deliver(broker: BrokerContainer) -> None:
         print(f"stack on {broker.image}: ready after {time.monotonic() - began:.1f} s")  # noqa: T201
         container = broker.get_wrapped_container().id
         topic = stack.create_topic("orders")
-        with (
-            stack.producer("order-service", checker=unknown) as producer,
-            producer.begin() as tx,
-        ):
+        with stack.producer("order-service", checker=unknown) as producer, producer.begin() as tx:
             tx.send(Message(topic, value=b"two shirts"))
         stack.wait_until_decided()
         assert [record.value for record in stack.read_committed(topic)] == [b"two shirts"]

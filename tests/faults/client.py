@@ -37,10 +37,7 @@ from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, live, parser_of
 _THREADS = 4
 _TICK_S = 0.02
 _FLUSH_S = 60.0
-_LOCAL = {
-    Kind.ROLLED_BACK: Resolution.ROLLBACK,
-    Kind.CHECKED_ROLLBACK: Resolution.ROLLBACK,
-}
+_LOCAL = {Kind.ROLLED_BACK: Resolution.ROLLBACK, Kind.CHECKED_ROLLBACK: Resolution.ROLLBACK}
 _DECISIONS = {
     Kind.COMMITTED: OpKind.COMMIT,
     Kind.MULTI: OpKind.COMMIT,

@@ -29,11 +29,7 @@ from tests.kit.waiting import until
 MINUTES = float(os.environ.get("HALFBRIDGE_HOSTILE_MINUTES") or 10)
 SEED = int(os.environ.get("HALFBRIDGE_FAULTS_SEED") or 0) or Random().randrange(1_000_000)
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.soak,
-    pytest.mark.timeout(round(MINUTES * 60) + 900),
-]
+pytestmark = [pytest.mark.broker, pytest.mark.soak, pytest.mark.timeout(round(MINUTES * 60) + 900)]
 
 PARTITIONS = 4
 GOOD_A_SECOND = 200

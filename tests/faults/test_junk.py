@@ -10,13 +10,7 @@ from confluent_kafka import Producer
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.errors import DecodeError, SerdeError
 from halfbridge.serde.headers import DEAD, HALF, parse_half
-from halfbridge.serde.records import (
-    DeadReason,
-    OpKind,
-    OpSource,
-    new_half,
-    new_op,
-)
+from halfbridge.serde.records import DeadReason, OpKind, OpSource, new_half, new_op
 from halfbridge.testkit.reader import read_all
 from tests.faults.plan import Kind
 from tests.faults.stage import Stage, seed_of_run

@@ -21,9 +21,7 @@ _WITHOUT_S = 15.0
 
 
 def test_case_52_names_are_lost_and_all_addresses_change(
-    tmp_path: Path,
-    make_stage: Callable[..., Stage],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, make_stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing resolves, the broker moves to another address, a worker starts in the meantime.
 

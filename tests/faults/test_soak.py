@@ -20,11 +20,7 @@ from tests.kit.roles import TRANSACTION_LOG
 
 MINUTES = float(os.environ.get("HALFBRIDGE_SOAK_MINUTES") or 60)
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.soak,
-    pytest.mark.timeout(round(MINUTES * 60) + 1800),
-]
+pytestmark = [pytest.mark.broker, pytest.mark.soak, pytest.mark.timeout(round(MINUTES * 60) + 1800)]
 
 _LASTS_S = (1.0, 8.0)
 _CALM_S = (0.5, 5.0)

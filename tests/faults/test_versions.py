@@ -33,10 +33,7 @@ def old(
 ) -> Iterator[Scene]:
     """Yield a scene on three brokers of the older version, whose logs stay when the test fails."""
     cluster = ProxiedCluster(
-        3,
-        kafka_version=_OLD,
-        properties=PATIENT,
-        directory=tmp_path / "brokers",
+        3, kafka_version=_OLD, properties=PATIENT, directory=tmp_path / "brokers"
     )
     with make_scene(cluster) as scene:
         yield scene

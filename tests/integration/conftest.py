@@ -30,10 +30,7 @@ def cluster(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Cluster
 @pytest.fixture(scope="module")
 def guarded_servers() -> Iterator[str]:
     """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
-    properties = {
-        "authorizer.class.name": AUTHORIZER,
-        "allow.everyone.if.no.acl.found": "true",
-    }
+    properties = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
     broker = EmbeddedBroker(properties=properties, heap_mib=512)
     with started(broker, "no broker that checks rights"):
         yield broker.bootstrap_servers

@@ -57,8 +57,7 @@ class Daemon:
     def stopped(self, partition: int) -> str:
         """Return why `partition` stopped, once it has."""
         errors: Mapping[int, str] = until(
-            f"partition {partition} stops",
-            lambda: self._raise() or self._stopped_with(partition),
+            f"partition {partition} stops", lambda: self._raise() or self._stopped_with(partition)
         )
         return errors[partition]
 

@@ -209,11 +209,7 @@ class Installation:
     def answer_unknown(self, half: Stored, check_number: int) -> Stored:
         """Append an answer to a check that counts."""
         return self.op(
-            OpKind.UNKNOWN,
-            half,
-            check_number=check_number,
-            source=OpSource.CHECK,
-            message_count=-1,
+            OpKind.UNKNOWN, half, check_number=check_number, source=OpSource.CHECK, message_count=-1
         )
 
     def pass_through(self, topic: str, *, partition: int = 0, **given: Any) -> Stored:

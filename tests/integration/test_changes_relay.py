@@ -170,10 +170,7 @@ def test_bad_events_become_dead_letters_and_the_others_go_on(
         }
     )
     big.produce(
-        changes,
-        plain("c", after={**row, "body": large}),
-        b"c1",
-        partition_of(b"c1", PARTITIONS),
+        changes, plain("c", after={**row, "body": large}), b"c1", partition_of(b"c1", PARTITIONS)
     )
     big.flush()
     with Relay(halfbridge_stack, changes, mapping, "--slot", "one") as relay:

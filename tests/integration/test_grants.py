@@ -124,14 +124,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     broker = way.broker(
         tmp_path_factory.mktemp("cluster") / "data",
-        {
-            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-            "scram-sha-256.sasl.jaas.config": module,
-        },
-        {
-            "authorizer.class.name": AUTHORIZER,
-            "super.users": "User:ANONYMOUS",
-        },
+        {"sasl.enabled.mechanisms": "SCRAM-SHA-256", "scram-sha-256.sasl.jaas.config": module},
+        {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"},
     )
     with started(broker, "no broker that checks rights"):
         from halfbridge.kafka.admin import AdminClient  # noqa: PLC0415

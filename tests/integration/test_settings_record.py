@@ -126,9 +126,7 @@ def test_a_client_with_the_daemons_settings_is_silent(
 
 
 def test_workers_that_disagree_say_so(
-    installation: Installation,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    installation: Installation, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both of them, by /healthz, metric and log; the one that stays is well once it is alone."""
     monkeypatch.setattr(settings_record, "POLL_S", 0.3)
@@ -153,9 +151,7 @@ def _is_red(daemon: Daemon, other: str) -> bool:
 
 
 def test_an_installation_without_the_topic(
-    installation: Installation,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    installation: Installation, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon names the command once and delivers; clients assume its defaults."""
     monkeypatch.setattr(settings_record, "POLL_S", 0.1)

@@ -35,9 +35,7 @@ def cluster() -> Iterator[ProxiedCluster]:
         yield made
 
 
-def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
-    cluster: ProxiedCluster,
-) -> None:
+def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(cluster: ProxiedCluster) -> None:
     """Any broker may be asked for a topic's settings, the one that made it or another."""
     unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
     cluster.proxy.add(Rule(api=Api.DESCRIBE_CONFIGS, act=Act.FAIL, error=unknown, times=TIMES))

@@ -215,9 +215,7 @@ def test_missing_half_topic_gets_its_twins_partition_count(installation: Command
     assert installation.partitions(names.half) == 3
 
 
-def test_a_wrong_setting_is_altered_by_the_command_that_is_printed(
-    installation: Commanded,
-) -> None:
+def test_a_wrong_setting_is_altered_by_the_command_that_is_printed(installation: Commanded) -> None:
     """`topics check` prints `topics alter`, which mends; an unknown setting is one line."""
     half = installation.names.half
     _create(installation)

@@ -21,11 +21,7 @@ WINDOW = (1280, 860)
 PHONE = (390, 844)
 LOADED = "document.readyState == 'complete'"
 _CHUNK_BYTES = 1 << 16
-_KEYS = {
-    "Tab": (9, ""),
-    "Enter": (13, "\r"),
-    " ": (32, " "),
-}
+_KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
 # bash can put any descriptor where the browser looks for its pipes.
 _START = 'exec "$@" 3<&"$COMMANDS" 4>&"$ANSWERS"'
 
@@ -188,11 +184,7 @@ def browsing(program: str, directory: Path) -> Iterator[Browser]:
     environ = {**os.environ, "COMMANDS": str(read_commands), "ANSWERS": str(write_answers)}
     with (directory / "chromium.log").open("wb") as log:
         process = subprocess.Popen(
-            words,
-            stdout=log,
-            stderr=log,
-            env=environ,
-            pass_fds=(read_commands, write_answers),
+            words, stdout=log, stderr=log, env=environ, pass_fds=(read_commands, write_answers)
         )
     os.close(read_commands)
     os.close(write_answers)

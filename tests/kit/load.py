@@ -30,9 +30,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def live(
-    producer: AbstractContextManager[object],
-    run: Callable[[], object],
-    quiet: threading.Event,
+    producer: AbstractContextManager[object], run: Callable[[], object], quiet: threading.Event
 ) -> None:
     """Run the load until `quiet`, which SIGUSR1 and SIGTERM set; return at SIGTERM."""
     end = threading.Event()

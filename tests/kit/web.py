@@ -58,10 +58,7 @@ class WebStage:
         """Return a client that sends `token`, if any, and follows no redirects."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return TestClient(
-            self.app,
-            base_url="http://127.0.0.1",
-            headers=headers,
-            follow_redirects=False,
+            self.app, base_url="http://127.0.0.1", headers=headers, follow_redirects=False
         )
 
     def browser(self, token: str) -> TestClient:

@@ -3,8 +3,4 @@
 import pytest
 
 # Spark without code that it compiles first: most queries of these tests run once.
-INTERPRETED = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+INTERPRETED = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.usefixtures("interpreted")]

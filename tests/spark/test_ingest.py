@@ -414,10 +414,7 @@ def test_a_topic_that_is_made_anew_under_a_running_stream_ends_it(
     )
     topic.commit(Real(transaction_id="a1"))
     lines: Queue[str] = Queue()
-    with (
-        connect(table.spark, table.servers, {}) as cluster,
-        ThreadPoolExecutor(1) as threads,
-    ):
+    with connect(table.spark, table.servers, {}) as cluster, ThreadPoolExecutor(1) as threads:
         run = threads.submit(ingest, table.spark, job, cluster, lines.put)
         assert lines.get(timeout=STREAM_S_MAX).startswith("batch 0: 1 rows")
         topic.make_anew()

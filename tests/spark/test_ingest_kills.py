@@ -127,11 +127,7 @@ def end(driver: subprocess.Popen[str]) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_every_record_once_whenever_the_driver_is_killed(
-    spark: SparkSession,
-    kafka_bootstrap_servers: str,
-    topic_prefix: str,
-    tmp_path: Path,
-    kind: str,
+    spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path, kind: str
 ) -> None:
     """The table holds what consumers see, each record once, byte-equal, after all the kills.
 

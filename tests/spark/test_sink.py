@@ -92,8 +92,7 @@ def test_the_audit_has_nothing_to_say(spark: SparkSession, scene: SinkScene) -> 
     scene.run(scene.stream(spark))
     scene.settled()
     audited = CliRunner().invoke(
-        audit,
-        ["--bootstrap-servers", scene.servers, "--prefix", scene.prefix, "--json"],
+        audit, ["--bootstrap-servers", scene.servers, "--prefix", scene.prefix, "--json"]
     )
     assert audited.exit_code == 0, audited.output
     assert json.loads(audited.stdout)["clean"] is True

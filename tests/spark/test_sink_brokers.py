@@ -53,9 +53,7 @@ def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
     assert OpKind.COMMIT in sink.scene.decisions().values()
 
 
-def test_what_a_failed_attempt_has_stored_is_rolled_back(
-    proxied: Proxied,
-) -> None:
+def test_what_a_failed_attempt_has_stored_is_rolled_back(proxied: Proxied) -> None:
     """All of it, though nobody has told where it stands."""
     cluster, sink = proxied
     cluster.proxy.add(INFERRED)
@@ -98,9 +96,7 @@ def test_a_failure_is_told_to_whom_it_happened(proxied: Proxied) -> None:
     assert sink.decided(second) == {OpKind.COMMIT}
 
 
-def test_a_rollback_asks_once_where_a_half_partition_ends(
-    proxied: Proxied,
-) -> None:
+def test_a_rollback_asks_once_where_a_half_partition_ends(proxied: Proxied) -> None:
     """However many transactions the brokers refused: each question costs a client a connection."""
     cluster, sink = proxied
     stored = sink.attempt()
@@ -113,9 +109,7 @@ def test_a_rollback_asks_once_where_a_half_partition_ends(
     assert sink.scene.undecided() == {each.transaction_id for each in stored.attempt.transactions}
 
 
-def test_no_decision_overtakes_one_that_may_not_be_stored(
-    proxied: Proxied,
-) -> None:
+def test_no_decision_overtakes_one_that_may_not_be_stored(proxied: Proxied) -> None:
     """An acknowledgement without an offset proves nothing: what comes behind it waits.
 
     Written again after the ones behind it, it would take its rows behind later ones of their keys.

@@ -11,13 +11,7 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
 from halfbridge.serde.partitioner import partition_of
-from halfbridge.serde.records import (
-    DeadLetter,
-    DeadReason,
-    OpKind,
-    SinkContext,
-    new_half,
-)
+from halfbridge.serde.records import DeadLetter, DeadReason, OpKind, SinkContext, new_half
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink import dead_letters as refused
 from halfbridge.spark_jobs.sink import progress as progress_module

@@ -192,10 +192,7 @@ V1 = {
     "name": "Order",
     "fields": [{"name": "item", "type": ["null", "string"], "default": None}],
 }
-V2 = {
-    **V1,
-    "fields": [*V1["fields"], {"name": "pieces", "type": "int", "default": 1}],
-}
+V2 = {**V1, "fields": [*V1["fields"], {"name": "pieces", "type": "int", "default": 1}]}
 STRANGE = {"type": "record", "name": "Other", "fields": [{"name": "n", "type": "long"}]}
 
 

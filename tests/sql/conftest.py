@@ -72,11 +72,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 @pytest.fixture(params=["postgresql", "mariadb"])
 def proxied_database(request: pytest.FixtureRequest) -> Iterator[ProxiedDatabase]:
     """An empty database of this test's own, behind a proxy that can cut it off."""
-    with (
-        _shared_database(request) as direct,
-        closing(ProxiedDatabase(direct)) as made,
-        made.proxy,
-    ):
+    with _shared_database(request) as direct, closing(ProxiedDatabase(direct)) as made, made.proxy:
         yield made
 
 

@@ -74,10 +74,7 @@ def send_some(
     """Send rows, then mark them; return how many."""
     table = messages.tables.messages
     columns = table.c
-    is_todo = [
-        columns.decision_acknowledged == false(),
-        columns.state == "LOCAL_COMMIT",
-    ]
+    is_todo = [columns.decision_acknowledged == false(), columns.state == "LOCAL_COMMIT"]
     query = (
         select(columns.id, columns.topic, columns.key, columns.value, columns.headers)
         .where(*is_todo, columns.has_key == true())

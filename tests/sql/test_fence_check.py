@@ -254,11 +254,7 @@ def test_a_replica_that_takes_no_writes_gives_no_answer(scene: Scene) -> None:
 
 
 TROUBLE = {
-    "postgresql": {
-        "deadlock": "40P01",
-        "serialization failure": "40001",
-        "no space": "53100",
-    },
+    "postgresql": {"deadlock": "40P01", "serialization failure": "40001", "no space": "53100"},
     "mariadb": {"deadlock": "1213", "lock time-out": "1205", "changed row": "1020"},
 }
 _FUNCTION = (

@@ -21,11 +21,7 @@ from tests.sql.fence_scene import Scene, on, work
 pytestmark = pytest.mark.broker
 
 DECISIONS = {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD}
-QUICK: dict[str, Any] = {
-    "transaction_timeout_ms": 1_000,
-    "check_interval_ms": 1_000,
-    "leave": True,
-}
+QUICK: dict[str, Any] = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000, "leave": True}
 
 
 @pytest.mark.feature

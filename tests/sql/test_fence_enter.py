@@ -286,10 +286,7 @@ def test_blocks_at_each_isolation_level(
         tx.send(scene.message())
         work(connection, 1)
     assert scene.fence.roll_back(tx.id) is False
-    with (
-        pytest.raises(FencedError),
-        scene.fence.transaction(producer) as (other, connection),
-    ):
+    with pytest.raises(FencedError), scene.fence.transaction(producer) as (other, connection):
         other.send(scene.message())
         scene.fence.check(scene.view(other.id))
         work(connection, 2)

@@ -41,11 +41,7 @@ def make_tables(engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "step"),
-    [
-        ("blackhole", RelayStep.SENT),
-        ("blackhole", RelayStep.MARKED),
-        ("cut", RelayStep.MARKED),
-    ],
+    [("blackhole", RelayStep.SENT), ("blackhole", RelayStep.MARKED), ("cut", RelayStep.MARKED)],
 )
 def test_a_connection_that_is_lost_costs_a_relay_its_bounds_and_no_row(
     proxied_database: ProxiedDatabase,

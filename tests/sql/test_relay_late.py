@@ -53,10 +53,7 @@ def add(relaying: Scene, topic: str, key: bytes) -> None:
 
 
 def test_a_late_batch_that_a_check_has_rolled_back_undoes_no_other_batch(
-    relaying: Scene,
-    halfbridge_stack: HalfbridgeStack,
-    topic: str,
-    monkeypatch: pytest.MonkeyPatch,
+    relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other batch of that round is marked in it; the late row is sent again, once."""
     places = relaying.producer.half_partitions

@@ -64,8 +64,7 @@ def value(counter: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("reason", "state"),
-    [(DeadReason.AGE, "LOCAL_COMMIT"), (DeadReason.UNDELIVERABLE, GIVEN_UP)],
+    ("reason", "state"), [(DeadReason.AGE, "LOCAL_COMMIT"), (DeadReason.UNDELIVERABLE, GIVEN_UP)]
 )
 def test_a_row_is_not_to_blame_for_its_age(
     messages: LocalMessages, reason: DeadReason, state: str

@@ -113,9 +113,7 @@ def test_errors_that_a_retry_cannot_mend_end_the_run(error: Exception) -> None:
     assert runner.closed == 1
 
 
-def test_health_names_the_last_step_of_work_that_hangs(
-    started: Callable[[Runner], Runner],
-) -> None:
+def test_health_names_the_last_step_of_work_that_hangs(started: Callable[[Runner], Runner]) -> None:
     """After the longest time without a success; healthy again after the next success."""
     may_go_on = Event()
     runner = Runner(lambda: may_go_on.wait(WAIT_S_MAX) and None, round_s_max=0.1)

@@ -30,9 +30,7 @@ class _Clock(SystemClock):
         return self.now
 
 
-def test_each_kind_is_told_once_in_a_while(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_kind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     """A second of reconnections is one line; the next one says how many were kept back."""
     clock = _Clock()
     troubles = ErrorLog(logging.getLogger("halfbridge.kafka"), clock)

@@ -81,8 +81,7 @@ def test_a_traceback_stands_in_the_line() -> None:
 
 @pytest.mark.usefixtures("root_level")
 @pytest.mark.parametrize(
-    ("configured", "levels"),
-    [("error", ["DEBUG", "ERROR"]), ("debug", ["INFO", "DEBUG"])],
+    ("configured", "levels"), [("error", ["DEBUG", "ERROR"]), ("debug", ["INFO", "DEBUG"])]
 )
 def test_the_level_is_switched_and_switched_back(configured: str, levels: list[str]) -> None:
     """To debug and back to what was configured; from a configured debug to info and back."""

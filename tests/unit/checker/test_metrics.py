@@ -91,11 +91,7 @@ def test_every_metric_of_the_design_is_served() -> None:
 def test_the_build_is_told(kind: type[Metrics | RelayMetrics | ChangesMetrics]) -> None:
     """Daemon and both relays show which versions of halfbridge, Python and librdkafka they run."""
     _, librdkafka = client_versions()
-    labels = {
-        "version": __version__,
-        "python": platform.python_version(),
-        "librdkafka": librdkafka,
-    }
+    labels = {"version": __version__, "python": platform.python_version(), "librdkafka": librdkafka}
 
     assert kind().registry.get_sample_value("halfbridge_build_info", labels) == 1
 

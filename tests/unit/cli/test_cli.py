@@ -132,10 +132,7 @@ def test_wrong_usage_is_one_line_and_status_2(words: list[str], named: str) -> N
     ],
 )
 def test_wrong_configuration_is_one_line_and_status_2(
-    words: list[str],
-    environment: dict[str, str],
-    named: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], environment: dict[str, str], named: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line names the setting, the value and where it came from."""
     for name, value in environment.items():
@@ -170,10 +167,7 @@ def test_wrong_configuration_is_one_line_and_status_2(
     ],
 )
 def test_the_error_of_a_flag_names_the_flag(
-    words: list[str],
-    environment: dict[str, str],
-    named: str,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], environment: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the value was refused for its sense, and where a flag is missing."""
     for name, value in environment.items():

@@ -200,8 +200,7 @@ def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Regist
 
 
 @pytest.mark.parametrize(
-    "data",
-    [None, b"", b"text that has no zero in front", written(9, b"\x08"), written(11, b"x")],
+    "data", [None, b"", b"text that has no zero in front", written(9, b"\x08"), written(11, b"x")]
 )
 def test_what_no_schema_fits_is_left_as_it_is(server: Registry, data: bytes | None) -> None:
     """Other bytes, Protobuf, and a number that the registry does not know."""

@@ -80,11 +80,7 @@ def test_every_job_explains_itself(job: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ((), "--url"),
-        (("--changes", "shop.orders"), "--changes needs --map"),
-    ],
+    ("words", "says"), [((), "--url"), (("--changes", "shop.orders"), "--changes needs --map")]
 )
 def test_a_missing_option_is_named(words: tuple[str, ...], says: str) -> None:
     """Of either kind of relay."""

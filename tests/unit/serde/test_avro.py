@@ -171,7 +171,7 @@ OLDER = [
         "c3012ed8e5a7acd3610e0014313520616e73776572731ee6d0abfef9629a0130524d515f5359535f5452"
         "414e535f48414c465f544f5049430654",
         id="dead_letter.v1",
-    ),
+    )
 ]
 RECORDS = [pytest.param(*case.values[:2], id=case.id) for case in GOLDEN]
 

@@ -36,8 +36,7 @@ MANIFEST = BatchManifest(
     reason="",
     attempts=(
         ManifestAttempt(
-            "ab" * 16,
-            (ManifestTransaction(ID, 3, 2, 41), ManifestTransaction(ID[::-1], 0, 1, 7)),
+            "ab" * 16, (ManifestTransaction(ID, 3, 2, 41), ManifestTransaction(ID[::-1], 0, 1, 7))
         ),
         ManifestAttempt("cd" * 16, ()),
     ),

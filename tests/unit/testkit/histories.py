@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 
 from halfbridge.serde import headers as header_names
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
-from halfbridge.serde.records import (
-    DeadLetter,
-    DeadReason,
-    OpKind,
-    OpSource,
-    new_half,
-    new_op,
-)
+from halfbridge.serde.records import DeadLetter, DeadReason, OpKind, OpSource, new_half, new_op
 from halfbridge.testkit.history import (
     Anomaly,
     Claim,

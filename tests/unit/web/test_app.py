@@ -14,15 +14,7 @@ from halfbridge.web.config import WebConfig
 from halfbridge.web.gate import FAILURES_AT_ONCE, REQUESTS_AT_ONCE, Role
 from halfbridge.web.guards import BODY_BYTES_MAX
 from halfbridge.web.pages.table import FORMS, PAGES
-from tests.kit.web import (
-    NO_KAFKA,
-    OPERATE_TOKEN,
-    READ_TOKEN,
-    WebStage,
-    post,
-    stage,
-    token_file,
-)
+from tests.kit.web import NO_KAFKA, OPERATE_TOKEN, READ_TOKEN, WebStage, post, stage, token_file
 
 ANY_ID = "0190"
 

@@ -1,24 +1,30 @@
 """The server on a socket: TLS, connections that say nothing, errors at the start, its end."""
 
 import asyncio
+import json
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.kafka.errors import ConfigError
+from halfbridge.serde.settings import load, to_plain
 from halfbridge.testkit.ports import free_ports
 from halfbridge.web import server as server_module
 from halfbridge.web.app import make_app
-from halfbridge.web.config import WebConfig
-from halfbridge.web.server import listen, make_server
+from halfbridge.web.config import WebConfig, beside, is_loopback
+from halfbridge.web.guards import Refusal
+from halfbridge.web.server import COMMAND, listen, make_server
 from halfbridge.web.services import Services
+from halfbridge.web.work import CALLS_MAX, KEPT_MAX, Answers, Work
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.kit.web import NO_KAFKA, READ_TOKEN, token_file
@@ -154,3 +160,261 @@ def test_the_command_serves_until_sigterm() -> None:
         until("the server answers", lambda: answer_of(url)[0] == 200)
         process.terminate()
         assert process.wait(10) == 0
+
+
+# --- settings that do not fit together are refused before anything listens -----------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"admin_host": "0.0.0.0"}, "admin_tokens"),
+        ({"admin_host": "example.org"}, "admin_tokens"),
+        ({"allow_changes": True}, "admin_tokens"),
+        ({"admin_cert": Path("a")}, "admin_key"),
+        ({"admin_key": Path("a")}, "admin_cert"),
+        ({"admin_port": 0}, "admin_port"),
+        ({"metrics_urls": ("localhost:9464",)}, "metrics_urls"),
+        ({"metrics_urls": ("file:///etc/passwd",)}, "metrics_urls"),
+        ({"metrics_urls": ("http://a/metrics",)}, "metrics_urls"),
+        ({"metrics_urls": ("http://a",) * 65}, "metrics_urls"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], field: str) -> None:
+    """Without tokens nothing but a loopback address is served, and nothing is changed."""
+    with pytest.raises(ConfigError) as caught:
+        WebConfig(**settings)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *[("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True)],
+        *[("localhost", True), ("LOCALHOST", True), ("localhost.example.org", False)],
+        *[("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("", False)],
+    ],
+)
+def test_loopback_is_this_machine_only(host: str, expected: bool) -> None:
+    """A name that only begins like a loopback address is none."""
+    assert is_loopback(host) is expected
+
+
+def test_a_daemon_hands_its_settings_on() -> None:
+    """The server beside a daemon reads that daemon's metrics, and survives the way through JSON."""
+    daemon = CheckerConfig(
+        topic_prefix="a-",
+        kafka={"sasl.password": "secret"},
+        admin_port=9465,
+        admin_tokens=Path("/tokens"),
+        metrics_port=9464,
+        metrics_host="0.0.0.0",
+        allow_changes=True,
+    )
+    made = beside(daemon)
+    assert made.metrics_urls == ("http://127.0.0.1:9464",)
+    assert (made.topic_prefix, made.admin_port, made.allow_changes) == ("a-", 9465, True)
+    assert load(WebConfig, flags=to_plain(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [({"metrics_port": 9464}, "admin_tokens"), ({"admin_tokens": Path("/tokens")}, "metrics_port")],
+)
+def test_a_daemons_admin_port_needs_tokens_and_metrics(
+    settings: dict[str, Any], field: str
+) -> None:
+    """The error names what is missing."""
+    with pytest.raises(ConfigError) as caught:
+        beside(CheckerConfig(admin_port=9465, **settings))
+    assert caught.value.field == field
+
+
+# --- the log of the server's process -------------------------------------------------------
+_END_S_MAX = 30.0
+
+
+def test_every_line_is_json_where_the_daemon_logs_json() -> None:
+    """Lines of the server and of uvicorn; each names the process."""
+    (port,) = free_ports(1)
+    config = WebConfig(bootstrap_servers="127.0.0.1:1", admin_port=port, log_format="json")
+    server = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert server.stdin is not None
+    assert server.stderr is not None
+    try:
+        server.stdin.write(json.dumps(to_plain(config)).encode() + b"\n")
+        server.stdin.flush()
+        first = server.stderr.readline()
+        server.stdin.close()  # the daemon is gone
+        lines = [json.loads(line) for line in (first, *server.stderr)]
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(_END_S_MAX)
+        server.kill()
+        server.wait()
+        server.stderr.close()
+    assert any("the admin port answers" in line["message"] for line in lines)
+    assert {line["worker"] for line in lines} == {"web"}
+
+
+# --- calls in threads: limits, and answers that several requests share ---------------------
+
+LIMIT_S = 60.0
+
+
+async def _returned(work: Work) -> None:
+    while work._calls:  # noqa: ASYNC110  (the product counts, and tells nobody)
+        await asyncio.sleep(0.001)
+
+
+def _run(test: Any) -> Any:
+    return asyncio.run(test)
+
+
+def test_a_call_that_takes_too_long_is_given_up() -> None:
+    """The request is answered in time; the call still counts until it returns."""
+
+    async def go() -> None:
+        work, gate = Work(), threading.Event()
+        with pytest.raises(Refusal) as caught:
+            await work.run(gate.wait, within_s=0.01)
+        assert caught.value.status == 504
+        assert work._calls == 1
+        gate.set()
+        assert await work.run(lambda: 7) == 7
+        await asyncio.wait_for(_returned(work), LIMIT_S)
+        work.close()
+
+    _run(go())
+
+
+def test_calls_beyond_the_limit_are_refused_at_once() -> None:
+    """Requests that wait for a Kafka that does not answer take bounded memory."""
+
+    async def go() -> None:
+        work, gate = Work(), threading.Event()
+        waiting = [asyncio.create_task(work.run(gate.wait)) for _ in range(CALLS_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal) as caught:
+            await work.run(lambda: 1)
+        assert (caught.value.status, "Retry-After" in caught.value.headers) == (503, True)
+        gate.set()
+        await asyncio.gather(*waiting)
+        work.close()
+
+    _run(go())
+
+
+def test_one_call_answers_all_who_ask_meanwhile() -> None:
+    """Twenty browsers cost one reading of the log, and a young answer costs none."""
+
+    async def go() -> None:
+        work, calls = Work(), []
+        answers = Answers(work)
+
+        def call() -> int:
+            calls.append(1)
+            return len(calls)
+
+        asked = [answers.get(("a",), call, fresh_s=60) for _ in range(20)]
+        found = await asyncio.gather(*asked)
+        again = await answers.get(("a",), call, fresh_s=60)
+        other = await answers.get(("b",), call, fresh_s=60)
+        assert [each.value for each in found if each] == [1] * 20
+        assert again is not None
+        assert other is not None
+        assert (again.value, other.value) == (1, 2)
+        answers.forget()
+        anew = await answers.get(("a",), call, fresh_s=60)
+        assert anew is not None
+        assert anew.value == 3
+        work.close()
+
+    _run(go())
+
+
+def test_a_slow_call_is_not_waited_for() -> None:
+    """At first there is no answer; later the one of before, while a new one is made."""
+
+    async def go() -> None:
+        work, gate = Work(), threading.Event()
+        answers = Answers(work)
+
+        async def ask(wait_s: float) -> Any:
+            return await answers.get(("a",), gate.wait, fresh_s=0, old_s=60, wait_s=wait_s)
+
+        assert await ask(0.01) is None
+        gate.set()
+        first = await ask(10)
+        gate.clear()
+        second = await ask(0.01)
+        assert first.value is second.value is True
+        assert second.age_s >= first.age_s
+        gate.set()
+        await ask(10)
+        work.close()
+
+    _run(go())
+
+
+def test_a_failure_is_raised_and_kept_for_a_while() -> None:
+    """A Kafka that does not answer is not asked anew by each request."""
+
+    async def go() -> None:
+        work, calls = Work(), []
+        answers = Answers(work)
+
+        def fail() -> int:
+            calls.append(1)
+            raise ValueError("no")
+
+        for _ in range(3):
+            with pytest.raises(ValueError, match="no"):
+                await answers.get(("a",), fail, fresh_s=60)
+        assert len(calls) == 1
+        with pytest.raises(ValueError, match="no"):
+            await answers.get(("a",), fail, fresh_s=0)
+        assert len(calls) == 2
+        work.close()
+
+    _run(go())
+
+
+def test_keys_without_end_take_bounded_memory() -> None:
+    """A stranger who asks for another id each time makes room by his own answers."""
+
+    async def go() -> None:
+        work = Work()
+        answers = Answers(work)
+        for each in range(KEPT_MAX + 5):
+            await answers.get((each,), lambda: 1, fresh_s=60)
+        assert len(answers._places) <= KEPT_MAX
+        work.close()
+
+    _run(go())
+
+
+def test_what_was_read_before_a_change_is_not_shown_after_it() -> None:
+    """A reading that was under way when somebody changed something is for those who waited."""
+
+    async def go() -> None:
+        work, begun, gate, calls = Work(), threading.Event(), threading.Event(), []
+        answers = Answers(work)
+
+        def call() -> int:
+            calls.append(1)
+            number = len(calls)
+            begun.set()
+            assert number > 1 or gate.wait(10)
+            return number
+
+        before = asyncio.create_task(answers.get(("a",), call, fresh_s=60))
+        await asyncio.to_thread(begun.wait, 10)
+        answers.forget()
+        after = await answers.get(("a",), call, fresh_s=60)
+        gate.set()
+        first, again = await before, await answers.get(("a",), call, fresh_s=60)
+        assert [each.value for each in (first, after, again) if each] == [1, 2, 2]
+        work.close()
+
+    _run(go())

@@ -41,8 +41,7 @@ SCRIPT = textwrap.dedent("""
 
 
 @pytest.mark.parametrize(
-    ("module", "lives"),
-    [("halfbridge.kafka.admin", True), ("confluent_kafka.admin", False)],
+    ("module", "lives"), [("halfbridge.kafka.admin", True), ("confluent_kafka.admin", False)]
 )
 def test_garbage_with_an_answer_to_come(module: str, *, lives: bool) -> None:
     """The garbage collection in the client's own thread does not destroy the client there.

@@ -243,17 +243,6 @@ def test_first_decision_wins(log: Log) -> None:
     assert found.to_apply == ()
 
 
-def test_op_of_another_group_decides_nothing(log: Log) -> None:
-    """Rule 6: a stranger's op leaves the transaction undecided, and H below it."""
-    log.half("a")
-    log.op("a", group="other")
-
-    found = log.plan(Evidence())
-
-    assert found.exact
-    assert (found.progress.op, found.progress.half) == (1, 0)
-
-
 def test_half_of_another_group_under_a_known_id_stays_undecided(log: Log) -> None:
     """A forged half is a transaction of its own, which H must not pass."""
     log.committed("a")

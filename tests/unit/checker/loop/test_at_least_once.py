@@ -24,9 +24,7 @@ from halfbridge.testkit.memory.machine import Machine
 from tests.ports.world import Joined, World
 
 CONFIG = CheckerConfig(
-    bootstrap_servers="memory",
-    delivery=Delivery.AT_LEAST_ONCE.value,
-    kafka_txn_timeout_ms=2_000,
+    bootstrap_servers="memory", delivery=Delivery.AT_LEAST_ONCE.value, kafka_txn_timeout_ms=2_000
 )
 NAMES = CONFIG.names
 

@@ -1,11 +1,19 @@
 """How long the loop waits for records."""
 
+import logging
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from halfbridge import Message, MessageView, Resolution
 from halfbridge.checker.loop.worker import DUE_S, IDLE_S, idle_s
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.status import Health
+from halfbridge.kafka.ports import NewTopic
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.programs import MemoryProducer
 
 NOW = 100.0
 NEVER = float("inf")
@@ -40,3 +48,143 @@ def test_a_look_that_is_due_ends_the_wait() -> None:
     """And one that is overdue has no wait at all."""
     assert idle_s([], NOW, NOW + 0.05) == pytest.approx(0.05)
     assert idle_s([], NOW, NOW - 1) == 0.0
+
+
+# --- what a worker shows of what it waits for; the shipped worker, on brokers in memory ----
+
+# A look-up, and the gauges' pace; the limit for health, log and alert is 10 s.
+NAMED_S = 7.0
+GAUGE = "halfbridge_real_topics_missing"
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    with MemoryStack() as started:
+        yield started
+
+
+def unknown(_: MessageView) -> Resolution:
+    """Answer as a checker that never knows."""
+    return Resolution.UNKNOWN
+
+
+def send(producer: MemoryProducer, topic: str) -> str:
+    """Commit a transaction of one message; return its id."""
+    with producer.begin() as tx:
+        tx.send(Message(topic, key=b"k", value=b"v"))
+    return tx.id
+
+
+def health(stack: MemoryStack) -> Health:
+    """Return what /healthz says."""
+    (worker,) = stack.daemon._workers
+    return worker.status.snapshot()
+
+
+def gauge(stack: MemoryStack, topic: str) -> float | None:
+    """Return how many pairs wait for a topic."""
+    (worker,) = stack.daemon._workers
+    metrics: Metrics = worker.status.metrics
+    return metrics.registry.get_sample_value(GAUGE, {"topic": topic})
+
+
+def test_a_pair_that_waits_for_a_real_topic_says_so(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line, a gauge, and health with the command; all is well once the topic is there."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        tx = producer.begin()
+        tx.send(Message(stack.create_topic("late"), key=b"k", value=b"v"))
+        stack.machine.broker.delete_topic("late")
+        tx.commit()
+        stack.advance(10)
+        assert not health(stack).all_well
+        said = health(stack).reason
+        assert "deliveries of 1 pair wait, because topic late does not exist; create it" in said
+        assert "halfbridge topics create late --type transaction" in said
+        assert gauge(stack, "late") == 1
+        (line,) = [each for each in caplog.messages if "topic late does not exist" in each]
+        assert "After 60 s" in line
+        stack.machine.broker.create_topic(NewTopic("late", 1, 1, {}))
+        stack.advance(10)
+        assert health(stack).all_well
+        assert gauge(stack, "late") == 0
+        assert len(stack.read_committed("late")) == 1
+
+
+def test_a_partition_of_its_own_that_is_away_is_named(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Topic, partition and cause in health, gauge and log, within seconds; well once it is back."""
+    broker, half = stack.machine.broker, stack.config.names.half
+    broker.go_away((half, 1), is_told=True)
+    stack.advance(NAMED_S)
+    (worker,) = stack.daemon._workers
+    labels = {"topic": half, "partition": "1", "cause": "has no leader"}
+    named = f"partition 1 of topic {half} has no leader"
+    assert named in health(stack).reason
+    assert len([line for line in caplog.messages if line.startswith(named)]) == 1
+    metrics: Metrics = worker.status.metrics
+    assert metrics.registry.get_sample_value("halfbridge_partition_unavailable", labels) == 1
+    broker.come_back((half, 1))
+    stack.advance(NAMED_S)
+    assert health(stack).all_well
+    assert not metrics.registry.get_sample_value("halfbridge_partition_unavailable", labels)
+
+
+def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line each, with id, group, topic, reason and detail."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        stack.create_topic("gone")
+        committed = producer.begin()
+        committed.send(Message("gone", key=b"k", value=b"v"))
+        stack.machine.broker.delete_topic("gone")
+        committed.commit()
+        lost = producer.begin()
+        lost.send(Message(stack.create_topic("orders"), value=b"v"))
+        stack.advance(3_600)
+        assert len(stack.dead_letters()) == 2
+    told = {
+        each: [line for line in caplog.messages if line.startswith("dead letter") and each in line]
+        for each in (committed.id, lost.id)
+    }
+    ((of_committed,), (of_lost,)) = told.values()
+    for words in ("UNDELIVERABLE", "order-service", "gone", "COMMITTED", "does not exist"):
+        assert words in of_committed
+    assert "CHECK_TIMES" in of_lost
+    assert "COMMITTED" not in of_lost
+
+
+def test_debug_tells_the_life_of_a_transaction_by_its_id(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check, answer, decision and delivery are a line each; other levels have none."""
+    topic = stack.create_topic("orders")
+
+    def commit(_: MessageView) -> Resolution:
+        return Resolution.COMMIT
+
+    with stack.producer("order-service", checker=commit) as producer:
+        quiet = send(producer, topic)
+        stack.advance(10)
+        caplog.set_level(logging.DEBUG, "halfbridge.checker")
+        decided = send(producer, topic)
+        asked = producer.begin()
+        asked.send(Message(topic, value=b"v"))
+        stack.advance(60)
+        assert len(stack.read_committed(topic)) == 3
+    events = {
+        each: [
+            record.__dict__["halfbridge_fields"]["event"]
+            for record in caplog.records
+            if record.levelno == logging.DEBUG and each in record.getMessage()
+        ]
+        for each in (quiet, decided, asked.id)
+    }
+    assert events == {
+        quiet: [],
+        decided: ["decision", "delivery"],
+        asked.id: ["check", "answer", "delivery"],
+    }

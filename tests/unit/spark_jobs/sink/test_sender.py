@@ -75,11 +75,7 @@ class Kafka:
         return self
 
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
-        return {
-            NAMES.half: SeenTopic(2, 1),
-            NAMES.op: SeenTopic(2, 1),
-            "orders": SeenTopic(3, 1),
-        }
+        return {NAMES.half: SeenTopic(2, 1), NAMES.op: SeenTopic(2, 1), "orders": SeenTopic(3, 1)}
 
     def ask_settings(self, topics: list[str], _timeout_s: float) -> dict[str, Any]:
         return {topic: SimpleNamespace(result=lambda: self.settings) for topic in topics}

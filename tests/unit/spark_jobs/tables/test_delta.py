@@ -132,10 +132,7 @@ def table(
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {},
-        {"protocol": featured("deletionVectors", "columnMapping", "v2Checkpoint")},
-    ],
+    [{}, {"protocol": featured("deletionVectors", "columnMapping", "v2Checkpoint")}],
     ids=["plain", "features that no file uses"],
 )
 def test_files_that_say_it_all(tmp_path: Path, given: dict[str, Any]) -> None:
@@ -146,10 +143,7 @@ def test_files_that_say_it_all(tmp_path: Path, given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        (
-            {"protocol": featured("deletionVectors"), "deletionVector": VECTOR},
-            "deletion vectors",
-        ),
+        ({"protocol": featured("deletionVectors"), "deletionVector": VECTOR}, "deletion vectors"),
         (
             {
                 "protocol": featured("columnMapping"),

@@ -314,10 +314,7 @@ def test_database_and_topic_agree_after_every_crash(tmp_path: Path) -> None:
         seen.append(step)
         shop = Shop(tmp_path / f"{step}.db")
         stack.create_topic(TOPIC)
-        with (
-            stack.producer(GROUP, checker=shop.fence.check) as producer,
-            stack.crash_at(step),
-        ):
+        with stack.producer(GROUP, checker=shop.fence.check) as producer, stack.crash_at(step):
             shop.place(producer, "two shirts")
 
         def says() -> tuple[object, object]:

@@ -69,38 +69,6 @@ def test_what_is_committed_is_read(stack: MemoryStack) -> None:
     ]
 
 
-def test_checks_are_asked_when_they_are_due(stack: MemoryStack) -> None:
-    """After transaction_timeout_ms, which is 6 s, and not a second sooner."""
-    asked: list[str] = []
-
-    def checker(view: MessageView) -> Resolution:
-        asked.append(view.transaction_id)
-        return Resolution.COMMIT
-
-    with stack.producer("order-service", checker=checker) as producer:
-        lost = lose(producer, b"one")
-        assert stack.undecided() == [lost]
-        stack.advance(seconds=5)
-        assert asked == []
-        stack.advance(seconds=1)
-        assert asked == [lost]
-        assert stack.undecided() == []
-        assert values(stack) == [b"one"]
-
-
-def test_what_nobody_knows_is_given_up(stack: MemoryStack) -> None:
-    """After 15 answers of UNKNOWN the transaction is a dead letter, with its reason."""
-    with stack.producer("order-service", checker=unknown) as producer:
-        lost = lose(producer, b"one")
-        stack.advance(seconds=HOUR_S)
-    (dead,) = stack.dead_letters()
-    assert dead.transaction_id == lost
-    assert dead.record.value == b"one"
-    assert dead.letter.reason is DeadReason.CHECK_TIMES
-    assert stack.undecided() == []
-    assert values(stack) == []
-
-
 @pytest.mark.more
 def test_what_nobody_answers_is_given_up_for_age(stack: MemoryStack) -> None:
     """After 72 h, and not in the hour before; nothing is lost by long strides."""
@@ -132,23 +100,6 @@ def test_a_closed_producer_is_not_started_again(stack: MemoryStack) -> None:
     producer.close()
     with pytest.raises(ProducerClosedError, match="make another"):
         producer.start()
-
-
-def test_two_services_in_one_group_are_warned(
-    stack: MemoryStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The one that is asked about the other's topic answers nothing, and says what is wrong."""
-    stack.create_topic("parcels")
-    with stack.producer("shop", checker=unknown, topics=[TOPIC]) as orders:
-        lost = [lose(orders, b"%d" % number) for number in range(8)]
-        orders.close()
-    with stack.producer("shop", checker=unknown, topics=["parcels"]) as parcels:
-        stack.advance(seconds=60)
-        assert parcels.check_counts().foreign >= len(lost)
-    warned = [each for each in caplog.messages if "another service" in each]
-    assert len(warned) == 1
-    assert f"topic {TOPIC}" in warned[0]
-    assert "group shop" in warned[0]
 
 
 def test_messages_wait_for_a_dead_daemon(stack: MemoryStack) -> None:

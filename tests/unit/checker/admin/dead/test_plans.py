@@ -262,11 +262,7 @@ def states(every: Found) -> list[tuple[str, str]]:
 def test_letters_are_grouped_by_life_and_sorted_by_decision() -> None:
     """Another life is another transaction; a letter without RMQ_HALF is known by its place."""
     every = found(
-        letter_of("b", 3),
-        letter_of("a", 1),
-        letter_of("a", 2, index=1),
-        letter_of("", 4),
-        None,
+        letter_of("b", 3), letter_of("a", 1), letter_of("a", 2, index=1), letter_of("", 4), None
     )
     assert states(every) == [("a", "OPEN"), ("b", "OPEN"), ("0:4", "OPEN")]
     assert every.strange == 1
@@ -298,19 +294,9 @@ def test_the_next_life_is_above_all_that_letters_and_marks_name() -> None:
     ("records", "upto"),
     [
         ([letter_of("a", 0), mark("a", 1, 0)], {0: 10, 1: 10}),
-        (
-            [letter_of("a", 0), letter_of("b", 1), mark("a", 2, 0)],
-            {0: 1, 1: 10},
-        ),
+        ([letter_of("a", 0), letter_of("b", 1), mark("a", 2, 0)], {0: 1, 1: 10}),
         # Open in another partition: what tells its lives is kept.
-        (
-            [
-                letter_of("a", 0),
-                mark("a", 1, 0),
-                letter_of("a", 5, partition=1),
-            ],
-            {0: 0, 1: 5},
-        ),
+        ([letter_of("a", 0), mark("a", 1, 0), letter_of("a", 5, partition=1)], {0: 0, 1: 5}),
         ([mark("a", 4, 3), letter_of("a", 5, partition=1)], {0: 3, 1: 5}),
         ([letter_of("", 0)], {0: 0, 1: 10}),
         ([letter_of("", 0), mark("", 1, 0, life=-1)], {0: 10, 1: 10}),
@@ -321,16 +307,10 @@ def test_what_may_be_deleted(records: list[Letter | Mark], upto: dict[int, int])
     assert found(*records).deletable({0: 10, 1: 10}) == upto
 
 
-def test_transactions_beyond_the_limit_are_left_out_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_transactions_beyond_the_limit_are_left_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two letters fit: the transaction of the third is not seen in part."""
     monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
-    every = found(
-        letter_of("a", 0),
-        letter_of("b", 1),
-        letter_of("b", 2, index=1),
-    )
+    every = found(letter_of("a", 0), letter_of("b", 1), letter_of("b", 2, index=1))
     assert states(every) == [("a", "OPEN")]
     assert every.left_out == 1
     assert every.deletable({0: 10}) == {0: 0}

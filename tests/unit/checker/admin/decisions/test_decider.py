@@ -323,10 +323,7 @@ def test_killed_and_repeated_without_a_look(stack: MemoryStack, producer: Memory
     ("kind", "wanted"), [(_Silent, ActionOutcome.DONE), (_Lost, ActionOutcome.IN_DOUBT)]
 )
 def test_without_an_acknowledgement_the_log_is_asked(
-    stack: MemoryStack,
-    producer: MemoryProducer,
-    kind: type[Appender],
-    wanted: ActionOutcome,
+    stack: MemoryStack, producer: MemoryProducer, kind: type[Appender], wanted: ActionOutcome
 ) -> None:
     """An op that is stored is found; one that is not there may come yet."""
     transaction = _begun(producer)

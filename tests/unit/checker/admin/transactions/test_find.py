@@ -230,7 +230,7 @@ def test_every_moment_from_a_minute_before_on_is_read_once() -> None:
     """The likeliest range of time comes first, and the ranges leave no gap."""
     found = slices(NOON, None, is_exact=False)
     assert [each.from_ms - NOON for each in found] == [
-        *(-1_000, -10_000, 2_000, -60_000, 30_000, 600_000),
+        *(-1_000, -10_000, 2_000, -60_000, 30_000, 600_000)
     ]
     ordered = sorted(found)
     assert [each.until_ms for each in ordered[:-1]] == [each.from_ms for each in ordered[1:]]

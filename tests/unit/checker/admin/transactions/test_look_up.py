@@ -274,11 +274,7 @@ def test_a_life_that_an_operator_began_hours_later_is_found(
         scene.redo(Remedy.REDELIVER, 1)
         scene.settle()
         life = operator.shown(dead_letters.txn(1), from_ms=0)
-    assert (before.state, before.resume_count, kinds(before)[-1]) == (
-        "COMMITTED",
-        0,
-        "dead_letter",
-    )
+    assert (before.state, before.resume_count, kinds(before)[-1]) == ("COMMITTED", 0, "dead_letter")
     assert (life.state, life.resume_count, life.is_applied) == ("COMMITTED", 1, True)
     assert kinds(life) == ["half", "decision", "dead_letter", "half", "decision", "delivery"]
     assert life.decided_by is not None
