@@ -81,8 +81,13 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_tree(path)))
+
+
+def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in _nodes(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
 
@@ -117,7 +122,7 @@ def test_functions_fit_on_a_screen() -> None:
     long = [
         f"{_name(path)}: {function.name}"
         for path in _files(PRODUCT, "tests")
-        for function in _functions(_tree(path))
+        for function in _functions(path)
         if _body_lines(function) > FUNCTION_LINES_MAX
     ]
     assert long == []
@@ -152,7 +157,7 @@ def test_wire_records_are_made_with_names() -> None:
     counted = [
         f"{_name(path)}:{node.lineno}"
         for path in _files(PRODUCT, "tests")
-        for node in ast.walk(_tree(path))
+        for node in _nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("HalfMetadata", "Op")
@@ -217,7 +222,7 @@ def test_every_test_says_what_it_shows() -> None:
         f"{_name(path)}: {function.name}"
         for path in _files("tests")
         if path.name.startswith("test_")
-        for function in _functions(_tree(path))
+        for function in _functions(path)
         if function.name.startswith("test_") and not ast.get_docstring(function)
     ]
     assert silent == []
@@ -228,11 +233,10 @@ def test_texts_for_users_name_no_rules() -> None:
     numbered = re.compile(r"\b([Rr]ule \d|ADR \d|[CRS]\d[),])")
     found = []
     for path in _files(PRODUCT):
-        tree = _tree(path)
-        bare = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+        bare = {id(each.value) for each in _nodes(path) if isinstance(each, ast.Expr)}
         found += [
             f"{_name(path)}:{each.lineno}: {each.value}"
-            for each in ast.walk(tree)
+            for each in _nodes(path)
             if isinstance(each, ast.Constant)
             and isinstance(each.value, str)
             and id(each) not in bare  # docstrings
@@ -255,7 +259,8 @@ def test_no_loose_ends() -> None:
         f"{_name(path)}: {word}"
         for path in sorted(paths)
         if path.suffix in TEXT_SUFFIXES or path.name == "Makefile"
+        for text in (path.read_text("utf-8", errors="replace"),)
         for word in BANNED
-        if word in path.read_text("utf-8", errors="replace")
+        if word in text
     ]
     assert found == []

@@ -12,7 +12,7 @@ from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX as MESSAGES_MAX
 from halfbridge.serde.records import OpKind, OpSource
 
-# `make test` takes the default; a long run sets the variable.
+# `make test` takes the default; `make test-fast` and a long run set the variable.
 EXAMPLES = int(os.environ.get("HALFBRIDGE_PROPERTY_EXAMPLES", "500"))
 
 PROFILE = settings(

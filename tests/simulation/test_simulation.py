@@ -18,7 +18,7 @@ from tests.simulation.run import failing, failing_in_parallel, happened, ran, re
 from tests.simulation.world import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of `make test-fast` and of `make test-all`: 0.2 s a seed.
+# Of `make test` and of `make test-all`: 0.2 s a seed.
 SEEDS_FAST = 30
 SEEDS = 120
 LONG_SEEDS = 10_000
@@ -114,7 +114,7 @@ def test_no_promise_is_broken() -> None:
 
 @pytest.mark.more
 def test_no_promise_is_broken_in_more_runs() -> None:
-    """The same, with the seeds that `make test-fast` leaves out."""
+    """The same, with the seeds that `make test` leaves out."""
     failed, steps = failing(range(SEEDS_FAST, SEEDS))
     assert not failed, _tell(failed)
     assert steps >= STEPS
@@ -159,12 +159,12 @@ def test_no_promise_is_broken_in_ten_thousand_runs(part: int) -> None:
 
 def test_an_attacker_has_no_effect() -> None:
     """Signatures are demanded: what is not signed is a dead letter, INVALID, whatever fails."""
-    attacks = 0
-    for seed in range(SIGNED_SEEDS):
+    attacks, numbers = 0, seeds(SIGNED_SEEDS)
+    for seed in numbers:
         outcome = run(Choices(seed), is_signed=True)
         assert not outcome.failure, report(seed, is_signed=True)
         attacks += len(outcome.world.forged)
-    assert attacks > SIGNED_SEEDS
+    assert attacks > len(numbers)
 
 
 @pytest.mark.more

@@ -36,7 +36,8 @@ def test_an_id_is_shown_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+# With a supervisor it takes twice as long.
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.more)])
 def test_a_daemon_says_whom_it_cannot_reach_and_changes_its_level(
     workers: int, tmp_path: Path
 ) -> None:
