@@ -2,7 +2,6 @@
 
 import resource
 import threading
-import uuid
 from collections.abc import Iterator
 from time import monotonic
 
@@ -17,7 +16,6 @@ from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.integration.installation import Installation
-from tests.integration.tail import Stored
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.broker
@@ -140,40 +138,6 @@ def test_the_first_decision_wins(installation: Installation, first: OpKind) -> N
     assert delivered == ([half.transaction_id] if first is OpKind.COMMIT else [])
     daemon.counts("halfbridge_conflicts_total", 2)
     daemon.counts("halfbridge_duplicates_total", 1)
-
-
-def test_a_half_offset_beyond_the_end_holds_nothing_up(installation: Installation) -> None:
-    """After a second the end is asked: the op is invalid, and those behind it go on."""
-    installation.make(partitions=2)
-    orders = installation.topic("orders")
-    daemon = installation.start()
-    half = installation.half(orders)
-    forged = Stored(uuid.uuid4().hex, 0, half.offset + 1_000_000, 0)
-    op = installation.commit(forged)
-    installation.commit(half)
-
-    (record,) = installation.tail(orders).until(1)
-
-    assert record.transaction_id == half.transaction_id
-    assert record.timestamp_ms - op.append_ms >= 1000
-    daemon.counts("halfbridge_invalid_ops_total", 1)
-
-
-def test_a_commit_with_a_gap_is_never_delivered_in_part(installation: Installation) -> None:
-    """What is there of a transaction with a gap becomes INCOMPLETE dead letters."""
-    installation.make()
-    orders = installation.topic("orders")
-    first = installation.half(orders, value=b"0")
-    last = installation.half(orders, first.transaction_id, value=b"2", message_index=2)
-    installation.commit(last, message_count=3)
-    short = installation.half(orders, value=b"alone")
-    installation.commit(short, message_count=2)
-    installation.start()
-
-    assert installation.delivered(orders) == []
-    letters = installation.dead_letters()
-    assert [each.value for each in letters] == [b"0", b"2", b"alone"]
-    assert {each.dead.reason for each in letters} == {DeadReason.INCOMPLETE}
 
 
 def test_messages_beyond_the_count_and_behind_the_decision_are_kept(

@@ -157,24 +157,11 @@ def test_the_longest_immunity_of_a_transaction_counts() -> None:
     book >> wait(MINUTE_MS - TIMEOUT_MS) >> op_end << nothing << asked("A")
 
 
-def test_immunity_is_the_same_after_a_restart() -> None:
-    """A rebuilt ledger waits as long."""
-    book = Playbook() >> half("A", 0) >> half("A", 1, immunity_ms=MINUTE_MS) << nothing
-    book >> restart >> wait(MINUTE_MS - 1) >> op_end << nothing << nobody_asked
-    book >> wait(1) >> op_end << nothing << asked("A")
-
-
 def test_immunity_that_comes_after_the_first_check_is_too_late() -> None:
     """Who was asked already is asked again by the interval."""
     book = Playbook() >> half("A", 0) >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
     book >> half("A", 1, immunity_ms=1 << 40) >> wait(30_000) >> op_end << nothing
     book << asked("A", attempt=2)
-
-
-def test_late_messages_are_dead_lettered_each_once() -> None:
-    """Every late record is buried, also when one index comes twice."""
-    book = Playbook() >> half("A") >> commit("A") << delivered("A")
-    book >> half("A", 1) << dead("A", "LATE", 1) >> half("A", 1) << dead("A", "LATE", 1) << nothing
 
 
 # --- playbook cases: how long decisions stay known, and what T follows from it -------------

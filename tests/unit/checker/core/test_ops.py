@@ -77,13 +77,6 @@ def test_a_forbidden_topic_gets_a_dead_letter() -> None:
     book >> commit("A") << nothing << counted(Count.DUPLICATE)
 
 
-def test_a_flawed_half_gets_a_dead_letter() -> None:
-    """A half with forged headers is never delivered."""
-    book = Playbook() >> half("A", flaw="reserved header RMQ_DEAD") >> commit("A")
-    book << dead("A", "NOT_ALLOWED")
-    assert book.plan.dead[0].detail == "reserved header RMQ_DEAD"
-
-
 def test_the_policy_is_asked_once_for_each_pair() -> None:
     """Answers of the policy are remembered, and forgotten before they become too many."""
     asked = []

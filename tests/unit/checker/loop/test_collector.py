@@ -1,11 +1,13 @@
 """Which pairs are asked for a plan, and when."""
 
+from math import inf
 from typing import Any
 
 import pytest
 
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.checker.loop import report
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.collector import IDLE_COMMIT_S, IDLE_PLAN_S, Collector
 from halfbridge.checker.loop.pair import Pair
@@ -17,9 +19,9 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.status import Status
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.progress import START
-from halfbridge.serde.records import OpKind
+from halfbridge.serde.records import OpKind, OpSource
 from tests.fake_ports import Clock
-from tests.ledger_log import BEGIN_MS, SETTINGS, metadata, op_record
+from tests.ledger_log import BEGIN_MS, HOUR_MS, SECOND_MS, SETTINGS, UNLIMITED, metadata, op_record
 
 CONFIG = CheckerConfig()
 TOPIC = CONFIG.names.half
@@ -103,3 +105,113 @@ def test_offsets_that_moved_are_committed_without_news(collector: Collector, pai
     assert batch.plans[pair.partition].records == 0
     # The pair holds the plan until the kafka_txn stands, and is not passed over meanwhile.
     assert collector.collect(pairs, IDLE_COMMIT_S) == batch
+
+
+# --- what the gauges say of the pairs that are served --------------------------------------
+
+HALF_MS, OP_MS = 7 * HOUR_MS, 9 * HOUR_MS
+
+
+class Message:
+    """A record of which only its time is looked at: partition time."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return an append time."""
+        return 2, BEGIN_MS + HOUR_MS
+
+
+@pytest.fixture
+def served() -> Pair:
+    """A pair that is rebuilt, and whose time is an hour after BEGIN_MS."""
+    nothing: Any = None
+    served = Pair(3, SETTINGS, START, nothing, began=0.0)
+    served.ledger.plan(0, records_max=1, size_bytes_max=UNLIMITED)
+    served._take_time(Message(), 0.0)
+    return served
+
+
+def left_s(served: Pair, half_ms: int | None = HALF_MS, op_ms: int | None = OP_MS) -> float | None:
+    """Return what the gauge says, with these retentions."""
+    metrics = Metrics()
+    Reporter(metrics, Clock()).state([served], 0.0, (half_ms, op_ms))
+    value = metrics.registry.get_sample_value
+    return value("halfbridge_retention_left_seconds", {"partition": "3"})
+
+
+def add_half(served: Pair, name: str, offset: int, append_ms: int) -> None:
+    """Have the ledger read a half message."""
+    served.ledger.half(HalfRead(offset, append_ms, metadata(name), "", 1, None))
+
+
+def test_retention_counts_from_the_oldest_undecided_half_message(served: Pair) -> None:
+    """Until it is decided; then from the next one, and from nothing."""
+    assert left_s(served) == inf
+    add_half(served, "A", 0, BEGIN_MS)
+    add_half(served, "B", 1, BEGIN_MS + SECOND_MS)
+    assert left_s(served) == (HALF_MS - HOUR_MS) / 1000
+    for offset, (name, wanted) in enumerate((("A", (HALF_MS - HOUR_MS) / 1000 + 1), ("B", inf))):
+        op = op_record(name, OpKind.ROLLBACK, half_offset=offset)
+        served.ledger.op(OpRead(offset, BEGIN_MS + HOUR_MS, op))
+        served.ledger.plan(BEGIN_MS, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+        assert left_s(served) == wanted
+
+
+def test_retention_counts_from_the_oldest_op_that_is_not_applied(served: Pair) -> None:
+    """One that waits holds all behind it."""
+    served.ledger.op(OpRead(0, BEGIN_MS, op_record("A", OpKind.COMMIT, half_offset=5)))
+    served.ledger.op(OpRead(1, BEGIN_MS + 1, op_record("B", OpKind.COMMIT, half_offset=5)))
+    assert left_s(served) == (OP_MS - HOUR_MS) / 1000
+    add_half(served, "A", 0, BEGIN_MS)
+    assert left_s(served) == (HALF_MS - HOUR_MS) / 1000
+
+
+@pytest.mark.parametrize("kept_ms", [-1, None])
+def test_what_is_kept_for_ever_or_for_nobody_knows_how_long(
+    served: Pair, kept_ms: int | None
+) -> None:
+    """There is nothing to count from, and no alarm."""
+    add_half(served, "A", 0, BEGIN_MS)
+    assert left_s(served, half_ms=kept_ms) == inf
+
+
+def test_a_record_without_an_append_time_counts_for_nothing(served: Pair) -> None:
+    """Its topic goes by its writer's clock, and nobody believes that."""
+    add_half(served, "A", 0, -1)
+    assert left_s(served) == inf
+
+
+def test_lines_about_records_of_others_are_counted_beyond_a_pace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever may write a record can have a line logged for it: only so many a second are."""
+    clock = Clock()
+    lines = report.LimitedLog(clock)
+    for number in range(report.LINES_A_SECOND_MAX + 7):
+        lines.log("line %d", number)
+    assert len(caplog.messages) == report.LINES_A_SECOND_MAX
+    clock.now += 1.0
+    lines.log("the next second")
+    assert caplog.messages[-2:] == ["7 more lines like these were left out", "the next second"]
+
+
+def test_a_failed_attempt_is_told_apart_from_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """A group whose checker fails is not an empty one; the log has the reason, now and then."""
+    metrics = Metrics()
+    reporter = Reporter(metrics, Clock())
+    answer = op_record("A", OpKind.UNKNOWN, half_offset=0)._replace(
+        source=OpSource.CHECK, check_number=1, producer_group="orders"
+    )
+    failed = answer._replace(check_number=0, actor="host:7", reason="checker raised\nOSError()")
+    reporter.answered([answer, failed, failed], 0.0)
+    reporter.answered([failed], report.REPORTED_AGAIN_S - 1)
+    value = metrics.registry.get_sample_value
+    for resolution, count in (("UNKNOWN", 1), ("FAILED", 3)):
+        labels = {"group": "orders", "resolution": resolution}
+        assert value("halfbridge_checks_answered_total", labels) == count
+    (line,) = caplog.messages
+    assert line == (
+        "transaction A stays undecided: the checker of group orders, at host:7, failed:"
+        " checker raised\\nOSError()"
+    )
+    reporter.answered([failed], report.REPORTED_AGAIN_S)
+    assert len(caplog.messages) == 2

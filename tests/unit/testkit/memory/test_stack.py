@@ -58,17 +58,6 @@ def test_it_is_up_at_once() -> None:
     assert min(taken) < 0.05
 
 
-def test_what_is_committed_is_read(stack: MemoryStack) -> None:
-    """Producer and daemon are the shipped ones: the daemon's headers are there."""
-    with stack.producer("order-service", checker=unknown) as producer:
-        ids = [place(producer, b"one"), place(producer, b"two")]
-        records = stack.read_committed(TOPIC)
-    assert [each.value for each in records] == [b"one", b"two"]
-    assert [dict(each.headers)["__transactionId__"] for each in records] == [
-        each.encode() for each in ids
-    ]
-
-
 @pytest.mark.more
 def test_what_nobody_answers_is_given_up_for_age(stack: MemoryStack) -> None:
     """After 72 h, and not in the hour before; nothing is lost by long strides."""
