@@ -110,12 +110,6 @@ class Cluster:
             producer.produce(self.names.check(GROUP), value, key, headers=headers, partition=0)
         assert producer.flush(TIMEOUT_S) == 0
 
-    def ask_raw(self, headers: list[tuple[str, bytes]] | None) -> None:
-        """Write something into the check topic that is no check request."""
-        producer = Producer({"bootstrap.servers": self.servers})
-        producer.produce(self.names.check(GROUP), b"v", headers=headers, partition=0)
-        assert producer.flush(TIMEOUT_S) == 0
-
 
 def answer_unknown(view: MessageView) -> Resolution:
     """Answer a check."""

@@ -91,23 +91,6 @@ def test_a_closed_producer_is_not_started_again(stack: MemoryStack) -> None:
         producer.start()
 
 
-def test_messages_wait_for_a_dead_daemon(stack: MemoryStack) -> None:
-    """Nothing is delivered while the daemon is dead, and everything once it runs again."""
-    with stack.producer("order-service", checker=unknown) as producer:
-        stack.daemon.kill()
-        place(producer, b"one")
-        stack.advance(seconds=60)
-        assert values(stack) == []
-        with pytest.raises(RuntimeError, match="does not run"):
-            stack.wait_until_decided()
-        stack.daemon.start()
-        stack.wait_until_decided()
-    assert values(stack) == [b"one"]
-    stack.daemon.stop()
-    with pytest.raises(RuntimeError, match="does not run"):
-        stack.daemon.check_running()
-
-
 def test_several_workers_share_partitions() -> None:
     """Settings are those of the daemon."""
     with MemoryStack(partitions=4, workers=2, topic_prefix="eu-") as stack:
