@@ -27,7 +27,7 @@ from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
 
 Probe = Callable[[MemoryStack, Shop], None]
 
-_commit, _init, _begin_held = _Block._commit, _Block.__init__, fence_block._begin_held
+_commit, _init = _Block._commit, _Block.__init__
 WORK = text("INSERT INTO placed VALUES ('two shirts')")
 
 
@@ -115,12 +115,6 @@ def _always_empty(self: Any, *given: Any, **named: Any) -> None:
     _init(self, *given, **{**named, "allows_empty": True})
 
 
-def _not_held(*given: Any) -> Any:
-    tx = _begin_held(*given)
-    tx.commit_held = ""
-    return tx
-
-
 def _nothing(*_: object, **__: object) -> None:
     pass
 
@@ -140,7 +134,7 @@ DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
     ),
     (Mutation("sends alone commit", 1, ((_Block, "__init__", _always_empty),)), only_sends),
     (
-        Mutation("anybody commits", 1, ((fence_block, "_begin_held", _not_held),)),
+        Mutation("anybody commits", 1, ((fence_block, "_COMMIT_OF_MESSAGES", ""),)),
         commits_the_messages,
     ),
     (
