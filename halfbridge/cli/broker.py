@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from halfbridge.cli.options import port_option
 from halfbridge.signals import on_signals
 
 if TYPE_CHECKING:
     from halfbridge.testkit.broker import EmbeddedBroker
     from halfbridge.testkit.connect import ConnectWorker
 
-_PORT = 9092  # Kafka's usual port
-_CONNECT_PORT = 8083  # Kafka Connect's usual port
-_PORT_MAX = 65535  # 16 bits of TCP
 _ALIVE_POLL_S = 0.5  # how late the death of a broker is noticed
 
 
@@ -28,13 +26,7 @@ def broker() -> None:
 
 
 @broker.command()
-@click.option(
-    "--port",
-    type=click.IntRange(0, _PORT_MAX),
-    default=_PORT,
-    show_default=True,
-    help="Port for clients on 127.0.0.1; 0 takes a free one.",
-)
+@port_option("--port", 9092, "Port for clients on 127.0.0.1; 0 takes a free one.")
 @click.option(
     "--dir",
     "directory",
@@ -47,12 +39,10 @@ def broker() -> None:
     help="Run a Kafka Connect worker with Debezium's connectors (PostgreSQL, MySQL,"
     " MariaDB) beside it; its first start fetches 60 MB.",
 )
-@click.option(
+@port_option(
     "--connect-port",
-    type=click.IntRange(0, _PORT_MAX),
-    default=_CONNECT_PORT,
-    show_default=True,
-    help="Port of Kafka Connect's REST interface on 127.0.0.1; 0 takes a free one.",
+    8083,
+    "Port of Kafka Connect's REST interface on 127.0.0.1; 0 takes a free one.",
 )
 def start(*, port: int, directory: Path | None, connect: bool, connect_port: int) -> int:
     """Run one broker in the foreground until Ctrl-C. The first start fetches its jars."""

@@ -148,7 +148,7 @@ unverified = click.option(
 )
 
 
-# Of commands that change something; --reason is the operator's.
+# Options of commands that change something; --reason is the operator's.
 changing = together(
     _filters("--dead-reason"),
     click.option("--all", "is_all", is_flag=True, help="All that the filters select."),

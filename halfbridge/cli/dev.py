@@ -13,13 +13,13 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from halfbridge.checker.process.slots import default_state_dir
 from halfbridge.cli.broker import refuse_taken
-from halfbridge.cli.options import require_extra
+from halfbridge.cli.options import port_option, require_extra
 from halfbridge.logs import LOG_FORMATS
 from halfbridge.signals import on_signals
 
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.broker import EmbeddedBroker
     from halfbridge.testkit.watchdog import Watchdog
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
 HOST = "127.0.0.1"
-_PORT_MAX = 65535  # 16 bits of TCP
 _POLL_S = 0.2  # how late readiness, or a process that has ended, is seen
 _READY_S_MAX = 240.0  # as for the broker: a busy machine may take minutes
 _ASK_S_MAX = 5.0
@@ -41,16 +38,10 @@ _STOP_S_MAX = 12.0  # the daemon drains within 10 s
 _DATA = "dev-broker"
 
 
-def _port(name: str, default: int, what: str) -> Callable[[F], F]:
-    return click.option(
-        name, type=click.IntRange(1, _PORT_MAX), default=default, show_default=True, help=what
-    )
-
-
 @click.command()
-@_port("--port", 9092, "Port of Kafka on 127.0.0.1.")
-@_port("--web-port", 9465, "Port of the API and the web page on 127.0.0.1.")
-@_port("--metrics-port", 9464, "Port of the daemon's metrics on 127.0.0.1.")
+@port_option("--port", 9092, "Port of Kafka on 127.0.0.1.", least=1)
+@port_option("--web-port", 9465, "Port of the API and the web page on 127.0.0.1.", least=1)
+@port_option("--metrics-port", 9464, "Port of the daemon's metrics on 127.0.0.1.", least=1)
 @click.option("--topic", "topics", multiple=True, help="A real topic to create. May be repeated.")
 @click.option(
     "--producer-group", "-g", "groups", multiple=True, help="A group to create. May be repeated."

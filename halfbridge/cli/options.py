@@ -53,24 +53,26 @@ CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
 # Settings of commands that judge half and op records, or write some.
 JUDGING = (*CONNECTION, "key_file")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_log_level = click.option(
-    "--log-level",
-    type=click.Choice(LOG_LEVELS),
-    default="info",
-    envvar="HALFBRIDGE_LOG_LEVEL",
-    show_default=True,
-    help="Least level of log lines; SIGUSR1 switches to debug, and back. [HALFBRIDGE_LOG_LEVEL]",
+# Options of a command that logs, for `log_to_stderr`.
+logging_options = together(
+    click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS),
+        default="info",
+        envvar="HALFBRIDGE_LOG_LEVEL",
+        show_default=True,
+        help="Least level of log lines; SIGUSR1 switches to debug, and back."
+        " [HALFBRIDGE_LOG_LEVEL]",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default="text",
+        envvar="HALFBRIDGE_LOG_FORMAT",
+        show_default=True,
+        help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
+    ),
 )
-_log_format = click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default="text",
-    envvar="HALFBRIDGE_LOG_FORMAT",
-    show_default=True,
-    help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
-)
-# Of a command that logs, for `log_to_stderr`.
-logging_options = together(_log_level, _log_format)
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 
@@ -157,7 +159,7 @@ def _checked_reason(_context: click.Context, _option: click.Parameter, reason: s
 actor_option = click.option(
     "--actor", default=None, metavar="TEXT", help="Who acts. [default: user@host of the system]"
 )
-# Of a command that changes something.
+# Options of a command that changes something.
 acting = together(
     click.option(
         "--reason",
@@ -229,6 +231,13 @@ def time_option(name: str, text: str, *, default: str | None = None) -> Callable
         show_default=default is not None,
         metavar="TIME",
         help=text,
+    )
+
+
+def port_option(name: str, default: int, text: str, *, least: int = 0) -> Callable[[F], F]:
+    """Return an option for a port of TCP; `text` is its help."""
+    return click.option(
+        name, type=click.IntRange(least, 65535), default=default, show_default=True, help=text
     )
 
 

@@ -36,7 +36,7 @@ from halfbridge.serde.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from halfbridge.checker.admin.appending import Appender
     from halfbridge.checker.admin.cluster import Cluster
@@ -234,9 +234,11 @@ class Decider:
         return Decided(undecided, outcome, offset, first, problem)
 
 
-def op_ends(cluster: Cluster, names: TopicNames, partitions: Iterable[int]) -> dict[int, int]:
+def op_ends(
+    cluster: Cluster, names: TopicNames, partitions: Collection[int] | None
+) -> dict[int, int]:
     """Return the stable ends of op partitions: any later reader can read up to them."""
-    places = [(names.op, number) for number in partitions]
+    places = [(names.op, number) for number in wanted_partitions(cluster, names, partitions)]
     found = edges(cluster, places, Edge.STABLE_END)
     return {place[1]: end for place, end in found.items()}
 
@@ -289,7 +291,7 @@ def find_candidate(
     Raises:
         AdminError: it is not known, or decided, and by whom; or as `look_up`.
     """
-    ends = _ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
+    ends = op_ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
     life = look_up(cluster, names, wanted, tell=tell)
     if life.state == NOT_FOUND:
         raise AdminError(
@@ -309,15 +311,9 @@ def find_candidates(
     on_progress: Callable[[int], None] = lambda _records: None,
 ) -> Candidates:
     """Return the undecided transactions that are wanted, the oldest first."""
-    ends = _ends(cluster, names, wanted.partitions)
+    ends = op_ends(cluster, names, wanted.partitions)
     found = list_undecided(cluster, names, wanted, on_progress=on_progress)
     return Candidates(found.transactions, ends, found.undecided, found.stopped)
-
-
-def _ends(
-    cluster: Cluster, names: TopicNames, partitions: tuple[int, ...] | None
-) -> dict[int, int]:
-    return op_ends(cluster, names, wanted_partitions(cluster, names, partitions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

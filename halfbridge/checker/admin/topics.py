@@ -62,8 +62,8 @@ class Report:
 def plan_layout(
     cluster: Cluster,
     *,
-    partitions: int | None,
-    replication_factor: int | None,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
     producer_groups: tuple[str, ...],
     retention_ms: int,
     spark_sink: bool = False,

@@ -20,7 +20,6 @@ from halfbridge.checker.admin.decisions import (
     refusal_of,
 )
 from halfbridge.checker.admin.operator_log import OperatorLog
-from halfbridge.checker.admin.transactions.undecided import wanted_partitions
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import COUNT_UNKNOWN, ActionOutcome, OpKind
 from halfbridge.web.api.routes import REASON, Argument, Call, Route
@@ -67,7 +66,7 @@ def decide(services: Services, kind: OpKind, values: Mapping[str, Any], *, who: 
     )
     with services.changing():
         cluster, names = services.cluster(), services.config.names
-        ends = op_ends(cluster, names, wanted_partitions(cluster, names, None))
+        ends = op_ends(cluster, names, None)
         life = life_of(services, {**values, "until_ms": None})
         if life.undecided is None:
             raise Refusal(409, decision_text(life))

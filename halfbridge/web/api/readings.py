@@ -136,8 +136,6 @@ def find_topics(services: Services) -> TopicsFound:
     cluster, names = services.cluster(), services.config.names
     layout = plan_layout(
         cluster,
-        partitions=None,
-        replication_factor=None,
         producer_groups=tuple(names.groups_of(cluster.topics())),
         retention_ms=HALF_RETENTION_MS,
     )

@@ -233,29 +233,28 @@ def command(text: str) -> Markup:
     return Markup(" ".join(words))  # noqa: S704 (each word is escaped)
 
 
-FILTERS = {
-    "command": command,
-    "duration": duration,
-    "labelled": labelled,
-    "milliseconds": milliseconds,
-    "moment": moment,
-    "name": name,
-    "size": size,
-    "number": number,
-    "sparkline": sparkline,
-}
-TEMPLATES.filters["in_path"] = lambda text: Markup(quote(text, safe=""))  # noqa: S704 (quoted)
-
-
-TEMPLATES.filters.update(FILTERS)
+TEMPLATES.filters.update(
+    {
+        "command": command,
+        "duration": duration,
+        # An id as a form sends it back: whole, however it looks.
+        "exactly": lambda text: Markup(escape(text)),  # noqa: S704 (escaped)
+        "in_path": lambda text: Markup(quote(text, safe="")),  # noqa: S704 (quoted)
+        "labelled": labelled,
+        "milliseconds": milliseconds,
+        "moment": moment,
+        "name": name,
+        "size": size,
+        "number": number,
+        "sparkline": sparkline,
+    }
+)
 # Browsers may keep these files: an address holds what is in the file.
 TEMPLATES.globals["static"] = {
     name.replace(".", "_").replace("-", "_"): f"/static/{name}?{_digest_of(name)}"
     for name in ("style.css", "htmx.min.js", "icon.svg")
 }
 TEMPLATES.globals["with_query"] = lambda query, **more: urlencode({**query, **more})
-# An id as a form sends it back: whole, however it looks.
-TEMPLATES.filters["exactly"] = lambda text: Markup(escape(text))  # noqa: S704 (escaped)
 
 
 def rendered(template: str, visit: Visit, context: Mapping[str, Any]) -> HTMLResponse:

@@ -27,12 +27,13 @@ from halfbridge.web.pages.page import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
     from halfbridge.checker.admin.doctor.facts import Finding
     from halfbridge.web.services import Services
+    from halfbridge.web.work import Keeps
 
 # The overview of a browser that stays open asks doctor so often.
 _AGAIN_S = 60.0
@@ -98,22 +99,19 @@ async def _group(visit: Visit) -> dict[str, Any]:
     return {"kept": kept, "name": name, "title": "Producer group", "values": values}
 
 
-async def _doctor(visit: Visit) -> dict[str, Any]:
-    services = visit.services
-    return {
-        "kept": await visit.kept(
-            ("doctor",), lambda: readings.find_faults(services), readings.FINDINGS_KEPT
-        )
-    }
+def _only(
+    name: str, read: Callable[[Services], Any], keeps: Keeps
+) -> Callable[[Visit], Awaitable[dict[str, Any]]]:
+    """Return the context of a page that shows one answer."""
+
+    async def look(visit: Visit) -> dict[str, Any]:
+        return {"kept": await visit.kept((name,), lambda: read(visit.services), keeps)}
+
+    return look
 
 
-async def _topics(visit: Visit) -> dict[str, Any]:
-    services = visit.services
-    return {
-        "kept": await visit.kept(
-            ("topics",), lambda: readings.find_topics(services), readings.TOPICS_KEPT
-        )
-    }
+_topics = _only("topics", readings.find_topics, readings.TOPICS_KEPT)
+_doctor = _only("doctor", readings.find_faults, readings.FINDINGS_KEPT)
 
 
 async def _audit_log(visit: Visit) -> dict[str, Any]:

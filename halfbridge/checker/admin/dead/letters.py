@@ -18,7 +18,7 @@ from halfbridge.serde.headers import DEAD_MARK as MARK_HEADER
 from halfbridge.serde.records import NO_OFFSET, DeadDecision, DeadLetter, DeadReason, HalfMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.serde.headers import Headers
@@ -437,15 +437,6 @@ class Found:
 
 def _id_of(letter: Letter) -> str:
     return "" if letter.half is None else letter.half.transaction_id
-
-
-def counted(transactions: Iterable[DeadTransaction]) -> dict[str, int]:
-    """Return how many letters there are by reason."""
-    counts: dict[str, int] = {}
-    for each in transactions:
-        for letter in each.letters:
-            counts[letter.reason.value] = counts.get(letter.reason.value, 0) + 1
-    return counts
 
 
 class Given(NamedTuple):

@@ -172,8 +172,6 @@ class _Gatherer:
         config, request, cluster = self.config, self.request, self._cluster()
         layout = plan_layout(
             cluster,
-            partitions=None,
-            replication_factor=None,
             producer_groups=request.producer_groups,
             retention_ms=max(HALF_RETENTION_MS, RETENTION_AGES * config.transaction_age_ms_max),
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Record
     from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.progress import Progress
-    from halfbridge.serde.records import DeadReason, HalfMetadata, Op
+    from halfbridge.serde.records import DeadReason, Op
 
 NOT_FOUND = "NOT_FOUND"
 STATES = {
@@ -287,12 +287,10 @@ def half_event(record: Record, half: HalfRead) -> Event:
     """Return an original or a copy."""
     metadata = half.metadata
     is_copy = metadata.origin_offset >= 0
-    return Event(
-        kind=Kind.COPY if is_copy else Kind.HALF,
-        at_ms=_known(half.append_ms),
-        topic=record.topic() or "",
-        partition=record.partition() or 0,
-        offset=half.offset,
+    return _event(
+        Kind.COPY if is_copy else Kind.HALF,
+        record,
+        half.append_ms,
         resume_count=metadata.resume_count,
         producer_group=metadata.producer_group,
         message_index=metadata.message_index,
@@ -310,14 +308,11 @@ def op_event(
 ) -> Event:
     """Return an answer or a decision."""
     op = read.op
-    return Event(
-        kind=Kind.ANSWER
-        if decision_of(op) is None and op.kind.value == "UNKNOWN"
-        else Kind.DECISION,
-        at_ms=_known(read.append_ms),
-        topic=record.topic() or "",
-        partition=record.partition() or 0,
-        offset=read.offset,
+    is_answer = decision_of(op) is None and op.kind.value == "UNKNOWN"
+    return _event(
+        Kind.ANSWER if is_answer else Kind.DECISION,
+        record,
+        read.append_ms,
         resume_count=op.resume_count,
         producer_group=op.producer_group,
         op=op.kind.value,
@@ -356,12 +351,10 @@ def delivery_event(record: Record) -> Event:
         identity = real_identity(headers_or_none(record))
     except DecodeError:
         identity = None
-    return Event(
-        kind=Kind.DELIVERY,
-        at_ms=_known(record.timestamp()[1]),
-        topic=record.topic() or "",
-        partition=record.partition() or 0,
-        offset=record.offset() or 0,
+    return _event(
+        Kind.DELIVERY,
+        record,
+        record.timestamp()[1],
         message_index=None if identity is None else identity[1],
         bytes=len(record.key() or b"") + len(record.value() or b""),
     )
@@ -370,37 +363,35 @@ def delivery_event(record: Record) -> Event:
 def dead_letter_event(record: Record) -> Event:
     """Return a dead letter. What cannot be read of it is None."""
     headers = headers_or_none(record)
-    metadata = _half_in(headers)
-    event = Event(
-        kind=Kind.DEAD_LETTER,
-        at_ms=_known(append_ms(record)) or _known(record.timestamp()[1]),
+    half = _decoded(headers, HALF, HALF_METADATA)
+    letter = _decoded(reversed(headers), DEAD, DEAD_LETTER)
+    known: dict[str, Any] = {}
+    if half is not None:
+        same = ("resume_count", "producer_group", "message_index", "real_topic")
+        known |= {name: getattr(half, name) for name in same}
+    if letter is not None:
+        known |= {
+            "op": letter.decision.value,
+            "reason": letter.reason.value,
+            "why": letter.detail or None,
+            "check_times": _known(letter.check_times),
+            "origin_offset": _known(letter.source_offset),
+        }
+    appended_ms = append_ms(record)
+    at_ms = appended_ms if appended_ms > 0 else record.timestamp()[1]
+    return _event(Kind.DEAD_LETTER, record, at_ms, **known)
+
+
+def _event(kind: Kind, record: Record, at_ms: int, **fields: Any) -> Event:
+    """Return an event at the place of a record."""
+    return Event(
+        kind=kind,
+        at_ms=_known(at_ms),
         topic=record.topic() or "",
         partition=record.partition() or 0,
         offset=record.offset() or 0,
+        **fields,
     )
-    if metadata is not None:
-        event = replace(
-            event,
-            resume_count=metadata.resume_count,
-            producer_group=metadata.producer_group,
-            message_index=metadata.message_index,
-            real_topic=metadata.real_topic,
-        )
-    for name, value in reversed(headers):
-        if name == DEAD:
-            try:
-                letter = DEAD_LETTER.decode(value or b"")
-            except DecodeError:
-                return event
-            return replace(
-                event,
-                op=letter.decision.value,
-                reason=letter.reason.value,
-                why=letter.detail or None,
-                check_times=_known(letter.check_times),
-                origin_offset=_known(letter.source_offset),
-            )
-    return event
 
 
 def with_payload(event: Event, record: Any) -> Event:
@@ -417,14 +408,13 @@ def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda each: (each.at_ms or 0, _ORDER[each.kind], each.offset)))
 
 
-def _half_in(headers: list[tuple[str, bytes | None]]) -> HalfMetadata | None:
-    for name, value in headers:
-        if name == HALF:
-            try:
-                return HALF_METADATA.decode(value or b"")
-            except DecodeError:
-                return None
-    return None
+def _decoded(headers: Iterable[tuple[str, bytes | None]], name: str, codec: Any) -> Any:
+    """Return the content of the first header called `name`; None: there is none to be read."""
+    value = next((value or b"" for key, value in headers if key == name), None)
+    try:
+        return None if value is None else codec.decode(value)
+    except DecodeError:
+        return None
 
 
 def _known(number: int) -> int | None:

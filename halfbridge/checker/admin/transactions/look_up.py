@@ -7,7 +7,7 @@ may follow the one that won.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.real_topics import lacks_of, needed
@@ -96,11 +96,8 @@ class _LookUp:
     def __init__(
         self, cluster: Cluster, names: TopicNames, wanted: Wanted, tell: Callable[[str], None]
     ) -> None:
-        self._cluster = cluster
-        self._names = names
-        self._wanted = wanted
+        self._cluster, self._names, self._wanted, self._tell = cluster, names, wanted, tell
         self._trail = Trail(cluster, wanted.id, tell)
-        self._tell = tell
         self._notes: list[str] = []
         self._leaderless: frozenset[Place] = frozenset()
 
@@ -225,7 +222,7 @@ class _LookUp:
         key = self._wanted.id, judged.resume_count, judged.group
         asking = CheckHistory(self._cluster, self._names, key, limits, counts)
         checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
-        ends = Outcomes(self._trail, self._names, counts, self._leaderless, wanted=judged)
+        ends = Outcomes(self._trail, self._names, counts, self._leaderless, judged)
         found, notes = ends.read(half_events, op_events, Slice(begun_ms, self._wanted.until_ms))
         end_events = [self._with_payload(event, record) for event, record in found]
         is_open = judged.state is State.UNDECIDED or (
@@ -476,25 +473,17 @@ REAL_PARTITIONS_MAX = 2_000
 _MARGINS_MS = (1_000, search.FAR_MS)
 
 
+@dataclass(slots=True)
 class Outcomes:
     """Finds the deliveries and dead letters of one transaction."""
 
-    def __init__(
-        self,
-        trail: Trail,
-        names: TopicNames,
-        counts: Mapping[str, int],
-        leaderless: frozenset[Place],
-        *,
-        wanted: Judged,
-    ) -> None:
-        self._trail = trail
-        self._names = names
-        self._counts = counts
-        self._leaderless = leaderless
-        self._judged = wanted
-        self._events: dict[tuple[str, int, int], Event] = {}
-        self._notes: list[str] = []
+    trail: Trail
+    names: TopicNames
+    counts: Mapping[str, int]
+    leaderless: frozenset[Place]
+    judged: Judged
+    events: dict[tuple[str, int, int], Event] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def read(
         self, half_events: Sequence[Event], op_events: Sequence[Event], time: Slice
@@ -504,7 +493,7 @@ class Outcomes:
         The search begins at the first decision, in all partitions that may have them,
         until each message of the transaction is found.
         """
-        if not self._judged.deliver and not self._judged.dead:
+        if not self.judged.deliver and not self.judged.dead:
             return [], []
         decisions = [each for each in op_events if each.verdict is Verdict.WON]
         if decisions and not any(each.is_applied is not False for each in decisions):
@@ -519,17 +508,17 @@ class Outcomes:
         records: list[Record] = []
         for margin_ms in _MARGINS_MS:
             slice_ = Slice(since_ms - margin_ms, time.until_ms)
-            spans = spans_between(self._trail.cluster, places, slice_)
-            records = self._trail.ends(spans, self._names.dead, is_whole)
+            spans = spans_between(self.trail.cluster, places, slice_)
+            records = self.trail.ends(spans, self.names.dead, is_whole)
             if is_whole(records):
                 break
         missing = self._missing(records)
         if missing:
-            self._notes.append(
+            self.notes.append(
                 f"{len(missing)} messages were found neither in their real topics nor among the"
                 " dead letters: their records may have expired"
             )
-        return [(self._event(record), record) for record in records], self._notes
+        return [(self._event(record), record) for record in records], self.notes
 
     def _missing(self, records: list[Record]) -> set[tuple[int, int]]:
         """Return (resume count, message index) of each message that was not found.
@@ -544,41 +533,41 @@ class Outcomes:
             for each in events
             if each.kind is Kind.DEAD_LETTER
         }
-        awaited = self._judged.dead.keys() | {
-            each for each in self._judged.deliver if each[1] not in delivered
+        awaited = self.judged.dead.keys() | {
+            each for each in self.judged.deliver if each[1] not in delivered
         }
         return {each for each in awaited if each not in dead}
 
     def _event(self, record: Record) -> Event:
         place = record.topic() or "", record.partition() or 0, record.offset() or 0
-        event = self._events.get(place)
+        event = self.events.get(place)
         if event is None:
-            is_dead = place[0] == self._names.dead
+            is_dead = place[0] == self.names.dead
             make = made.dead_letter_event if is_dead else made.delivery_event
-            event = self._events[place] = make(record)
+            event = self.events[place] = make(record)
         return event
 
     def _places(self, half_events: Sequence[Event]) -> list[Place]:
         """Return the partitions that may have messages: an exact one, or all of a topic."""
-        dead = self._names.dead
+        dead = self.names.dead
         places: dict[Place, None] = {
-            (dead, number): None for number in range(self._counts.get(dead, 0))
+            (dead, number): None for number in range(self.counts.get(dead, 0))
         }
         absent: set[str] = set()
         for each in half_events:
             topic, number = each.real_topic or "", each.real_partition
-            is_awaited = (each.resume_count, each.message_index) in self._judged.deliver
-            if not is_awaited or self._names.is_internal(topic):
+            is_awaited = (each.resume_count, each.message_index) in self.judged.deliver
+            if not is_awaited or self.names.is_internal(topic):
                 continue
-            count = self._counts.get(topic, 0)
+            count = self.counts.get(topic, 0)
             numbers = range(count) if number is None else range(number, min(number + 1, count))
             places.update(((topic, one), None) for one in numbers)
             if not count:
                 absent.add(topic)
-        self._notes += [
+        self.notes += [
             f"real topic {topic} does not exist, or may not be seen" for topic in sorted(absent)
         ]
         if len(places) > REAL_PARTITIONS_MAX:
-            self._notes.append(f"only {REAL_PARTITIONS_MAX} of {len(places)} partitions were read")
-        self._notes += not_read(self._leaderless & places.keys(), {topic for topic, _ in places})
-        return [each for each in places if each not in self._leaderless][:REAL_PARTITIONS_MAX]
+            self.notes.append(f"only {REAL_PARTITIONS_MAX} of {len(places)} partitions were read")
+        self.notes += not_read(self.leaderless & places.keys(), {topic for topic, _ in places})
+        return [each for each in places if each not in self.leaderless][:REAL_PARTITIONS_MAX]
