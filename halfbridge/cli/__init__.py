@@ -116,7 +116,6 @@ class LazyGroup(click.Group):
 
 
 def _fail(error: BaseException, *, debug: bool) -> NoReturn:
-    """Print the error as one line, and exit."""
     if debug:
         traceback.print_exception(error)
     text, status = _explain(error)

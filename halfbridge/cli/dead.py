@@ -297,7 +297,6 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
 
 
 def _note_left_out(letters: DeadLetters) -> None:
-    """Say how many matching transactions --limit has left out."""
     if letters.left_out:
         click.echo(f"note: {letters.left_out} more; see --limit", err=True)
 

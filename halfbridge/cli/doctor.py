@@ -247,7 +247,6 @@ def _slots(url: str) -> tuple[Slot, ...]:
 
 
 def _for_psql(url: URL) -> str:
-    """Return libpq's connection string, without the password."""
     parts = {
         "host": url.host or url.query.get("host"),
         "port": url.port,

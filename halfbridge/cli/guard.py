@@ -99,7 +99,6 @@ def _forked() -> int | None:
 
 
 def _found(number: int) -> LethalRecord | None:
-    """Return the damaged record that ended the child; None where none is found."""
     from halfbridge.kafka.first_reads import LETHAL, find_damage
 
     reading = last_read.last()

@@ -299,7 +299,6 @@ def _run(
 
 
 def _function(path: str | None) -> Callable[..., Any] | None:
-    """Return the function that `--callback` names."""
     if path is None:
         return None
     module, _, name = path.partition(":")

@@ -68,11 +68,7 @@ class SchemaRegistry:
             return None
 
     def schema(self, number: int) -> dict[str, Any] | None:
-        """Return the registry's answer about a schema; None: it has no such schema.
-
-        Raises:
-            ClickException: The registry does not answer, or refuses; the operator acts.
-        """
+        """Return the registry's answer about a schema; None: it has no such schema."""
         if number not in self._schemas:
             if len(self._schemas) >= SCHEMAS_MAX:
                 del self._schemas[next(iter(self._schemas))]

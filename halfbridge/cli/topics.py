@@ -250,7 +250,6 @@ def _run(values: dict[str, Any], *, make: bool) -> Report:
 
 
 def _show(report: Report, *, as_json: bool) -> int:
-    """Print `report`; return the exit status."""
     if as_json:
         click.echo(json.dumps({"ok": report.ok, **dataclasses.asdict(report)}))
         return 0 if report.ok else 1

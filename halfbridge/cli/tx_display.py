@@ -155,7 +155,6 @@ def _show_payload(each: Event, registry: SchemaRegistry | None) -> None:
 
 
 def _what(each: Event) -> str:
-    """Return the text of one event, without its time and place."""
     words = []
     if each.message_index is not None:
         words.append(f"message {each.message_index}")

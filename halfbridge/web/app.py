@@ -124,7 +124,6 @@ def _api_route(services: Services, route: Route) -> HttpRoute:
 
 
 def _handler(refusal_of: Callable[[Any], Refusal]) -> Callable[..., Any]:
-    """Return what answers a request that ended with an error."""
 
     async def handle(request: Request, error: Exception) -> Response:
         return _refused(request, refusal_of(error))

@@ -96,11 +96,7 @@ class Gate:
         return f"__Host-{COOKIE}" if self._is_tls else COOKIE
 
     def of_api(self, request: Request, wanted: Role) -> Principal:
-        """Return who makes a request to the API.
-
-        Raises:
-            Refusal: 401 without a valid token, 403 where the token's role is too small, 429.
-        """
+        """Return who calls the API; refuses by 401, 403 (the role is too small) and 429."""
         said = request.headers.get("authorization", "")
         if self._file is None:
             principal = ANYBODY
@@ -130,11 +126,7 @@ class Gate:
         return principal, session
 
     def sign_in(self, token: str, request: Request, response: Response) -> None:
-        """Sign a browser in: the response sets its cookie.
-
-        Raises:
-            Refusal: 401, 403 for a form of another site, 429.
-        """
+        """Sign a browser in: the response sets its cookie. Refuses by 401, 403 and 429."""
         check_origin(request)
         if self._file is None:
             return
@@ -161,11 +153,7 @@ class Gate:
         return self._allows_changes and session is not None and principal.role is Role.OPERATE
 
     def check_change(self, request: Request, said_csrf: str) -> Session:
-        """Return the session of who makes a change on the page.
-
-        Raises:
-            Refusal: 401 without a session, 403 for anything that a change lacks, 429.
-        """
+        """Return the session of who makes a change on the page; refuses by 401, 403 and 429."""
         found = self.of_page(request)
         if found is None:
             raise Refusal(401, "sign in first")
@@ -225,7 +213,6 @@ def _address(request: Request) -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the Host header without its port."""
     return host.rpartition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
@@ -381,12 +368,7 @@ class TokenFile:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Return the tokens of a file.
-
-    Raises:
-        ConfigError: the file is missing, others may read it, or a line is wrong. The error names
-            the line and never shows a token.
-    """
+    """Return the tokens of a file; a ConfigError names the line, and never shows a token."""
     try:
         with path.open("rb") as file:
             _check_mode(path, os.fstat(file.fileno()))

@@ -92,12 +92,7 @@ class AnswerHeaders:
 
 
 async def body_of(request: Request) -> bytes:
-    """Return a request's body.
-
-    Raises:
-        Refusal: 413 above `BODY_BYTES_MAX`, whatever the request said of its length; 408 where the
-            body takes longer than `BODY_S_MAX`.
-    """
+    """Return a request's body; refuses by 413 above `BODY_BYTES_MAX`, by 408 after `BODY_S_MAX`."""
     too_large = Refusal(413, f"a request may have {BODY_BYTES_MAX} bytes")
     said = request.headers.get("content-length", "0")
     if not said.isdecimal() or int(said) > BODY_BYTES_MAX:

@@ -81,11 +81,7 @@ class PatientProtocol(H11Protocol):
 
 
 def serve(config: WebConfig, *, on_ready: Callable[[str], Any] = print) -> None:
-    """Serve until SIGTERM or Ctrl-C; `on_ready` is called with the address once the server answers.
-
-    Raises:
-        ConfigError: the port, the token file or the certificate cannot be used.
-    """
+    """Serve until SIGTERM or Ctrl-C; `on_ready` gets the address once the server answers."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     services = Services(config)
     server = make_server(config, make_app(services))
@@ -161,11 +157,7 @@ NICENESS = 10
 
 @contextmanager
 def server_beside(config: CheckerConfig) -> Iterator[None]:
-    """Run the server in a process of its own while the block runs; nothing without a port.
-
-    Raises:
-        ConfigError: settings, port, token file or certificate cannot be used.
-    """
+    """Run the server in a process of its own while the block runs; nothing without a port."""
     if not config.admin_port:
         yield
         return

@@ -136,9 +136,6 @@ def lacking(
 
     Grants on topics that are not in `topics` are left out, as those on other resources. `prefixed`
     are the names that represent a grant on a prefix.
-
-    Raises:
-        KafkaFailure: brokers do not answer.
     """
     grants = {
         name: replace(acl, name=name, prefixed=False)

@@ -237,12 +237,9 @@ class Cluster:
         return True
 
     def require(self, names: TopicNames, topic: str, use: str) -> None:
-        """Return if an internal topic exists.
+        """Return if a topic exists, else raise AdminError with the command that creates it.
 
         `use` is a clause for the error, such as "which keeps operators' actions".
-
-        Raises:
-            AdminError: it is missing; the text names the command that creates it.
         """
         if not self.partition_count(topic):
             raise AdminError(
@@ -337,11 +334,7 @@ class Cluster:
 
 
 def judging_cluster(config: CheckerConfig, ports: Ports | None = None) -> Cluster:
-    """Return the cluster that the settings name, with the keys of the operator's key file.
-
-    Raises:
-        ConfigError: the key file cannot be used; its owner corrects it.
-    """
+    """Return the cluster of the settings, with the keys of the operator's key file."""
     return Cluster(
         config.bootstrap_servers,
         kafka=config.kafka,

@@ -57,18 +57,10 @@ class FencePort(Protocol):
     """The fence of the local transactions, as decisions need it; see halfbridge.sql."""
 
     def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
-        """Return how many messages the committed fence row names.
-
-        Raises:
-            AdminError: there is no such row, or the database cannot tell; nothing was changed.
-        """
+        """Return how many messages the committed fence row names; AdminError without such a row."""
 
     def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
-        """Return once a fence row says rolled_back.
-
-        Raises:
-            AdminError: the row says committed, or the database cannot tell.
-        """
+        """Return once a fence row says rolled_back; AdminError if it says committed."""
 
 
 class Decided(NamedTuple):
@@ -115,10 +107,7 @@ class Decider:
         """Decide transactions, one after the other, and return what became of each, in order.
 
         `ends` are op offsets by pair, up to which the op topic was readable before the transactions
-        were found undecided.
-
-        Raises:
-            AdminError: the audit topic takes no record; earlier decisions remain.
+        were found undecided. If the audit topic takes no record, earlier decisions remain.
         """
         decided: dict[Key, Decided] = {}
         sent: list[_Written] = []
@@ -244,11 +233,7 @@ def op_ends(
 
 
 def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> bytes | None:
-    """Return the context that the sender left with the first message; None: none.
-
-    Raises:
-        AdminError: the first half message cannot be read any more.
-    """
+    """Return the context of the first message, or None; AdminError if that has expired."""
     place, at = (names.half, undecided.partition), undecided.offset
     start, end = cluster.watermarks(*place)
     if not start <= at < end:
@@ -286,11 +271,7 @@ def find_candidate(
     *,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Candidates:
-    """Return one transaction, which is undecided.
-
-    Raises:
-        AdminError: it is not known, or decided, and by whom; or as `look_up`.
-    """
+    """Return one transaction, which is undecided; AdminError says by whom it was decided."""
     ends = op_ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
     life = look_up(cluster, names, wanted, tell=tell)
     if life.state == NOT_FOUND:

@@ -304,7 +304,6 @@ def new_offsets(
 
 
 def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Transaction]:
-    """Return every transaction with its first decision, by the daemon's own rules."""
     transactions: dict[Key, _Transaction] = {}
     for half in halves:
         metadata = half.metadata

@@ -74,11 +74,7 @@ class OperatorLog:
     def conclude(
         self, intended: OperatorAction, outcome: ActionOutcome, *, after: str
     ) -> OperatorAction:
-        """Store how an action ended, and return that; `after` is the subject's state, or the fault.
-
-        Raises:
-            AdminError: not stored, or not known to be. The action stays as it is.
-        """
+        """Store and return how an action ended; `after` is the subject's state, or the fault."""
         concluded = intended._replace(
             at_ms=self._cluster.ports.clock.time_ms(), after=after, outcome=outcome
         )
@@ -213,9 +209,6 @@ def turn_switch(
     """Set the switch, record that in the audit topic, and read the switch back.
 
     Repeating it is harmless: the last record holds.
-
-    Raises:
-        AdminError: nothing was set, or it is in doubt (InDoubtError); the operator repeats it.
     """
     before = find_switch(cluster, names)
     action = "transactions reject" if is_rejecting else "transactions accept"

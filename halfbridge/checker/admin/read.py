@@ -55,11 +55,7 @@ class LogRecord:
         return append_ms_of(*self.timestamp)
 
     def half(self, verifier: Verifier | None) -> tuple[HalfMetadata, str]:
-        """Return what `parse_half` says; without a verifier every record is believed.
-
-        Raises:
-            DecodeError: it cannot be read, or is not believed.
-        """
+        """Return what `parse_half` says; DecodeError also if the record is not believed."""
         metadata, flaw = parse_half(self.headers)
         if verifier is not None:
             verifier.check_half(

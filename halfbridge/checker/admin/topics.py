@@ -84,11 +84,8 @@ def create_topics(
     """Create the missing topics and first offsets; return these and the differences.
 
     Running it twice does nothing more. An existing topic is never altered, except that `grow`
-    brings op and half topic to `layout.partitions`, the op topic first.
-
-    Raises:
-        AdminError: something could not be made, or the daemon runs while growing; the operator
-            acts, and runs the command again.
+    brings op and half topic to `layout.partitions`, the op topic first, while the daemon is
+    stopped.
     """
     layout = _beside_what_is_there(cluster, names, layout)
     shapes = wanted_topics(names, layout)

@@ -140,11 +140,7 @@ def read_arguments(wanted: tuple[Argument, ...], given: Mapping[str, Any]) -> di
 
 
 def read_body(content_type: str, body: bytes) -> dict[str, Any]:
-    """Return the JSON object in a body.
-
-    Raises:
-        Refusal: 415 for another content type; 400 for what is no JSON object.
-    """
+    """Return the JSON object in a body; refuses another content type by 415, no object by 400."""
     # No form of a web page can have this content type: a stranger's page cannot send one.
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, "send the header Content-Type: application/json")

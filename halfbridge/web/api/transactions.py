@@ -102,11 +102,7 @@ def paging_of(found: Listing, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def life_of(services: Services, values: Mapping[str, Any]) -> Life:
-    """Return what the logs say of one transaction.
-
-    Raises:
-        Refusal: 400 for an id that says no time, where none is given; 404.
-    """
+    """Return what the logs say of one transaction; refuses an id without a time by 400, or 404."""
     transaction_id, from_ms = values["id"], values["from_ms"]
     if from_ms is None and search.birth_ms(transaction_id) is None:
         raise Refusal(

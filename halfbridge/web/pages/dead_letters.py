@@ -56,7 +56,6 @@ async def look_at_one(visit: Visit) -> dict[str, Any]:
 def _acting(
     remedy: Remedy, *, is_bulk: bool
 ) -> Callable[[Services, Principal, Fields], Awaitable[Done]]:
-    """Return what a form for `remedy` does."""
 
     async def act(services: Services, principal: Principal, fields: Fields) -> Done:
         names = frozenset(fields.every("id") if is_bulk else (fields["id"],))

@@ -304,11 +304,7 @@ def query_of(request: Request, wanted: tuple[Argument, ...]) -> dict[str, Any]:
 
 
 async def fields_of(request: Request) -> Fields:
-    """Return the fields of a form, and the arguments in its address.
-
-    Raises:
-        Refusal: 413, 408; 400 for more than `FIELDS_MAX` fields or another encoding.
-    """
+    """Return a form's fields and its address' arguments; refuses by 400, 408, 413 and 415."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Refusal(415, "a form is sent as application/x-www-form-urlencoded")

@@ -89,7 +89,6 @@ async def look_at_one(visit: Visit) -> dict[str, Any]:
 
 
 def _deciding(kind: OpKind) -> Callable[[Services, Principal, Fields], Awaitable[Done]]:
-    """Return what a form for a decision does."""
 
     async def act(services: Services, principal: Principal, fields: Fields) -> Done:
         wanted = COMMITTED_BY if kind is OpKind.COMMIT else ROLLED_BACK_BY
@@ -215,7 +214,6 @@ def _times(events: Sequence[Event]) -> list[int]:
 
 
 def _places(times: Sequence[int]) -> list[float]:
-    """Return where each event stands, from left to right."""
     widths = [0.0]
     for before, after in pairwise(times):
         # Records of one moment stand side by side.

@@ -120,11 +120,7 @@ def change_json(change: Change) -> dict[str, Any]:
 
 
 def given(line: str) -> tuple[tuple[str, int], Given]:
-    """Return the message of an exported line, with its transaction id and index.
-
-    Raises:
-        DecodeError: the line is no message as `exported` writes it; the operator corrects it.
-    """
+    """Return the message of an exported line, with its id and index; DecodeError if it is none."""
     if len(line) > LINE_CHARS_MAX:
         raise DecodeError(f"more than {LINE_CHARS_MAX} characters", None)
     try:

@@ -263,7 +263,6 @@ def _gap(
 def _delivered_before(
     transaction: DeadTransaction, examined: Sequence[ExaminedLetter], choice: Choice, op: Op | None
 ) -> str:
-    """Tell of late messages that were, or may have been, delivered with their transaction."""
     if choice.accept_duplicates:
         return ""
     was_refused = not _NOTHING_DELIVERED.isdisjoint(transaction.reasons)

@@ -145,7 +145,6 @@ def _runs(offsets: Sequence[int]) -> list[list[int]]:
 
 
 def _body(letter: Letter, stored: Source) -> Body | None:
-    """Return a letter's message; None for a stub."""
     if letter.dead.is_stub:
         return None
     record: LogRecord | None = stored.record

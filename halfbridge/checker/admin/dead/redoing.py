@@ -52,10 +52,8 @@ def redo(
     """Resume or redeliver transactions; return the changes, planned with `dry_run`.
 
     Each kafka_txn holds whole transactions. `agrees` is called with what would be done before
-    anything is written; nothing is done if it returns False.
-
-    Raises:
-        AdminError: nothing more was written; the same order may be given again.
+    anything is written; nothing is done if it returns False. The same order may be given again
+    after an AdminError.
     """
     found = letters.first(order.wanted, order.limit)
     preview = _Planning(letters, choice)
@@ -137,7 +135,6 @@ class _Planning:
 def _logged(
     acting: Acting, action: str, planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]]
 ) -> Iterator[None]:
-    """Store the intention, and later the outcome, in the audit topic."""
     intended: list[OperatorAction] = [
         acting.log.record(
             f"dead {action}",
@@ -207,10 +204,7 @@ def purge(
 
     With `gives_up` the open letters of the transactions that the order names are marked. `agrees`
     is called with what would be done. Returns None if the operator did not agree; with `dry_run`
-    the plan.
-
-    Raises:
-        AdminError: the same order may be given again.
+    the plan. The same order may be given again after an AdminError.
     """
     found = letters.first(order.wanted, order.limit)
     given_up = tuple(each for each in found if each.open_letters) if gives_up else ()

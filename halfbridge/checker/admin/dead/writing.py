@@ -89,9 +89,8 @@ class DeadWriter:
     def write(self, lives: Sequence[NewLife]) -> None:
         """Write lives, their COMMITs and the marks of their letters, in one kafka_txn.
 
-        Raises:
-            AdminError: the outcome is not known, or nothing was written; the command may be
-                repeated.
+        After an AdminError nothing was written, or the outcome is not known; the command may be
+        repeated.
         """
         self._in_kafka_txn(lambda: self._write_lives(lives))
 

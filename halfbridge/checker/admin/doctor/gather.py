@@ -317,7 +317,6 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
 
 
 def _key_ring(config: CheckerConfig, facts: Facts) -> KeyRing | None:
-    """Return the content of the key file, and note its findings."""
     try:
         ring = load_signatures(config.key_file, Role.DAEMON, config.names).ring
     except ConfigError as error:

@@ -194,7 +194,6 @@ def _not_believed(
 
 
 def _doubt(verifier: Verifier, record: Any, append_ms: int, half: Any) -> str:
-    """Return why a record is not believed; empty: it is."""
     try:
         verifier.check_half(
             record.partition(),

@@ -265,7 +265,6 @@ def _dead(life: Life) -> list[str]:
 
 
 def _of_this_life(life: Life, kind: Kind) -> list[Event]:
-    """Return the records of a kind that do not belong to an earlier life."""
     lives = (None, life.resume_count)
     return [each for each in life.events if each.kind is kind and each.resume_count in lives]
 

@@ -231,7 +231,6 @@ class _Search:
         self.read_from_ms = max((self.read_from_ms, *begins.values()))
 
     def newest(self) -> list[_Trace]:
-        """Return the kept records, up to the limit, the newest first."""
         return heapq.nlargest(self._sought.limit, self._kept.values(), key=_at_ms)
 
     def ended(self, traces: list[_Trace]) -> tuple[Hit, ...]:
@@ -254,7 +253,6 @@ class _Search:
         return tuple(hits.values())
 
     def _end_spans(self, traces: list[_Trace]) -> dict[Place, Span]:
-        """Return what to read: ops of the pairs, the real topics, and the dead letters."""
         counts = partition_counts(self._cluster)
         topics = {each.half.real_topic or "" for each in traces} | {self._names.dead}
         places = {(self._names.op, each.half.partition) for each in traces}
@@ -319,7 +317,6 @@ class _Search:
                 self._kept[identity] = _Trace(half, record)
 
     def _drop(self) -> None:
-        """Forget the older half of the kept records."""
         by_age = sorted(self._kept.items(), key=lambda each: _at_ms(each[1]))
         self._dropped += len(by_age) // 2
         self._kept = dict(by_age[len(by_age) // 2 :])

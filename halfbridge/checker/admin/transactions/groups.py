@@ -76,7 +76,6 @@ def read_groups(cluster: Cluster, names: TopicNames, *, since_ms: int, only: str
 
 
 def _ops_since(cluster: Cluster, names: TopicNames, since_ms: int) -> tuple[OpCounts, bool]:
-    """Return the ops counted, and whether these are all."""
     known = [(names.op, number) for number in wanted_partitions(cluster, names, None)]
     away = leaderless(cluster)
     places = [place for place in known if place not in away]

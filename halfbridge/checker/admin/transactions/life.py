@@ -383,7 +383,6 @@ def dead_letter_event(record: Record) -> Event:
 
 
 def _event(kind: Kind, record: Record, at_ms: int, **fields: Any) -> Event:
-    """Return an event at the place of a record."""
     return Event(
         kind=kind,
         at_ms=_known(at_ms),

@@ -184,10 +184,8 @@ def not_read(places: Iterable[Place], topics: Collection[str]) -> list[str]:
 def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:
     """Return where partitions can be read to (read_committed), at least to the offsets in `least`.
 
-    Such an offset is waited for: an open kafka_txn may hold it back for a moment.
-
-    Raises:
-        AdminError: An open kafka_txn held a partition back for CALL_TIMEOUT_S.
+    Such an offset is waited for: an open kafka_txn may hold it back for a moment. AdminError after
+    CALL_TIMEOUT_S.
     """
     clock, run = cluster.ports.clock, cluster.ports.run
     deadline = clock.monotonic() + CALL_TIMEOUT_S

@@ -77,10 +77,7 @@ def look_up(
     """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
     Works beside running daemons, joins no group and commits nothing. `tell` gets a line of progress
-    about once a second.
-
-    Raises:
-        AdminError: The id says no time and none was given, or the logs cannot be read.
+    about once a second. AdminError if the id says no time and none was given.
     """
     return _LookUp(cluster, names, wanted, tell).life()
 

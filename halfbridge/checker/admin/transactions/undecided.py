@@ -183,7 +183,6 @@ def reading_settings(limits: Limits) -> LedgerSettings:
 def _begun(
     cluster: Cluster, names: TopicNames, numbers: Collection[int]
 ) -> dict[int, Progress | Stopped]:
-    """Return each pair's committed progress, or why it is unusable."""
     begun: dict[int, Progress | Stopped] = {}
     for topic, number in sorted(leaderless(cluster)):
         if topic in (names.half, names.op) and number in numbers:
@@ -394,7 +393,6 @@ def _world(
     limits: Limits,
     now_ms: int,
 ) -> World:
-    """Ask about the groups with the most undecided transactions."""
     if not shown:
         return World(now_ms=now_ms, limits=limits)
     counts = partition_counts(cluster)
