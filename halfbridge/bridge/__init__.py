@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.check_pool import CheckCounts
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
+    from halfbridge.bridge.local_transaction import TransactionSendResult
     from halfbridge.bridge.message import (
         Answer,
         DecisionReceipt,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         MessageView,
         Resolution,
         SendReceipt,
-        TransactionSendResult,
     )
     from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.bridge.producer import TransactionProducer
@@ -81,6 +81,7 @@ __all__ = [
 
 _MODULES = (
     "halfbridge.kafka.errors",
+    "halfbridge.bridge.local_transaction",
     "halfbridge.bridge.message",
     "halfbridge.bridge.transaction",
     "halfbridge.bridge.config",

@@ -74,6 +74,11 @@ class BridgeConfig:
     send_timeout_ms: int = setting(
         10_000, minimum=10, doc="Longest wait for the ack of a half message, milliseconds."
     )
+    decisions: str = setting(
+        "sent",
+        words=("sent", "acknowledged"),
+        doc="When commit() and rollback() return: once the decision is sent, or acknowledged.",
+    )
     decision_timeout_ms: int = setting(
         10_000, minimum=10, doc="Longest wait for the ack of a decision, milliseconds."
     )

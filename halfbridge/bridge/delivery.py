@@ -302,6 +302,11 @@ class Delivery:
         """Return whether the record was acknowledged or has failed."""
         return self._is_done
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a thread waits for this, or has waited."""
+        return self._wakers is not None
+
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(self)` once this is done; if this is done already, at once."""
         with self._server.guard:

@@ -96,7 +96,7 @@ class SendFuture(Delivery):
 
 
 class DecisionFuture(Delivery):
-    """The outcome of a `commit_async` or `rollback_async`."""
+    """The outcome of a decision, as `commit`, `rollback` and their `_async` forms return it."""
 
     __slots__ = ("resolution", "transaction")
 
@@ -109,6 +109,8 @@ class DecisionFuture(Delivery):
         error = error or transaction.shared.not_proven(record)
         if error is None:
             _place(self, record)
+        elif not self.is_awaited:
+            self.add_done_callback(transaction.shared.failures.note)
         transaction.decision_settled(self, error)
 
     def exception(self) -> BridgeError | None:

@@ -9,17 +9,42 @@ classes are known by the names that PEP 249 (the DB-API) and SQLAlchemy give the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from ssl import SSLError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfbridge.bridge.message import Resolution, TransactionSendResult
+from halfbridge.bridge.message import Resolution, SendReceipt
 from halfbridge.kafka.errors import BridgeError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.message import Message, SendReceipt
+    from halfbridge.bridge.futures import DecisionFuture
+    from halfbridge.bridge.message import Message
     from halfbridge.bridge.message_transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSendResult:
+    """What `send_in_transaction` returns (RocketMQ 4 TransactionSendResult).
+
+    Attributes:
+        receipt: The position of the half message.
+        resolution: What the local transaction returned; UNKNOWN if it raised or returned nothing.
+        remark: Why the resolution is UNKNOWN, for people; empty if the local transaction returned
+            UNKNOWN.
+        error: The exception of the local transaction, or None.
+        decision: The future of the decision; None for UNKNOWN or with `decision_error`.
+        decision_error: Why the decision was not sent, or, where it was awaited, not acknowledged;
+            the check settles the transaction.
+    """
+
+    receipt: SendReceipt
+    resolution: Resolution
+    remark: str = ""
+    error: Exception | None = None
+    decision: DecisionFuture | None = None
+    decision_error: BridgeError | None = None
 
 
 class Ran(NamedTuple):

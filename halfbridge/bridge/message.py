@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.kafka.errors import BridgeError, InvalidMessageError
+from halfbridge.kafka.errors import InvalidMessageError
 from halfbridge.serde.headers import CONTEXT, RESERVED, Header
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import PARTITION_BY_KEY
@@ -190,28 +190,6 @@ class DecisionReceipt:
     op_partition: int
     op_offset: int
     late: bool | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSendResult:
-    """What `send_in_transaction` returns (RocketMQ 4 TransactionSendResult).
-
-    Attributes:
-        receipt: The position of the half message.
-        resolution: What the local transaction returned; UNKNOWN if it raised or returned nothing.
-        remark: Why the resolution is UNKNOWN, for people; empty if the local transaction returned
-            UNKNOWN.
-        error: The exception of the local transaction, or None.
-        decision: The position of the decision; None for UNKNOWN or with `decision_error`.
-        decision_error: Why the decision was not delivered; the check settles the transaction.
-    """
-
-    receipt: SendReceipt
-    resolution: Resolution
-    remark: str = ""
-    error: Exception | None = None
-    decision: DecisionReceipt | None = None
-    decision_error: BridgeError | None = None
 
 
 def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:

@@ -28,7 +28,7 @@ from halfbridge.serde.units import MS_PER_S
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from halfbridge.bridge.message import DecisionReceipt, Message, SendReceipt
+    from halfbridge.bridge.message import Message, SendReceipt
     from halfbridge.bridge.shared import Shared
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -37,6 +37,7 @@ _NOTHING_TO_COMMIT = frozenset(
 )
 _UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State.SEND_FAILED))
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
+_MADE = {State.COMMITTED: Resolution.COMMIT, State.ROLLED_BACK: Resolution.ROLLBACK}
 _KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
 
 
@@ -67,6 +68,7 @@ class Transaction:
         "_first_timestamp",
         "_immunity_ms",
         "_immunity_on_wire",
+        "_in_doubt",
         "_last_offset",
         "_lock",
         "_outstanding",
@@ -111,6 +113,7 @@ class Transaction:
         self._immunity_ms = 0
         self._decision: DecisionFuture | None = None  # sent, not acknowledged
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
+        self._in_doubt: DecisionFuture | None = None  # the newest decision, if it has failed
         self._sends: list[SendFuture] = []
         self._sent_at_s = 0.0  # of the last send, by the monotonic clock
 
@@ -191,28 +194,47 @@ class Transaction:
         """
         return self._send(message, pipelined=True)
 
-    def commit(self, timeout: float | None = None) -> DecisionReceipt:
-        """Decide COMMIT and return the position of the decision. Blocks. Idempotent.
+    @property
+    def decision(self) -> DecisionFuture | None:
+        """The future of the newest decision; None before the first one."""
+        with self._lock:
+            if self._decided is not None:
+                return self._acknowledged(_MADE[self._state], self._decided)
+            return self._decision or self._in_doubt
 
-        `timeout` is in seconds, for the ack; None: the config's decision_timeout_ms.
+    def commit(self, timeout: float | None = None, *, wait: bool | None = None) -> DecisionFuture:
+        """Decide COMMIT and return the future of the decision. Idempotent.
+
+        Returns once the decision is sent, as RocketMQ's END_TRANSACTION does, or, with `wait`, once
+        it is acknowledged. A check settles a decision that is lost. May block for room
+        (`in_flight_max`).
+
+        Args:
+            timeout: Seconds to wait for the ack, which it implies; None: the config's
+                decision_timeout_ms.
+            wait: Whether to wait for the ack; None: the config's `decisions`.
 
         Raises:
-            OutcomeUnknownError: in doubt; the check settles it, or call commit again.
+            OutcomeUnknownError: not sent, or, with `wait`, not acknowledged: in doubt; the check
+                settles it, or call commit again.
+            BackpressureError: no room in time; nothing was decided; slow down and repeat.
             IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
         """
-        return self._decide(Event.COMMIT, pipelined=False).result(timeout)
+        return self._decide_and_wait(Event.COMMIT, timeout, wait=wait)
 
-    def rollback(self, timeout: float | None = None) -> DecisionReceipt:
-        """Decide ROLLBACK and return the position of the decision. Blocks. Idempotent.
+    def rollback(self, timeout: float | None = None, *, wait: bool | None = None) -> DecisionFuture:
+        """Decide ROLLBACK and return the future of the decision, as `commit`. Idempotent.
 
-        Waits for outstanding sends first. `timeout` is in seconds, for each ack; None: the config's
-        decision_timeout_ms.
+        Waits for outstanding sends first.
 
         Raises:
             OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
+            BackpressureError: no room in time; nothing was decided; slow down and repeat.
             IllegalTransitionError: nothing was sent, or a commit was.
         """
-        return self._decide(Event.ROLLBACK, pipelined=False).result(timeout)
+        self.shared.check_open(decides=True)
+        self._await_sends(self.shared.now())
+        return self._decide_and_wait(Event.ROLLBACK, timeout, wait=wait)
 
     def commit_async(self) -> DecisionFuture:
         """Send COMMIT and return at once. Once: a repeat returns the same future.
@@ -317,6 +339,16 @@ class Transaction:
             raise
         return future
 
+    def _decide_and_wait(
+        self, event: Event, timeout: float | None, *, wait: bool | None
+    ) -> DecisionFuture:
+        if wait is None:
+            wait = timeout is not None or self.shared.waits_for_decisions
+        future = self._decide(event, pipelined=not wait)
+        if wait or future.done():  # done: acknowledged before, or not sent
+            future.result(timeout)
+        return future
+
     def _decide(self, event: Event, *, pipelined: bool) -> DecisionFuture:
         shared = self.shared
         shared.check_open(decides=True)
@@ -326,8 +358,6 @@ class Transaction:
             )
         if pipelined:
             shared.wait_for_room()
-        elif event is Event.ROLLBACK:
-            self._await_sends(shared.now())
         half_offset = self._rollback_offset() if event is Event.ROLLBACK else NO_OFFSET
         with self._lock:
             after = step(self._state, event, transaction_id=self.id)
@@ -335,14 +365,12 @@ class Transaction:
             half_offset = max(half_offset, self._last_offset)
             if self._decision is not None:
                 return self._decision
+            if self._decided is not None:
+                return self._acknowledged(_RESOLUTIONS[event], self._decided)
             future = DecisionFuture(shared.server)
             future.transaction = self
             future.resolution = _RESOLUTIONS[event]
-            if self._decided is not None:
-                future.offset, future.timestamp = self._decided
-                future.settle()
-                return future
-            self._state = after
+            self._state, self._in_doubt = after, None
             self._decision = future
         now_ms, key = shared.time_ms(), self.id.encode()
         op = decision(
@@ -369,6 +397,15 @@ class Transaction:
                 shared.server.sent()
         except Exception as error:  # noqa: BLE001  (in doubt covers it; the future carries it)
             self.decision_settled(future, error)
+        return future
+
+    def _acknowledged(self, resolution: Resolution, decided: tuple[int, int]) -> DecisionFuture:
+        """Return a future of the decision; to keep the first one would be a reference cycle."""
+        future = DecisionFuture(self.shared.server)
+        future.transaction = self
+        future.resolution = resolution
+        future.offset, future.timestamp = decided
+        future.settle()
         return future
 
     def is_late(self, op_timestamp: int) -> bool | None:
@@ -405,6 +442,7 @@ class Transaction:
                 future.fail(_error_of(error))
                 if self._decision is future:  # else `future` is an older one, repeated since
                     self._state = step(self._state, Event.DECISION_NOT_ACKED)
+                    self._in_doubt = future
             if self._decision is future:
                 self._decision = None
             future.settle()
@@ -424,7 +462,7 @@ class Transaction:
                 return False
             if self._decision is future:
                 self._state = step(self._state, Event.DECISION_NOT_ACKED)
-                self._decision = None
+                self._decision, self._in_doubt = None, future
             return True
 
     def _place(self, message: Message) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import weakref
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,12 @@ from halfbridge.bridge.local_transaction import checked, decided, run
 from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, ProducerClosedError
+from halfbridge.kafka.errors import (
+    BridgeError,
+    ConfigError,
+    HalfNotStoredError,
+    ProducerClosedError,
+)
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.kafka.threads import check_native_threads, locked
 from halfbridge.kafka.topics import RealTopics, Topics
@@ -29,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from halfbridge.bridge.futures import DecisionFuture
+    from halfbridge.bridge.local_transaction import TransactionSendResult
     from halfbridge.bridge.message import (
         Answer,
         Message,
         MessageView,
         Resolution,
-        TransactionSendResult,
     )
     from halfbridge.kafka.ports import Ports
     from halfbridge.serde.topics import HalfShape
@@ -62,6 +70,9 @@ class TransactionProducer:
             checked at each send.
         on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every 30 s
             and when no thread is left, and once when all have returned; in a thread of its own.
+        on_decision_failed: Called with the DecisionFuture of a decision that failed and that no
+            thread awaits; a check settles its transaction. Called in the thread that serves
+            acknowledgements: it must not block. See `failed_decisions`.
         config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
         ports: Kafka, clock and threads; None: the client library and the system.
         settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); overrides
@@ -79,6 +90,7 @@ class TransactionProducer:
         checker: Callable[[MessageView], Resolution | Answer],
         topics: Sequence[str] = (),
         on_hung: Callable[[CheckCounts], object] | None = None,
+        on_decision_failed: Callable[[DecisionFuture], object] | None = None,
         config: BridgeConfig | None = None,
         ports: Ports | None = None,
         **settings: Any,
@@ -87,8 +99,10 @@ class TransactionProducer:
         self._config = configured(config, settings)
         self._checker = checker
         self._on_hung = on_hung
+        self._on_decision_failed = on_decision_failed
         self._topics = tuple(topics)
         self._ports = system_ports() if ports is None else ports
+        self._flushes_at_exit = ports is None  # other ports may have ended by then
         self._starting = self._ports.run.waker()
         self._shared: Shared | None = None
         self._responder: CheckResponder | None = None
@@ -123,7 +137,14 @@ class TransactionProducer:
                 config.names, writer, ports, bound=self._topics, timeout_s=_ADMIN_TIMEOUT_S
             )
             real_topics.check_bound()
-            shared = Shared(config, writer, ports, half=half, real_topics=real_topics)
+            shared = Shared(
+                config,
+                writer,
+                ports,
+                half=half,
+                real_topics=real_topics,
+                on_decision_failed=self._on_decision_failed,
+            )
             responder = CheckResponder(
                 shared, self._checker, ports, knows=real_topics.knows, on_hung=self._on_hung
             )
@@ -131,6 +152,8 @@ class TransactionProducer:
             shared.server.start()
             shared.daemon_limits.start()
             self._shared, self._responder = shared, responder
+            if self._flushes_at_exit:
+                _open.add(self)
 
     def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
         """Stop answering checks, wait for outstanding records, free everything; `with` calls this.
@@ -140,6 +163,7 @@ class TransactionProducer:
         with locked(self._starting):
             shared, responder = self._shared, self._responder
             self._responder = None
+        _open.discard(self)
         if shared is None or responder is None or shared.is_forked:
             return
         responder.stop()
@@ -272,6 +296,11 @@ class TransactionProducer:
         shared.check_open()
         return shared.server.flush(timeout)
 
+    @property
+    def failed_decisions(self) -> int:
+        """How many decisions failed while no thread awaited them; checks settle them."""
+        return 0 if self._shared is None else self._shared.failures.count
+
     def check_counts(self) -> CheckCounts:
         """Return the check responder's counts, and how many checkers hang."""
         responder = self._responder
@@ -288,6 +317,24 @@ class TransactionProducer:
         if self._shared is None:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
         return self._shared
+
+
+# Producers that were not closed when the program ends.
+_open: weakref.WeakSet[TransactionProducer] = weakref.WeakSet()
+# Decisions in the queue need one round trip; a program that ends must not hang on a lost broker.
+_EXIT_FLUSH_S = 2.0
+
+
+@atexit.register
+def _flush_at_exit() -> None:
+    """Send the decisions that a program leaves in the queue when it ends without `close`."""
+    for producer in tuple(_open):
+        with suppress(BridgeError):  # closed by another thread, or made before a fork
+            left = producer.flush(_EXIT_FLUSH_S)
+            if left:
+                _LOG.warning(
+                    "the program ends with %d unacknowledged records; checks settle them", left
+                )
 
 
 def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> None:

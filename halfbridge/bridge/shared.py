@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
 from halfbridge.bridge.delivery import DeliveryServer
 from halfbridge.bridge.message import Message, check_whole_number, not_a_message
+from halfbridge.kafka.error_log import LOG_AGAIN_S, log_safely
 from halfbridge.kafka.errors import (
     BridgeError,
     ForkedProcessError,
@@ -22,17 +24,23 @@ from halfbridge.kafka.signatures import client_signer
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.kafka.ports import Ports, Writer
     from halfbridge.kafka.topics import RealTopics
     from halfbridge.serde.topics import HalfShape
 
+_LOG = logging.getLogger("halfbridge.bridge")
 # Notified of a fork, in the child process.
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 class Shared:
-    """One idempotent writer, checked before each use. Thread-safe. ConfigError: key file wrong."""
+    """One idempotent writer, checked before each use. Thread-safe. ConfigError: key file wrong.
+
+    `on_decision_failed` is called with the future of a failed decision that no thread awaits.
+    """
 
     def __init__(
         self,
@@ -42,8 +50,11 @@ class Shared:
         *,
         half: HalfShape,
         real_topics: RealTopics,
+        on_decision_failed: Callable[[Any], object] | None = None,
     ) -> None:
         self.config = config
+        self.waits_for_decisions = config.decisions == "acknowledged"
+        self.failures = DecisionFailures(ports.clock.monotonic, on_decision_failed)
         self.new_id = ports.transaction_id
         self.now = ports.clock.monotonic
         self.time_ms = ports.clock.time_ms
@@ -130,9 +141,15 @@ class Shared:
         self.daemon_limits.check_immunity(immunity_ms)
 
     def wait_for_room(self) -> None:
-        """Return once fewer than in_flight_max records are unacknowledged, or BackpressureError."""
+        """Return once fewer than in_flight_max records are unacknowledged.
+
+        Raises:
+            BackpressureError: not within send_timeout_ms; nothing was sent.
+            ProducerClosedError: closed during the wait; `close` no longer waits for the record.
+        """
         if self.server.is_full:
             self.server.wait_for_room(self._room_timeout_s)
+            self.check_open(decides=True)
 
     def close(self, timeout_s: float) -> int:
         """Wait for records and callbacks; return how many are unacknowledged, and so in doubt."""
@@ -159,6 +176,36 @@ class Shared:
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
+
+
+class DecisionFailures:
+    """Reports the failures of decisions that no thread awaits.
+
+    Called by the deliveries' server, whose callbacks run in one thread at a time.
+
+    Attributes:
+        count: Failed decisions so far; a check settles each of them.
+    """
+
+    def __init__(self, now: Callable[[], float], on_failed: Callable[[Any], object] | None) -> None:
+        self._now = now
+        self._on_failed = on_failed
+        self._logged_at = float("-inf")
+        self._unlogged = 0
+        self.count = 0
+
+    def note(self, future: Any) -> None:
+        """Count and log a failed decision, and hand it to the user's callback."""
+        self.count += 1
+        now = self._now()
+        if now - self._logged_at < LOG_AGAIN_S:
+            self._unlogged += 1
+        else:
+            others = f" (and {self._unlogged} others since the last report)"
+            log_safely(_LOG.warning, "%s%s", future.exception(), others if self._unlogged else "")
+            self._logged_at, self._unlogged = now, 0
+        if self._on_failed is not None:
+            self._on_failed(future)
 
 
 def _forked() -> None:

@@ -200,7 +200,7 @@ def test_case_014_and_063_a_decision_goes_where_its_half_stands(
     """Partition and offset of the receipt are those of the op; the call returns its place."""
     tx = producer.begin()
     sent = tx.send(Message(installation.real("orders"), key=b"k"))
-    decided = tx.commit()
+    decided = tx.commit().result()
     producer.close()
     (record,) = installation.tail(installation.names.op).to_end()
     assert (record.partition, record.offset) == (decided.op_partition, decided.op_offset)
@@ -215,7 +215,7 @@ def test_case_015_a_repeated_commit_is_one_op(
     """It returns the same place; RocketMQ sends again."""
     tx = producer.begin()
     tx.send(Message(installation.real("orders")))
-    assert tx.commit() == tx.commit()
+    assert tx.commit().result() == tx.commit().result()
     assert len(all_ops(installation, producer)) == 1
 
 

@@ -118,10 +118,10 @@ class Client:
     def _decide(self, tx: Transaction, kind: OpKind) -> None:
         self._log.deciding(tx.id, kind)
         try:
-            receipt = tx.commit() if kind is OpKind.COMMIT else tx.rollback()
+            future = tx.commit() if kind is OpKind.COMMIT else tx.rollback()
         except BridgeError:
             return  # in doubt: the check settles it
-        self._log.decided(tx.id, kind, partition=receipt.op_partition, offset=receipt.op_offset)
+        future.add_done_callback(self._on_decided)
 
     # --- pipelined -------------------------------------------------------------------------
 

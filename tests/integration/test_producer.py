@@ -10,6 +10,7 @@ from halfbridge.bridge import (
     InvalidMessageError,
     Message,
     OutcomeUnknownError,
+    Resolution,
     State,
     TopicSetupError,
 )
@@ -62,7 +63,8 @@ def test_a_decision_is_one_op_record(cluster: Cluster, kind: OpKind) -> None:
         tx = producer.begin()
         tx.send(Message(cluster.orders, key=b"k", value=b"1"))
         last = tx.send(Message(cluster.orders, key=b"other", value=b"2"))
-        receipt = tx.commit() if kind is OpKind.COMMIT else tx.rollback()
+        decided = tx.commit() if kind is OpKind.COMMIT else tx.rollback()
+        receipt = decided.result()
     ((record, op),) = cluster.ops()
     assert (receipt.op_partition, receipt.op_offset) == (record.partition(), record.offset())
     assert (receipt.transaction_id, receipt.resolution.value) == (tx.id, kind.value)
@@ -124,8 +126,8 @@ def test_a_decision_later_than_the_first_check_says_so(cluster: Cluster) -> None
             probe.result()
             if probe.timestamp > late._first_timestamp + 1:
                 break
-        assert late.commit().late
-        assert not soon.commit().late
+        assert late.commit().result().late
+        assert not soon.commit().result().late
         assert first.transaction_id == late.id
 
 
@@ -169,6 +171,8 @@ def test_a_sealed_transaction_takes_no_more_messages(cluster: Cluster) -> None:
         with producer.begin() as block:
             block.send(Message(cluster.orders))
             block.seal()
+        assert block.decision is not None
+        assert block.decision.result().resolution is Resolution.COMMIT
         assert block.state is State.COMMITTED
 
 
@@ -178,8 +182,8 @@ def test_leaving_the_block_commits_once(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         with producer.begin() as tx:
             tx.send(Message(cluster.orders))
+        assert tx.commit().result() == tx.commit(wait=True).result()
         assert tx.state is State.COMMITTED
-        assert tx.commit() == tx.commit()
         with producer.begin() as tx:
             tx.send(Message(cluster.orders))
             tx.rollback()
@@ -272,6 +276,6 @@ def test_a_decision_without_ack_is_in_doubt_and_may_be_repeated(cluster: Cluster
         assert tx.state is State.COMMIT_IN_DOUBT
         with pytest.raises(IllegalTransitionError, match="only commit"):
             tx.rollback()
-        assert tx.commit().op_offset == 0
+        assert tx.commit(wait=True).result().op_offset == 0
         assert tx.state is State.COMMITTED
     assert [op.kind for _, op in cluster.ops()] == [OpKind.COMMIT]

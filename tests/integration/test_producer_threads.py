@@ -40,7 +40,8 @@ def test_32_threads_share_one_producer(cluster: Cluster) -> None:
     halves = {(r.partition(), r.offset()): r for r in cluster.read(cluster.names.half)}
     ops = {(r.partition(), r.offset()): op for r, op in cluster.ops()}
     assert len(halves) == len(ops) == len(receipts) == 1_600
-    for transaction_id, sent, decided in receipts:
+    for transaction_id, sent, future in receipts:
+        decided = future.result()
         op = ops[decided.op_partition, decided.op_offset]
         assert (op.transaction_id, op.kind.value) == (transaction_id, decided.resolution.value)
         half = halves[sent.half_partition, sent.half_offset]

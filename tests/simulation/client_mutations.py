@@ -9,10 +9,11 @@ from halfbridge.bridge import check_responder
 from halfbridge.bridge.check_pool import CheckPool
 from halfbridge.bridge.check_responder import CheckResponder, answer_to
 from halfbridge.bridge.daemon_settings import EndAsker
-from halfbridge.bridge.delivery import Delivery
-from halfbridge.bridge.futures import SendFuture
+from halfbridge.bridge.delivery import Delivery, DeliveryServer
+from halfbridge.bridge.futures import DecisionFuture, SendFuture
 from halfbridge.bridge.message import Resolution
 from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.bridge.shared import Shared
 from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.serde.records import NO_OFFSET
 from halfbridge.testkit.memory.group import Group
@@ -97,6 +98,29 @@ def _place_each_alone(self: Transaction, message: Message, *, pipelined: bool) -
     return _send(self, message, pipelined=pipelined)
 
 
+def _close_at_once(self: DeliveryServer, timeout_s: float) -> int:
+    return 0
+
+
+def _never_wait(self: Shared) -> None:
+    pass
+
+
+_on_delivery = DecisionFuture.on_delivery
+
+
+def _repeat_a_failed_decision(self: DecisionFuture, error: Any, record: Any) -> None:
+    """Send a failed decision once more, behind those that were sent meanwhile."""
+    if error is None or record.value() is None or self.transaction.id in _repeated:
+        _on_delivery(self, error, record)
+        return
+    _repeated.add(self.transaction.id)
+    place = record.topic(), record.value(), record.key(), record.partition()
+    self.transaction.shared.produce(*place, self.on_delivery)
+
+
+_repeated: set[str] = set()
+
 # --- brokers in memory ---------------------------------------------------------------------
 
 
@@ -149,6 +173,25 @@ CLIENT = (
         "messages of one transaction scattered",
         100,
         ((Transaction, "_send", _place_each_alone),),
+    ),
+    # Of decisions that are sent and not awaited.
+    Mutation(
+        "close that does not flush",
+        100,
+        ((DeliveryServer, "flush", _close_at_once),),
+        is_sent=True,
+    ),
+    Mutation(
+        "decisions in flight without a bound",
+        300,
+        ((Shared, "wait_for_room", _never_wait),),
+        is_sent=True,
+    ),
+    Mutation(
+        "repeated decision behind later ones",
+        300,
+        ((DecisionFuture, "on_delivery", _repeat_a_failed_decision),),
+        is_sent=True,
     ),
 )
 BROKER = (

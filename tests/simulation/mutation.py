@@ -21,6 +21,7 @@ class Mutation:
         name: What is wrong.
         seeds: Within how many of its seeds the defect must be noticed.
         is_signed: It is looked for in runs where signatures are demanded.
+        is_sent: It is looked for in runs where clients do not await their decisions.
         begin: The first of these seeds. A defect that shows in one of 100 runs is looked for from a
             seed near such a run on, so that the test is quick.
         delivery: The mode in which the defect shows.
@@ -35,6 +36,7 @@ class Mutation:
     delivery: Delivery = Delivery.EXACTLY_ONCE
     every: int = 1
     is_signed: bool = False
+    is_sent: bool = False
 
     @property
     def numbers(self) -> range:

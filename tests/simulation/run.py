@@ -10,7 +10,7 @@ from functools import cache, partial
 from hashlib import blake2b
 from itertools import chain
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import deferred, entries, ledger
@@ -84,10 +84,13 @@ def run(
     delivery: Delivery = Delivery.EXACTLY_ONCE,
     is_verbose: bool = False,
     is_signed: bool = False,
+    is_sent: bool = False,
 ) -> Outcome:
     """Run once, whatever happens; nothing is logged."""
     logging.disable()
-    world = World(choices, worker_type=worker, delivery=delivery, is_signed=is_signed)
+    world = World(
+        choices, worker_type=worker, delivery=delivery, is_signed=is_signed, is_sent=is_sent
+    )
     world.is_verbose = is_verbose
     failure = place = ""
     try:
@@ -123,26 +126,27 @@ def report(
     worker: type[Worker] = NotedWorker,
     delivery: Delivery = Delivery.EXACTLY_ONCE,
     is_signed: bool = False,
+    is_sent: bool = False,
 ) -> str:
     """Return what a failing seed shows, in a run as simple as can be; empty when it is fine."""
     first = Choices(seed)
-    outcome = run(first, worker=worker, delivery=delivery, is_signed=is_signed)
+    how: dict[str, Any] = {
+        "worker": worker,
+        "delivery": delivery,
+        "is_signed": is_signed,
+        "is_sent": is_sent,
+    }
+    outcome = run(first, **how)
     if not outcome.failure:
         return ""
 
     def fails(script: Sequence[int]) -> bool:
         # The same promise: else a smaller run shows another defect than the one it was found by.
-        smaller = run(Choices(seed, script), worker=worker, delivery=delivery, is_signed=is_signed)
+        smaller = run(Choices(seed, script), **how)
         return smaller.place == outcome.place
 
     script = shrink(first.made, fails)
-    small = run(
-        Choices(seed, script),
-        worker=worker,
-        delivery=delivery,
-        is_verbose=True,
-        is_signed=is_signed,
-    )
+    small = run(Choices(seed, script), is_verbose=True, **how)
     lines = [
         f"seed {seed}: {outcome.failure}",
         f"replay: {SEED_VARIABLE}={seed} .venv/bin/pytest tests/simulation/test_simulation.py",

@@ -7,6 +7,7 @@ local transaction can no longer commit.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.config import BridgeConfig
@@ -17,6 +18,7 @@ from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.kafka.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.serde.records import PARTITION_BY_KEY
 from tests.simulation.attacker import key_file
+from tests.simulation.sent import IN_FLIGHT_MAX
 from tests.simulation.settings import (
     DECISION_TIMEOUT_MS,
     GROUPS,
@@ -27,6 +29,7 @@ from tests.simulation.settings import (
 )
 
 if TYPE_CHECKING:
+    from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.message import MessageView
     from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.serde.headers import Headers
@@ -50,6 +53,10 @@ HANG_MS = 2_500
 CHECK_TIMEOUT_MS = 1_000
 # Transactions that one client process runs at a time.
 AT_ONCE_MAX = 3
+# A process that does not await its decisions ends after one of so many.
+ENDS_AFTER = 6
+# Shorter than a decision's time-out, so that `close` comes to its end in both ways.
+CLOSE_S = 2.0
 
 
 class Sent(NamedTuple):
@@ -85,6 +92,7 @@ class Shop:
         self._ports = ports
         self._producer = TransactionProducer(
             checker=self._check,
+            on_decision_failed=self._on_decision_failed,
             config=BridgeConfig(
                 bootstrap_servers="memory",
                 producer_group=group,
@@ -96,10 +104,12 @@ class Shop:
                 check_threads=1,
                 check_hung_max=1,
                 key_file=str(key_file()) if world.is_signed else "",
+                **({} if world.sent_judge is None else {"in_flight_max": IN_FLIGHT_MAX[group]}),
             ),
             ports=ports,
         )
         self._is_started = False
+        self._is_leaving = self.has_left = False
         ports.run.start(self._start, "start")
 
     def _start(self) -> None:
@@ -117,7 +127,8 @@ class Shop:
     @property
     def has_room(self) -> bool:
         """Whether another transaction may begin."""
-        return self._is_started and not self.process.is_dead and len(self.open) < AT_ONCE_MAX
+        is_there = self._is_started and not self._is_leaving and not self.process.is_dead
+        return is_there and len(self.open) < AT_ONCE_MAX
 
     def begin(self) -> None:
         """Run one more transaction beside the others."""
@@ -137,6 +148,21 @@ class Shop:
             self.world.alive.discard(name)
         self.open.clear()
         self.world.scheduler.kill(self.process)
+
+    def leave(self) -> None:
+        """Close the producer, as a process that ends in order; then `has_left`."""
+        if self._is_started and not self._is_leaving:
+            self._is_leaving = True
+            self._ports.run.start(self._leave, "leave")
+
+    def _leave(self) -> None:
+        began_ms = self.world.now_ms
+        self._producer.close(CLOSE_S)
+        self.world.note("client has closed:", self.process.name)
+        if self.world.sent_judge is not None:
+            took_ms = self.world.now_ms - began_ms
+            self.world.sent_judge.closed(self.process.name, in_time=took_ms < CLOSE_S * 1000)
+        self.has_left = True
 
     # --- one local transaction ---------------------------------------------------------------
 
@@ -193,9 +219,15 @@ class Shop:
 
     def _decide(self, transaction: Transaction, *, is_committed: bool) -> None:
         decide = transaction.commit if is_committed else transaction.rollback
+        if self.world.sent_judge is not None:
+            future = self._send_decision(transaction, is_committed=is_committed)
+            future.add_done_callback(self._on_decided)
+            if self.world.choices.below(ENDS_AFTER) == 1:
+                self.leave()
+            return
         for _ in range(COMMIT_TRIES_MAX):
             try:
-                receipt = decide()
+                receipt = decide(wait=True).result()
             except OutcomeUnknownError:  # noqa: PERF203  (at most three times)
                 self.world.note(transaction.id, "decision in doubt")
                 if self.world.choices.below(2):
@@ -204,6 +236,34 @@ class Shop:
                 self.world.note(transaction.id, "decided", is_committed, receipt.op_offset)
                 self.world.decided.append(transaction.id)
                 return
+
+    def _send_decision(self, transaction: Transaction, *, is_committed: bool) -> DecisionFuture:
+        judge, name = self.world.sent_judge, self.process.name
+        assert judge is not None
+        began = judge.begins(name)
+        try:
+            future = transaction.commit() if is_committed else transaction.rollback()
+        except BaseException:
+            judge.refused(name)
+            raise
+        judge.sent(name, future, began=began, in_flight_max=IN_FLIGHT_MAX[self.group])
+        self.world.note(transaction.id, "decision sent")
+        return future
+
+    def _on_decided(self, future: DecisionFuture) -> None:
+        if future.exception() is None:
+            is_committed = future.resolution is Resolution.COMMIT
+            self.world.note(future.transaction.id, "decided", is_committed, future.offset)
+            self.world.decided.append(future.transaction.id)
+
+    def _on_decision_failed(self, future: DecisionFuture) -> None:
+        """Repeat a failed decision, or leave it to the check."""
+        world, transaction = self.world, future.transaction
+        world.note(transaction.id, "decision failed")
+        if world.sent_judge is not None and world.choices.below(2):
+            is_committed = future.resolution is Resolution.COMMIT
+            with suppress(BridgeError):
+                self._send_decision(transaction, is_committed=is_committed)
 
     # --- what the checker says -----------------------------------------------------------------
 

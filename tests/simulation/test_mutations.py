@@ -19,7 +19,12 @@ def _caught_at(mutation: Mutation) -> int | None:
     with mutation.planted():
         for seed in mutation.numbers:
             choices = Choices(seed)
-            failure = run(choices, delivery=mutation.delivery, is_signed=mutation.is_signed).failure
+            failure = run(
+                choices,
+                delivery=mutation.delivery,
+                is_signed=mutation.is_signed,
+                is_sent=mutation.is_sent,
+            ).failure
             # A defect that the product trips over shows nothing of what the judge can tell.
             assert not failure or failure.startswith(BROKEN), failure
             if failure:

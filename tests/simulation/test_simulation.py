@@ -30,6 +30,7 @@ PART_S_MAX = 3_600
 AT_LEAST_ONCE = Delivery.AT_LEAST_ONCE
 SEEDS_AT_LEAST_ONCE = 40
 SIGNED_SEEDS = 15
+SENT_SEEDS = 15
 # How many failing seeds are told in full.
 REPORTS_MAX = 2
 # Seeds in which each kind of thing must happen at least once; the first eighteen have them all.
@@ -165,6 +166,36 @@ def test_an_attacker_has_no_effect() -> None:
         assert not outcome.failure, report(seed, is_signed=True)
         attacks += len(outcome.world.forged)
     assert attacks > len(numbers)
+
+
+def test_decisions_that_are_not_awaited() -> None:
+    """Clients die and close between the return of a decision and its acknowledgement.
+
+    The order of the calls, the bound of the queue and what `close` waits for are kept, and all
+    other promises too.
+    """
+    words = ("decision sent", "decision failed", "client dies:", "client has closed:")
+    missing = set(words)
+    for seed in range(SENT_SEEDS):
+        outcome = run(Choices(seed), is_sent=True)
+        assert not outcome.failure, report(seed, is_sent=True)
+        missing -= {word for what in outcome.world.trace for word in what[2:] if word in words}
+    assert not missing
+
+
+@pytest.mark.more
+def test_decisions_that_are_not_awaited_in_more_runs() -> None:
+    """The same, with the seeds that `make test-fast` leaves out."""
+    for seed in range(SENT_SEEDS, SEEDS):
+        assert not run(Choices(seed), is_sent=True).failure, report(seed, is_sent=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(PART_S_MAX)
+def test_decisions_that_are_not_awaited_in_thousands_of_runs() -> None:
+    """The same, with as many runs as a few minutes allow."""
+    for seed in seeds(LONG_SEEDS // 10):
+        assert not run(Choices(seed), is_sent=True).failure, report(seed, is_sent=True)
 
 
 @pytest.mark.more

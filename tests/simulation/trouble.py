@@ -157,8 +157,12 @@ def delete(world: World) -> None:
 
 
 def lose_client(world: World) -> None:
-    """A client process dies where it stands, with its check responder; a new one starts."""
-    world.replace_shop(world.choices.below(len(world.shops)))
+    """A client process dies, with its check responder, or closes in order; a new one starts."""
+    which = world.choices.below(len(world.shops))
+    if world.sent_judge is not None and world.choices.below(2):
+        world.shops[which].leave()
+    else:
+        world.replace_shop(which)
 
 
 def deafen(world: World) -> None:

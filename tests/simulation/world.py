@@ -18,6 +18,7 @@ from tests.simulation import attacker, stranger, trouble
 from tests.simulation.feed import DAEMON_AGE_MS_MAX, Feed
 from tests.simulation.judge import Judge
 from tests.simulation.network import ChosenNetwork
+from tests.simulation.sent import SentJudge
 from tests.simulation.settings import (
     GROUPS,
     LATER,
@@ -66,6 +67,7 @@ class World:
         delivery: The mode of the installation. Nothing is drawn for it, so that a seed draws the
             same in both modes as far as they go alike.
         is_signed: Signatures are demanded, everybody is honest, and somebody attacks.
+        is_sent: Clients do not await their decisions, and some close in order.
 
     Attributes:
         forged: (topic, partition, offset) of what the attacker wrote.
@@ -96,8 +98,10 @@ class World:
         worker_type: type[Worker] = NotedWorker,
         delivery: Delivery = Delivery.EXACTLY_ONCE,
         is_signed: bool = False,
+        is_sent: bool = False,
     ) -> None:
         self.choices = choices
+        self.sent_judge = SentJudge() if is_sent else None
         self.delivery = delivery
         self.is_signed = is_signed
         self.forged: set[tuple[str, int, int]] = set()
@@ -200,6 +204,8 @@ class World:
         else:
             raise BrokenPromiseError(f"not settled {ROUNDS_MAX} rounds after everything was healed")
         self.judge.rule(is_final=True)
+        if self.sent_judge is not None:
+            self.sent_judge.rule()
 
     def close(self) -> None:
         """End what is still there."""
@@ -255,7 +261,11 @@ class World:
 
     def step_shop(self) -> None:
         """Let one client process go on, or begin a transaction in one."""
-        shop = self.shops[self.choices.below(len(self.shops))]
+        which = self.choices.below(len(self.shops))
+        shop = self.shops[which]
+        if shop.has_left:
+            self.replace_shop(which)
+            return
         is_full = len(self.database) >= TRANSACTIONS_MAX
         if shop.has_room and not is_full and self.choices.below(3) == 0:
             shop.begin()
@@ -317,6 +327,9 @@ class World:
 
     def _round(self) -> None:
         self.steps += 1
+        for which, shop in enumerate(self.shops):
+            if shop.has_left:
+                self.replace_shop(which)
         self.pass_time(ROUND_MS)
         coordinator = self.broker.coordinator
         for _ in range(ROUND_STEPS_MAX):

@@ -496,7 +496,8 @@ def test_a_constraint_that_refuses_the_commit(scene: Scene) -> None:
 def test_a_message_commit_in_doubt(scene: Scene) -> None:
     """The error says so: the work stands, and a check commits the messages."""
     assert scene.cluster is not None
-    with scene.cluster.producer(**HELD_BACK, decision_timeout_ms=10) as slow:
+    settings = {**HELD_BACK, "decisions": "acknowledged", "decision_timeout_ms": 10}
+    with scene.cluster.producer(**settings) as slow:
         with (
             pytest.raises(OutcomeUnknownError) as caught,
             scene.fence.transaction(slow) as (tx, connection),

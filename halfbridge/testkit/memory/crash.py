@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde.avro import OP
 from halfbridge.serde.records import OpSource
-from halfbridge.testkit.memory.machine import MemoryKafka
+from halfbridge.testkit.memory.machine import MemoryKafka, Passing
 from halfbridge.testkit.memory.process import ProcessDeadError
 from halfbridge.testkit.memory.writer import MemoryWriter
 
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.topics import TopicNames
+    from halfbridge.testkit.memory.machine import Machine
     from halfbridge.testkit.memory.process import Process
-    from halfbridge.testkit.memory.scheduler import Scheduler
+
+
+# Of virtual time: longer than a decision's time-out.
+_STORED_S_MAX = 30.0
 
 
 class CrashNotReachedError(AssertionError):
@@ -64,6 +68,8 @@ class Crash:
         trace: TracebackType | None,
     ) -> bool:
         """End the block; raises CrashNotReachedError where the code survived it."""
+        if kind is None and self.step is Step.AFTER_DECISION_SENT:
+            self._crashes.await_decisions()
         self._crashes.disarm()
         if self.process is not None:
             return True
@@ -83,9 +89,11 @@ class Crash:
 class Crashes:
     """What is to die next, and who comes to which step; `deaths` counts those that died at one."""
 
-    def __init__(self, scheduler: Scheduler, names: TopicNames) -> None:
+    def __init__(self, machine: Machine, names: TopicNames) -> None:
         self.deaths = 0
-        self._scheduler = scheduler
+        self.unstored = 0  # decisions that were sent
+        self._scheduler = machine.scheduler
+        self._passing = Passing(machine.broker)
         self._names = names
         self._crash: Crash | None = None
         self._last: Process | None = None  # who sent last: whose local transaction runs
@@ -130,6 +138,10 @@ class Crashes:
         self._scheduler.kill(process)
         raise ProcessDeadError(f"{process.name} was killed {step.value}")
 
+    def await_decisions(self) -> None:
+        """Let time pass until the decisions that the code did not await are stored."""
+        self._passing.until(lambda: self.is_over or not self.unstored, _STORED_S_MAX)
+
     def sends(self, process: Process) -> None:
         """Note who is about to send."""
         self._last = process
@@ -170,11 +182,15 @@ class WatchedWriter(MemoryWriter):
         self._crashes.reach(before, self.process)
 
         def acknowledged(error: Any, record: Any) -> None:
+            if after is Step.AFTER_DECISION_SENT:
+                self._crashes.unstored -= 1
             if error is None:
                 self._crashes.reach(after, self.process)
             on_delivery(error, record)
 
         super().produce(topic, value, key, partition, acknowledged, timestamp_ms, headers)
+        if after is Step.AFTER_DECISION_SENT:
+            self._crashes.unstored += 1
 
 
 class Step(Enum):

@@ -100,7 +100,7 @@ class MemoryStack:
         try:
             machine = self._stack.enter_context(Machine())
             names = self.config.names
-            crashes = Crashes(machine.scheduler, names)
+            crashes = Crashes(machine, names)
             self._stack.callback(crashes.disarm)
             installation = Installation(machine.broker, names, partitions=self._partitions)
             daemon = MemoryDaemon(machine, self.config)

@@ -76,7 +76,9 @@ class FakeWriter:
         return len(self._waiting)
 
 
-def shared_around(writer: FakeWriter, **settings: Any) -> Shared:
+def shared_around(
+    writer: FakeWriter, failed: Callable[[Any], object] | None = None, **settings: Any
+) -> Shared:
     """Return what a producer's transactions share, with a clock and ids that a test knows."""
     given: dict[str, Any] = {"bootstrap_servers": "b:1", "producer_group": "g", **settings}
     config = BridgeConfig(**given)
@@ -84,4 +86,11 @@ def shared_around(writer: FakeWriter, **settings: Any) -> Shared:
     shape = HalfShape(partitions=4, record_bytes_max=1_000_000, replicas=1)
     client: Any = writer
     real_topics = RealTopics(config.names, client, ports, timeout_s=1.0)
-    return Shared(config, client, ports, half=shape, real_topics=real_topics)
+    return Shared(
+        config,
+        client,
+        ports,
+        half=shape,
+        real_topics=real_topics,
+        on_decision_failed=failed,
+    )

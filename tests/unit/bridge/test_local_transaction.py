@@ -236,6 +236,7 @@ def test_a_named_exception_rolls_back_and_goes_on(
     with pytest.raises(KeyError), tx:  # noqa: PT012  (the block is what is tested)
         tx.send(Message("orders"))
         raise KeyError
+    _acknowledged(tx)
     assert tx.state is State.ROLLED_BACK
     stack.wait_until_decided()
     stack.advance(seconds=60)
@@ -249,6 +250,7 @@ def test_sends_without_an_acknowledgement_are_waited_for(producer: MemoryProduce
     with pytest.raises(OutOfStockError), tx:  # noqa: PT012
         tx.send_async(Message("orders"))
         raise OutOfStockError
+    _acknowledged(tx)
     assert tx.state is State.ROLLED_BACK
 
 
@@ -268,6 +270,7 @@ def test_a_decision_that_was_sent_stands(producer: MemoryProducer) -> None:
         tx.send(Message("orders"))
         tx.commit()
         raise OutOfStockError
+    _acknowledged(tx)
     assert tx.state is State.COMMITTED
     empty = producer.begin(rollback_on=OutOfStockError)
     with pytest.raises(OutOfStockError), empty:
@@ -450,3 +453,8 @@ def test_a_full_queue_is_waited_for(writer: FakeWriter, tx: Transaction) -> None
     with pytest.raises(HalfNotStoredError) as raised:
         tx.send_async(ORDER)
     assert isinstance(raised.value.__cause__, BackpressureError)
+
+
+def _acknowledged(tx: Transaction) -> None:
+    assert tx.decision is not None
+    tx.decision.result()

@@ -202,7 +202,7 @@ def test_an_exception_alone_would_clean_up(stack: MemoryStack, shop: Shop) -> No
             connection.execute(text("INSERT INTO placed VALUES ('two shirts')"))
             raise ProcessDeadError
         assert shop.fence_rows() == ["rolled_back"]
-        assert count(stack, stack.config.names.op) == 1
+    assert count(stack, stack.config.names.op) == 1
 
 
 def test_code_that_swallows_the_death_does_no_more(stack: MemoryStack, shop: Shop) -> None:

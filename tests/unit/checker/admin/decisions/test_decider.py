@@ -134,7 +134,7 @@ def test_a_decision_that_came_before_holds(stack: MemoryStack, producer: MemoryP
     """The producer was quicker, between the look-up and the op: the operator is told who won."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
-    receipt = transaction.commit()
+    receipt = transaction.commit().result()
     (decided,) = _decide(stack, considered, ROLLBACK)
 
     assert decided.outcome is ActionOutcome.OVERRULED

@@ -179,7 +179,7 @@ def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
         tx = sent(producer, b"one")
         stack.advance(seconds=1)
         stack.daemon.kill()
-        tx.commit()
+        tx.commit(wait=True)
         life = operator.shown(tx.id)
     assert (life.state, life.is_applied, kinds(life)) == ("COMMITTED", False, ["half", "decision"])
     assert "not delivered yet" in life.notes[0]
