@@ -70,7 +70,8 @@ def state_machine() -> str:
         "",
         "## The life of a row (local message table)",
         "",
-        "What is not listed changes nothing: the UPDATE finds no row.",
+        "`pre_send` makes a row UNKNOWN, `add` LOCAL_COMMIT, `prepare` PREPARED. What is not",
+        "listed changes nothing: the UPDATE finds no row.",
         "",
         "| State | Event | Leads to |",
         "|---|---|---|",
@@ -81,10 +82,6 @@ def state_machine() -> str:
         for event, after in events.items()
     ]
     lines += [f"| {state} | {event} | {after} |" for state, event, after in edges]
-    lines += ["", "```mermaid", "stateDiagram-v2", "    [*] --> UNKNOWN: pre_send"]
-    lines += ["    [*] --> LOCAL_COMMIT: add", "    [*] --> PREPARED: prepare"]
-    lines += [f"    {state} --> {after}: {event}" for state, event, after in edges]
-    lines += ["```"]
     return "\n".join(lines) + "\n"
 
 
