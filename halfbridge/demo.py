@@ -11,11 +11,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine
 
-from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge import Answer, Message, MessageView, Resolution, Transaction, TransactionProducer
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.settings import variable
 from halfbridge.sql import Fence, FencedError
@@ -39,19 +37,17 @@ from halfbridge.testkit.stack import DaemonProgress, HalfbridgeStack
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from halfbridge import Answer, MessageView, Transaction
     from halfbridge.testkit.history import ClientTransaction, Verdict
+
+    Say = Callable[[str], None]
 
 TOPICS = ("orders", "parcels")
 BRINK = "all others are decided; between local commit and decision stand"
 SERVICES = 3  # order services, one after the other; all but the last are killed
 _GROUP = "order-service"
-_CUSTOMERS = 50  # keys: several orders of each
-_KILLED_MAX = 64  # each occupies a thread between its local commit and its decision
 _THREADS = 16  # half messages are stored side by side, as in a service
 _TRIES_MAX = 5  # a check that comes before the local transaction fences it off: begin again
-_LOCK_WAIT_S = 30  # many transactions wait for the one writer of SQLite
-_WAIT_S_MAX = 300.0  # each stage takes seconds on a quiet machine, minutes on a busy one
+_WAIT_S_MAX = 900.0  # a stage takes seconds on a quiet machine, an audit minutes on a busy one
 _ORDERS = Table("orders", MetaData(), Column("number", Integer, primary_key=True))
 
 
@@ -60,47 +56,45 @@ class Kind(str, Enum):
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
-    KILLED = "killed"
+    KILLED = "killed"  # committed locally, and not decided when its service dies
     ABANDONED = "abandoned"  # never decided: the fence proves the rollback
     UNKNOWN = "unknown"  # never decided, without a fence: a dead letter
     MULTI = "multi"  # three messages in two topics
 
 
 class Order(NamedTuple):
-    """An order of a customer, placed by one of the SERVICES."""
+    """An order, placed by one of the SERVICES; all orders of one customer have one key."""
 
     number: int
-    customer: str
     kind: Kind
     service: int
 
     @property
     def messages(self) -> list[Message]:
-        """Its messages, in the order in which they are sent."""
-        bodies = [(TOPICS[0], f'{{"order": {self.number}, "step": "placed"}}')]
-        if self.kind is Kind.MULTI:
-            bodies += [(TOPICS[1], f'{{"order": {self.number}, "parcel": {n}}}') for n in (1, 2)]
-        key = self.customer.encode()
-        return [Message(topic, key=key, value=body.encode()) for topic, body in bodies]
+        """Return its messages, in the order in which they are sent."""
+        key = b"customer-%d" % (self.number % 50)  # several orders of each
+        topics = (TOPICS[0], TOPICS[1], TOPICS[1]) if self.kind is Kind.MULTI else TOPICS[:1]
+        body = b'{"order": %d, "part": %d}'
+        return [Message(t, key=key, value=body % (self.number, n)) for n, t in enumerate(topics)]
 
 
 def make_plan(orders: int) -> list[Order]:
     """Return as many orders, the killed ones last; the same ones each time."""
-    killed = min(max(2, orders * 3 // 100), _KILLED_MAX)
+    killed = max(2, orders * 3 // 100)
     kinds = [Kind.ROLLED_BACK, Kind.MULTI] * max(1, orders // 10)
     kinds += [Kind.ABANDONED] * max(1, orders // 50) + [Kind.UNKNOWN] * max(1, orders // 100)
     kinds += [Kind.COMMITTED] * (orders - killed - len(kinds))
     random.Random(20).shuffle(kinds)  # noqa: S311  (a plan, not a secret)
     shares = [(kind, n % SERVICES) for n, kind in enumerate(kinds)]
     shares += [(Kind.KILLED, n % (SERVICES - 1)) for n in range(killed)]
-    return [Order(n, f"customer-{n % _CUSTOMERS}", *share) for n, share in enumerate(shares)]
+    return [Order(n, *share) for n, share in enumerate(shares)]
 
 
 class OrderService:
-    """Places orders: half messages, local transaction, decision. Answers checks by the fence."""
+    """A service with SQLite that places orders, and answers checks by the fence."""
 
     def __init__(self, folder: Path, number: str) -> None:
-        url = f"sqlite:///{folder / 'orders.sqlite'}?timeout={_LOCK_WAIT_S}"
+        url = f"sqlite:///{folder / 'orders.sqlite'}?timeout=30"  # s; it has one writer
         self._engine = create_engine(url, pool_size=_THREADS)
         with self._engine.connect() as db:
             db.exec_driver_sql("PRAGMA journal_mode=WAL")  # kept by the file
@@ -111,22 +105,15 @@ class OrderService:
         self._producer = TransactionProducer(
             producer_group=_GROUP, topics=TOPICS, checker=self._check
         )
-        self._at_the_brink = threading.Semaphore(0)
 
     def run(self, orders: Sequence[Order]) -> None:
         """Place orders, print a line, and answer checks until SIGTERM."""
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        doomed = [order for order in orders if order.kind is Kind.KILLED]
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         with self._producer, ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(self._place, [order for order in orders if order not in doomed]))
-            for order in doomed:
-                threading.Thread(target=self._until_killed, args=(order,), daemon=True).start()
-            for _ in doomed:
-                self._at_the_brink.acquire()
-            sys.stdout.write(f"{BRINK} {len(doomed)} orders\n")
+            list(pool.map(self._place, orders))
+            sys.stdout.write(f"{BRINK} {sum(each.kind is Kind.KILLED for each in orders)} orders\n")
             sys.stdout.flush()
-            stop.wait()
+            signal.sigwait({signal.SIGTERM})
 
     def _check(self, view: MessageView) -> Answer | Resolution:
         if view.context is None:  # begun without the fence
@@ -136,31 +123,30 @@ class OrderService:
         return answer
 
     def _place(self, order: Order) -> None:
-        if order.kind in (Kind.ABANDONED, Kind.UNKNOWN):  # its local transaction never begins
-            context = self._fence.context() if order.kind is Kind.ABANDONED else None
-            return self._send(self._producer.begin(context=context), order)
         for _ in range(_TRIES_MAX - 1):
             with suppress(FencedError):
-                return self._in_block(order)
-        return self._in_block(order)
+                return self._try(order)
+        return self._try(order)
 
-    def _in_block(self, order: Order) -> None:
-        kind = OpKind.ROLLBACK if order.kind is Kind.ROLLED_BACK else OpKind.COMMIT
-        with suppress(LookupError), self._fence.transaction(self._producer) as (tx, db):
+    def _try(self, order: Order) -> None:
+        row = _ORDERS.insert().values(number=order.number)
+        if order.kind in (Kind.ABANDONED, Kind.UNKNOWN):  # its local transaction never begins
+            context = self._fence.context() if order.kind is Kind.ABANDONED else None
+            self._send(self._producer.begin(context=context), order)
+        elif order.kind is Kind.KILLED:
+            tx = self._producer.begin(context=self._fence.context())
             self._send(tx, order)
-            db.execute(_ORDERS.insert().values(number=order.number))
-            self._log.deciding(tx.id, kind)
-            if kind is OpKind.ROLLBACK:
-                raise LookupError("out of stock")
-
-    def _until_killed(self, order: Order) -> None:
-        tx = self._producer.begin(context=self._fence.context())
-        self._send(tx, order)
-        with self._engine.begin() as db:
-            self._fence.enter(db, tx)
-            db.execute(_ORDERS.insert().values(number=order.number))
-        self._at_the_brink.release()
-        threading.Event().wait()
+            with self._engine.begin() as db:
+                self._fence.enter(db, tx)
+                db.execute(row)
+        else:
+            kind = OpKind.ROLLBACK if order.kind is Kind.ROLLED_BACK else OpKind.COMMIT
+            with suppress(LookupError), self._fence.transaction(self._producer) as (tx, db):
+                self._send(tx, order)
+                db.execute(row)
+                self._log.deciding(tx.id, kind)
+                if kind is OpKind.ROLLBACK:
+                    raise LookupError("out of stock")
 
     def _send(self, tx: Transaction, order: Order) -> None:
         for index, each in enumerate(order.messages):
@@ -170,48 +156,28 @@ class OrderService:
             self._log.sent(tx.id, index)
 
 
-def run_demo(
-    orders: int, *, say: Callable[[str], None], keep_directory: bool, spark: bool
-) -> dict[str, Any]:
-    """Run the demo; return the object that `halfbridge demo --json` prints.
-
-    Raises:
-        ChildFailedError: A process ended by itself; its last output is in the message.
-        InterruptedRunError: SIGINT, SIGTERM or SIGHUP was received.
-    """
+def run_demo(orders: int, *, say: Say, keep_directory: bool, spark: bool) -> dict[str, Any]:
+    """Return the object that `halfbridge demo --json` prints; raises as `Children.wait_until`."""
     began_s = time.monotonic()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         folder = Path(tempfile.mkdtemp(prefix="halfbridge-demo-"))
+        children = Children(folder, interrupts=interrupts, keep_directory=keep_directory)
         if keep_directory:
             stack.callback(say, f"kept: {folder}")
-        else:
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
         say("starting a real Kafka broker, the topics and the checker")
-        house = HalfbridgeStack(
-            kafka=EmbeddedBroker(),
-            transaction_timeout_ms=2_000,
-            check_interval_ms=1_000,
-            check_count_max=3,  # with the default of 15, a dead letter takes too long for a demo
-        )
-        stack.enter_context(house)
+        settings: dict[str, Any] = {"transaction_timeout_ms": 2_000, "check_count_max": 3}
+        house = stack.enter_context(HalfbridgeStack(kafka=EmbeddedBroker(), **settings))
         for topic in TOPICS:
             house.create_topic(topic, partitions=4)  # orders of several customers in each
-        children = stack.enter_context(
-            Children(folder, interrupts=interrupts, keep_directory=keep_directory)
-        )
-        _run_services(orders, house, folder, children, say)
-        names = house.config.names
+        stack.enter_context(children)
+        _run_services(orders, house, children, say)
         clients = read_client_logs(folder.glob("service-*.jsonl"))
-        verdict = judge(
-            clients,
-            real=house.read_committed(*TOPICS),
-            dead=house.read_committed(names.dead),
-            ops=read_ops(read_all(house.bootstrap_servers, (names.op,))),
-        )
+        real, dead = house.read_committed(*TOPICS), house.read_committed(house.config.names.dead)
+        ops = read_ops(read_all(house.bootstrap_servers, (house.config.names.op,)))
+        verdict = judge(clients, real=real, dead=dead, ops=ops)
         found = report(make_plan(orders), clients, verdict)
-        if not verdict.ok:
-            say(verdict.describe())
+        say(f"compared what came out with what was sent: {verdict.describe()}")
         if spark:
             say("auditing the whole run with Spark")
             found["spark"] = _audit(house, children)
@@ -219,29 +185,36 @@ def run_demo(
         return {**found, "seconds": round(time.monotonic() - began_s, 1)}
 
 
-def _run_services(
-    orders: int, house: HalfbridgeStack, folder: Path, children: Children, say: Callable[..., None]
-) -> None:
+def _run_services(orders: int, house: HalfbridgeStack, children: Children, say: Say) -> None:
     """Run the services one after the other, and kill all but the last; wait for all outcomes."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
     names = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
     environ |= {variable(name): str(getattr(house.config, name)) for name in names}
     for number in range(SERVICES):
         say(f"order service {number + 1} of {SERVICES} places its share of {orders} orders")
-        words = (sys.executable, "-m", "halfbridge.demo", str(folder), str(orders), str(number))
+        share = map(str, (children.directory, orders, number))
+        words = (sys.executable, "-m", "halfbridge.demo", *share)
         service = children.start(f"service-{number}", words, environ=environ)
         said = service.output.read_text
-        children.wait_until(
-            lambda: BRINK in said(),  # noqa: B023  (called in this turn of the loop)
-            what=f"orders of {service.name}",
-            timeout_s=_WAIT_S_MAX,
-        )
+        children.wait_until(lambda: BRINK in said(), what=service.name, timeout_s=_WAIT_S_MAX)  # noqa: B023  (called in this turn)
         if number < SERVICES - 1:
             children.kill(service)
             say(f"SIGKILL for order service {number + 1}: {said().strip()}")
     say("waiting for check-backs and dead letters")
     with DaemonProgress(house.bootstrap_servers, house.config.names) as progress:
         children.wait_until(lambda: not progress.left(), what="outcomes", timeout_s=_WAIT_S_MAX)
+
+
+def _audit(house: HalfbridgeStack, children: Children) -> dict[str, Any]:
+    where = ("--bootstrap-servers", house.bootstrap_servers, "--topic-prefix", house.topic_prefix)
+    words = (sys.executable, "-m", "halfbridge", "spark", "audit", *where, "--json")
+    child = children.start("spark-audit", words)
+    ended = child.process.poll
+    children.wait_until(lambda: ended() is not None, what=child.name, timeout_s=_WAIT_S_MAX)
+    children.kill(child)  # and its JVM, which ends a moment after the driver
+    if child.process.returncode not in (0, 2):  # 2: there are findings
+        raise ChildFailedError(f"Spark's audit failed\n{child.last_words()}")
+    return dict(json.loads(child.output.read_text("utf-8")))
 
 
 def report(plan: list[Order], clients: list[ClientTransaction], verdict: Verdict) -> dict[str, Any]:
@@ -253,8 +226,8 @@ def report(plan: list[Order], clients: list[ClientTransaction], verdict: Verdict
     for tx in clients:
         kinds[tx.label]["delivered"] += verdict.delivered.get(tx.transaction_id, 0)
         kinds[tx.label]["dead_lettered"] += verdict.dead_lettered.get(tx.transaction_id, 0)
-    outlets = {name: "dead_lettered" if name == "unknown" else "delivered" for name in kinds}
-    differ = [each["expected"] - each[outlets[name]] for name, each in kinds.items()]
+    outlet = {kind.value: "delivered" for kind in Kind} | {"unknown": "dead_lettered"}
+    differ = [each["expected"] - each[outlet[name]] for name, each in kinds.items()]
     counts = verdict.counts
     return {
         "ok": verdict.ok and not any(differ),
@@ -265,21 +238,7 @@ def report(plan: list[Order], clients: list[ClientTransaction], verdict: Verdict
     }
 
 
-def _audit(house: HalfbridgeStack, children: Children) -> dict[str, Any]:
-    where = ("--bootstrap-servers", house.bootstrap_servers, "--topic-prefix", house.topic_prefix)
-    words = (sys.executable, "-m", "halfbridge", "spark", "audit", *where, "--json")
-    child = children.start("spark-audit", words)
-    ended = child.process.poll
-    children.wait_until(lambda: ended() is not None, what=child.name, timeout_s=3 * _WAIT_S_MAX)
-    children.kill(child)  # and its JVM, which ends a moment after the driver
-    if child.process.returncode not in (0, 2):  # 2: there are findings
-        raise ChildFailedError(f"Spark's audit failed\n{child.last_words()}")
-    found: dict[str, Any] = json.loads(child.output.read_text("utf-8"))
-    return found
-
-
 if __name__ == "__main__":
     _folder, _orders, _number = sys.argv[1:]
-    OrderService(Path(_folder), _number).run(
-        [order for order in make_plan(int(_orders)) if order.service == int(_number)]
-    )
+    _share = [each for each in make_plan(int(_orders)) if each.service == int(_number)]
+    OrderService(Path(_folder), _number).run(_share)

