@@ -30,7 +30,7 @@ PYTEST_ARGS ?=
 # Where `make docs` writes the site.
 SITE ?= $(CURDIR)/build/site
 BENCH_ARGS ?= --messages 200000
-# Of make bench-suite, bench-scale and bench-rivals: --row, --json, --picture FILE, --rounds N (rivals).
+# Of make bench-suite, bench-scale and bench-rivals: --row, --json, --rounds N (rivals).
 SUITE_ARGS ?=
 SCALE_ARGS ?=
 RIVALS_ARGS ?= --rounds 1
@@ -69,7 +69,7 @@ bench: $(STAMP)  ## Throughput and latency, end to end (BENCH_ARGS='--rate 200 .
 	$(BIN)/halfbridge bench $(BENCH_ARGS)
 
 .PHONY: bench-suite
-bench-suite: $(STAMP)  ## A table of loads: latency, throughput, checks, idle (SUITE_ARGS='--picture bench.svg')
+bench-suite: $(STAMP)  ## A table of loads: latency, throughput, checks, idle (SUITE_ARGS='--row idle')
 	$(BIN)/python -m benchmarks.suite $(SUITE_ARGS)
 
 .PHONY: bench-scale

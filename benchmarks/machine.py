@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import time
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,34 +17,21 @@ _STEPS = 50_000  # some milliseconds
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What the figures depend on: `cores` are the processors that this process may use.
+def this_machine() -> dict[str, Any]:
+    """Return what the figures depend on; `cores` are the processors that this process may use.
 
     `python` has the interpreter's time for a loop: one that was built without profile-guided
     optimization takes 1.5 times as long.
     """
-
-    cpu: str
-    cores: int
-    memory_gib: float
-    system: str
-    python: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def this_machine() -> Machine:
     found = _MODEL.search(_CPU_INFO.read_text()) if _CPU_INFO.is_file() else None
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(
-        cpu=found[1].strip() if found else platform.processor() or platform.machine(),
-        cores=_cores(),
-        memory_gib=round(pages / _GIB, 1),
-        system=f"{platform.system()} {platform.release().partition('-')[0]}",
-        python=f"{platform.python_version()} (loop of {_loop_us():,} us)",
-    )
+    return {
+        "cpu": found[1].strip() if found else platform.processor() or platform.machine(),
+        "cores": _cores(),
+        "memory_gib": round(pages / _GIB, 1),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+        "python": f"{platform.python_version()} (loop of {_loop_us():,} us)",
+    }
 
 
 def now() -> str:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.bench.procfs import usage_of
-from halfbridge.bench.scene import open_scene
 from halfbridge.testkit.ports import HOST, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bench.load import BenchConfig
-    from halfbridge.bench.scene import Brokers, Scene
-    from halfbridge.testkit.children import Child, Interrupts
+    from halfbridge.bench.scene import Scene
+    from halfbridge.testkit.children import Child
 
 _FILL_S_MAX = 600.0  # a million half messages; a run that takes longer has failed
 _READ_S_MAX = 600.0  # as `_FILL_S_MAX`
@@ -26,31 +23,8 @@ _ASK_S_MAX = 5.0  # the daemon answers from memory
 _TIMEOUT_MS = 24 * 3_600_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildResult:
-    """A restart, until all undecided transactions are known again."""
-
-    undecided: int
-    rebuild_s: float
-    rss_mb_max: float
-    cpu_s: float
-
-    @property
-    def ok(self) -> bool:
-        return True
-
-    def to_json(self) -> dict[str, Any]:
-        return {k: round(v, 2) for k, v in asdict(self).items()}
-
-
-def measure_rebuild(
-    config: BenchConfig, brokers: Brokers, *, interrupts: Interrupts, say: Callable[[str], None]
-) -> RebuildResult:
-    with open_scene(config, brokers, interrupts=interrupts, say=say) as scene:
-        return _run(scene)
-
-
-def _run(scene: Scene) -> RebuildResult:
+def measure_rebuild(scene: Scene) -> dict[str, float]:
+    """Return what a killed worker's successor takes, until it knows all undecided again."""
     count = scene.config.messages
     scene.say(f"storing {count} half messages that nobody decides")
     fill = scene.start_module("fill", "benchmarks.fill")
@@ -63,9 +37,12 @@ def _run(scene: Scene) -> RebuildResult:
     _await(scene, "readiness", lambda: _get(port, "/readyz") is not None)
     took_s = time.monotonic() - began
     used = usage_of(second.process.pid)
-    return RebuildResult(
-        undecided=count, rebuild_s=took_s, rss_mb_max=used.rss_mb_max, cpu_s=used.cpu_s
-    )
+    return {
+        "undecided": count,
+        "rebuild_s": round(took_s, 2),
+        "rss_mb_max": round(used.rss_mb_max, 2),
+        "cpu_s": round(used.cpu_s, 2),
+    }
 
 
 def _read_all(scene: Scene) -> tuple[Child, int]:

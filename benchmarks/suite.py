@@ -12,119 +12,69 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.idle import measure_idle
 from benchmarks.machine import load, now, this_machine
-from benchmarks.picture import picture
 from benchmarks.rebuild import measure_rebuild
 from benchmarks.report import report, row_lines
 from benchmarks.rows import REBUILT, UNDECIDED, Kind, chosen, scale_rows, shared_config, suite_rows
 from benchmarks.sizing import sizing
 from benchmarks.undecided import measure_undecided
-from halfbridge.bench.run import measure
-from halfbridge.bench.scene import open_brokers
+from halfbridge.bench.run import measure_in
+from halfbridge.bench.scene import open_brokers, open_scene
 from halfbridge.testkit.children import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from benchmarks.machine import Machine
     from benchmarks.rows import Row
     from halfbridge.bench.load import BenchConfig
-    from halfbridge.bench.scene import Brokers
+    from halfbridge.bench.scene import Scene
 
 # Between rows of one suite: clients and workers are new, the brokers' JVM is warm.
 _WARM_AGAIN_S = 5.0
 
 
-class Figures(Protocol):
-    """What a measurement returns."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was lost or duplicated."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures, with stable keys."""
-
-
-class Measure(Protocol):
-    """One kind of measurement."""
-
-    def __call__(
-        self,
-        config: BenchConfig,
-        brokers: Brokers,
-        *,
-        interrupts: Interrupts,
-        say: Callable[[str], None],
-    ) -> Figures:
-        """Measure; raises as `halfbridge.bench.run.run_bench`."""
-
-
-_MEASURES: Mapping[Kind, Measure] = {
-    Kind.RUN: measure,
+_MEASURES: Mapping[Kind, Callable[[Scene], Mapping[str, Any]]] = {
+    Kind.RUN: lambda scene: measure_in(scene).to_json(),
     Kind.UNDECIDED: measure_undecided,
     Kind.IDLE: measure_idle,
     Kind.REBUILD: measure_rebuild,
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteResult:
-    """The figures of all rows, and where they come from; loads are before and after them."""
-
-    machine: Machine
-    began: str
-    command: str
-    loads: tuple[tuple[float, float, float], tuple[float, float, float]]
-    rows: Mapping[str, Figures]
-
-    @property
-    def ok(self) -> bool:
-        return all(each.ok for each in self.rows.values())
-
-    def to_json(self) -> dict[str, Any]:
-        rows = {name: figures.to_json() for name, figures in self.rows.items()}
-        return {
-            "machine": self.machine.to_json(),
-            "began": self.began,
-            "command": self.command,
-            "load_before": list(self.loads[0]),
-            "load_after": list(self.loads[1]),
-            "rows": rows,
-            "sizing": sizing(rows),
-        }
-
-
 def run_suite(
     rows: Sequence[Row], config: BenchConfig, *, command: str, say: Callable[[str], None]
-) -> SuiteResult:
-    """Return the figures of `rows`, measured one after the other on the same brokers.
+) -> dict[str, Any]:
+    """Return the figures of `rows`, measured one after the other on the same brokers, as JSON.
 
     The first row has the whole warm-up of `config`, which a broker needs that has just started.
     """
     began, before = now(), load()
-    found: dict[str, Figures] = {}
+    found: dict[str, dict[str, Any]] = {}
     with Interrupts() as interrupts, open_brokers(config.bootstrap_servers, say=say) as brokers:
         for number, row in enumerate(rows):
             warmup_s = config.warmup_s if not number else min(config.warmup_s, _WARM_AGAIN_S)
-            shared = replace(config, warmup_s=warmup_s)
+            own = row.config(replace(config, warmup_s=warmup_s))
             say_here = partial(_say_with, say, f"[{number + 1}/{len(rows)} {row.name}]")
             say_here(row.what)
-            found[row.name] = _MEASURES[row.kind](
-                row.config(shared), brokers, interrupts=interrupts, say=say_here
-            )
+            with open_scene(own, brokers, interrupts=interrupts, say=say_here) as scene:
+                found[row.name] = dict(_MEASURES[row.kind](scene))
             # What has been measured is not lost if a later row fails.
-            for what, figures in row_lines(row.name, found[row.name].to_json()):
+            for what, figures in row_lines(row.name, found[row.name]):
                 say_here(f"{what}: {figures}")
-    return SuiteResult(
-        machine=this_machine(), began=began, command=command, loads=(before, load()), rows=found
-    )
+    return {
+        "machine": this_machine(),
+        "began": began,
+        "command": command,
+        "load_before": before,
+        "load_after": load(),
+        "rows": found,
+        "sizing": sizing(found),
+    }
 
 
 def _say_with(say: Callable[[str], None], where: str, text: str) -> None:
@@ -143,12 +93,10 @@ def main(arguments: Sequence[str]) -> int:
         daemon_arguments=tuple(shlex.split(options.daemon_arguments)),
     )
     command = shlex.join(["python", "-m", "benchmarks.suite", *arguments])
-    result = run_suite(chosen(rows, options.row), config, command=command, say=_say)
-    found = result.to_json()
-    if options.picture:
-        options.picture.write_text(picture(found), "utf-8")
+    found = run_suite(chosen(rows, options.row), config, command=command, say=_say)
     sys.stdout.write((json.dumps(found) if options.json else report(found)) + "\n")
-    return 0 if result.ok else 1
+    wrong = (row.get("lost") or row.get("duplicates") for row in found["rows"].values())
+    return 1 if any(wrong) else 0
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -160,7 +108,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scale", action="store_true", help="workers, pairs and a restart")
     parser.add_argument("--row", action="append", default=[], help="only this row of the table")
     parser.add_argument("--undecided", type=int, help="undecided transactions of the row")
-    parser.add_argument("--picture", type=Path, help="write latency and throughput as an SVG file")
     parser.add_argument("--bootstrap-servers", default="", help="without it a broker is started")
     parser.add_argument("--warmup", type=float, default=25, help="of the first row, seconds")
     parser.add_argument("--daemon-arguments", default="", help="of `halfbridge checker run`")

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from halfbridge.bench.result import per_second
-from halfbridge.bench.scene import START_S_MAX, facts, go_on, open_scene
+from halfbridge.bench.scene import START_S_MAX, facts, go_on
 from halfbridge.serde.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from halfbridge.bench.load import BenchConfig
-    from halfbridge.bench.scene import Brokers, Scene
-    from halfbridge.testkit.children import Child, Interrupts
+    from halfbridge.bench.scene import Scene
+    from halfbridge.testkit.children import Child
 
 _STORE_S_MAX = 300.0  # a run that takes longer has failed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndecidedResult:
-    """What checks took, with a checker that answers COMMIT at once.
-
-    Attributes:
-        undecided: Number of transactions that nobody decided, besides the first one.
-        first_check_s: From the acknowledged half message of the first one to its check.
-        delivered_s: From when the last of them fell due to when all were visible.
-        checks_per_s: Checks a second, from the first to the last of the undecided ones.
-    """
-
-    undecided: int
-    first_check_s: float
-    delivered_s: float
-    checks_per_s: float
-    lost: int
-    duplicates: int
-
-    @property
-    def ok(self) -> bool:
-        return not self.lost and not self.duplicates
-
-    def to_json(self) -> dict[str, Any]:
-        return {k: round(v, 3) for k, v in asdict(self).items()}
-
-
-def measure_undecided(
-    config: BenchConfig, brokers: Brokers, *, interrupts: Interrupts, say: Callable[[str], None]
-) -> UndecidedResult:
-    with open_scene(config, brokers, interrupts=interrupts, say=say) as scene:
-        return _run(scene)
 
 
 def start_warm(scene: Scene) -> Child:
@@ -70,7 +34,12 @@ def start_warm(scene: Scene) -> Child:
     return daemon
 
 
-def _run(scene: Scene) -> UndecidedResult:
+def measure_undecided(scene: Scene) -> dict[str, float]:
+    """Return what checks take, with a checker that answers COMMIT at once.
+
+    `first_check_s` is the time from the acknowledged half message of the first transaction to its
+    check; `delivered_s`, from when the last one fell due to when all were visible.
+    """
     config = scene.config
     start_warm(scene)
     watched = replace(config, messages=config.messages + 1)  # the first one too
@@ -88,11 +57,13 @@ def _run(scene: Scene) -> UndecidedResult:
     scene.children.stop(consumer)
     seen = facts(consumer)[-1]
     due_ns = stored["stored_ns"] + timeout_ms * NS_PER_MS
-    return UndecidedResult(
-        undecided=config.messages,
-        first_check_s=first["first_check_s"],
-        delivered_s=(seen["last_ns"] - due_ns) / NS_PER_S,
-        checks_per_s=per_second(asked["asked"], asked["first_asked_ns"], asked["last_asked_ns"]),
-        lost=watched.messages - seen["measured"],
-        duplicates=seen["duplicates"],
-    )
+    delivered_s = (seen["last_ns"] - due_ns) / NS_PER_S
+    per_s = per_second(asked["asked"], asked["first_asked_ns"], asked["last_asked_ns"])
+    return {
+        "undecided": config.messages,
+        "first_check_s": round(first["first_check_s"], 3),
+        "delivered_s": round(delivered_s, 3),
+        "checks_per_s": round(per_s, 3),
+        "lost": watched.messages - seen["measured"],
+        "duplicates": seen["duplicates"],
+    }

@@ -82,7 +82,7 @@ def main() -> int:
         for name, outcomes in found.items()
     }
     facts: dict[str, Any] = {
-        "machine": this_machine().to_json(),
+        "machine": this_machine(),
         "began": began,
         "command": command,
         "load_before": before,

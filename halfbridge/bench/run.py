@@ -49,10 +49,11 @@ def measure(
 ) -> BenchResult:
     """Return the figures of one run on brokers that run already; raises as `run_bench`."""
     with open_scene(config, brokers, interrupts=interrupts, say=say) as scene:
-        return _run(scene)
+        return measure_in(scene)
 
 
-def _run(scene: Scene) -> BenchResult:
+def measure_in(scene: Scene) -> BenchResult:
+    """Return the figures of one run in a scene."""
     config = scene.config
     daemon = scene.start_daemon()
     consumer = scene.start("consumer", "consumer")

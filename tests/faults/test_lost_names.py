@@ -45,7 +45,7 @@ def test_case_52_names_are_lost_and_all_addresses_change(
     stage.injected["no name server answers"] += 1
     stage.await_more(50)  # who is connected goes on
     broker.kill()
-    config = broker.node.directory / "server.properties"
+    config = broker.node().directory / "server.properties"
     before = config.read_text("utf-8")
     config.write_text(before.replace(way.bound(HOST), way.bound(_NEW_ADDRESS)), "utf-8")
     assert config.read_text("utf-8") != before

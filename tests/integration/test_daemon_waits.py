@@ -129,7 +129,7 @@ def _spoil(broker: EmbeddedBroker, alone: Installation, partition: int) -> None:
     """
     value = b"x" * 10_000
     alone.write(alone.names.half, value, partition=partition)
-    broker.node.terminate()
+    broker.node().terminate()
     (path,) = broker.directory.glob(f"**/{alone.names.half}-{partition}/*.log")
     content = path.read_bytes()
     assert value in content

@@ -65,7 +65,7 @@ def damaged(broker: EmbeddedBroker, topic_prefix: str) -> Iterator[Installation]
         for value in (b"sound", VALUE, b"sound"):
             made.write(made.names.dead, value)
             made.write(made.names.audit, value)
-        broker.node.terminate()
+        broker.node().terminate()
         for place, number, kind in (
             (f"{made.names.half}-{DAMAGED}", BEFORE, "flip"),
             (f"{made.names.dead}-0", 1, "flip"),
@@ -179,7 +179,7 @@ def test_a_service_answers_checks_around_a_damaged_request(
     sound, lost, behind, again = (request_of(cluster, number) for number in range(4))
     for request, value in ((sound, b"v"), (lost, VALUE), (behind, b"v")):
         cluster.ask(request, value=value)  # brokers index what stands behind more than 4 KiB
-    broker.node.terminate()
+    broker.node().terminate()
     (log,) = broker.directory.glob(f"**/{check}-0/*.log")
     spoil(log, 1, kind)
     broker.restart()
@@ -236,7 +236,7 @@ def test_the_report_for_the_library_reproduces_the_fault(
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=FOUND_S)
 
     assert run("write", broker.bootstrap_servers).returncode == 0
-    broker.node.terminate()
+    broker.node().terminate()
     (log,) = broker.directory.glob("**/crc-0/*.log")
     assert run(damage, log).returncode == 0
     broker.restart()
