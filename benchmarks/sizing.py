@@ -58,6 +58,7 @@ def size_for(rate: int, *, client_us: float, worker_us: float, broker_us: float)
     pairs = 1 << (workers * PAIRS_A_WORKER - 1).bit_length()  # the next power of two
     broker_cores = _cores(rate, broker_us * REPLICAS)
     written = rate * TX_BYTES * REPLICAS / _BYTES_PER_MB
+    loads = (broker_cores / BROKER_CORES, written / BROKER_MB_PER_S)
     return Size(
         rate=rate,
         client_cores=_cores(rate, client_us),
@@ -65,11 +66,7 @@ def size_for(rate: int, *, client_us: float, worker_us: float, broker_us: float)
         pairs=pairs,
         broker_cores=broker_cores,
         written_mb_per_s=math.ceil(written),
-        brokers=max(
-            BROKERS_MIN,
-            math.ceil(broker_cores / BROKER_CORES),
-            math.ceil(written / BROKER_MB_PER_S),
-        ),
+        brokers=max(BROKERS_MIN, *map(math.ceil, loads)),
     )
 
 
@@ -83,20 +80,11 @@ def sizing(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
         return None
     dearest = {name: max(each[name] for each in grid) for name in ("client", "worker", "broker")}
     totals = [each["client"] + each["worker"] + each["broker"] for each in grid]
+    needed = {f"{name}_us": us for name, us in dearest.items()}
     return {
         "cpu_us_per_tx": dearest,
         "growth_percent": round(_PERCENT * (max(totals) / totals[0] - 1), 1),
-        "sizes": [
-            asdict(
-                size_for(
-                    rate,
-                    client_us=dearest["client"],
-                    worker_us=dearest["worker"],
-                    broker_us=dearest["broker"],
-                )
-            )
-            for rate in RATES
-        ],
+        "sizes": [asdict(size_for(rate, **needed)) for rate in RATES],
     }
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.timed_ports import TimedKafka
 from halfbridge import Message, Resolution, TransactionProducer
-from halfbridge.bench.load import make_keys, make_packer
+from halfbridge.bench.load import make_keys, make_packer, scheduled
 from halfbridge.bench.plain_clients import consume, make_consumer
 from halfbridge.bench.roles import print_fact
 from halfbridge.checker.config import CheckerConfig
@@ -26,7 +26,6 @@ from halfbridge.checker.process.service import run_worker
 from halfbridge.checker.status import Status
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde.headers import TRANSACTION_ID
-from halfbridge.serde.units import NS_PER_S
 
 if TYPE_CHECKING:
     from benchmarks.timed_ports import Noted
@@ -83,12 +82,8 @@ class _Client:
         self.noted = {}
 
     def measure(self) -> None:
-        start_ns = time.monotonic_ns()
-        for number in range(int(self._run.rate * self._run.seconds)):
-            due_ns = start_ns + int(number * NS_PER_S / self._run.rate)
-            ahead_ns = due_ns - time.monotonic_ns()
-            if ahead_ns > 0:
-                time.sleep(ahead_ns / NS_PER_S)
+        numbers = iter(range(int(self._run.rate * self._run.seconds)))
+        for _, due_ns in scheduled(numbers, self._run.rate):
             self._send(due_ns)
         self.await_all()
 

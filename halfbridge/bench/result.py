@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bench.load import BenchConfig
 
-# Percentiles in a picture of a distribution: the tail has as many steps as the body.
+# Percentiles of a distribution: the tail has as many steps as the body.
 PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
 _US_PER_S = 1e6
 _NAME_CHARS = 26  # the column of names

@@ -47,14 +47,10 @@ class EmbeddedCluster:
     process ends; but the first one of all makes a class data archive (`ClassArchive`), in a process
     that may outlive it for seconds. Not thread-safe.
 
-    Args:
-        node_count: How many nodes.
-        directory: Keeps the data; a temporary one that `stop` removes when not given. One that
-            was used before is used as it is.
-        properties: Broker settings that win over ours.
-        ports: Clients' ports, one a node; 0 takes any free one.
-        heap_mib: Java heap of each node, at most.
-        kafka_version: Instead of HALFBRIDGE_KAFKA_VERSION or the pinned one.
+    Data is kept in `directory`, which may have been used before; without one, in a temporary one
+    that `stop` removes. `properties` win over our settings. `ports` are the clients', one a node;
+    0 takes any free one. Each node's Java heap has `heap_mib` at most. `kafka_version` wins over
+    HALFBRIDGE_KAFKA_VERSION and the pinned one.
     """
 
     # The first fields of NodeAddress: a subclass with a proxy has four.
@@ -196,15 +192,7 @@ class EmbeddedCluster:
 
 
 class EmbeddedBroker(EmbeddedCluster):
-    """A broker that is its own controller, ready in 3 to 5 s once its jars are cached.
-
-    Args:
-        directory: As EmbeddedCluster's.
-        port: For clients, on 127.0.0.1; 0 takes any free one.
-        properties: Broker settings that win over ours.
-        heap_mib: Java heap, at most.
-        kafka_version: Instead of HALFBRIDGE_KAFKA_VERSION or the pinned one.
-    """
+    """A broker that is its own controller, ready in 3 to 5 s once its jars are cached."""
 
     def __init__(
         self,

@@ -195,9 +195,9 @@ class ClientLog:
             transaction_id,
             i=index,
             topic=topic,
-            key=_to_hex(key),
+            key=to_hex(key),
             digest=digest_of(value),
-            headers=[(name, _to_hex(content)) for name, content in headers],
+            headers=[(name, to_hex(content)) for name, content in headers],
             partition=partition,
             label=label,
             group=self._group,
@@ -300,17 +300,19 @@ def _message(entry: dict[str, Any]) -> SentMessage:
     return SentMessage(
         index=entry["i"],
         topic=entry["topic"],
-        key=_from_hex(entry["key"]),
+        key=from_hex(entry["key"]),
         digest=entry["digest"],
-        headers=tuple((name, _from_hex(content)) for name, content in entry["headers"]),
+        headers=tuple((name, from_hex(content)) for name, content in entry["headers"]),
         partition=entry["partition"],
         outcome=Outcome.UNKNOWN,
     )
 
 
-def _to_hex(data: bytes | None) -> str | None:
+def to_hex(data: bytes | None) -> str | None:
+    """Return bytes as JSON takes them."""
     return None if data is None else data.hex()
 
 
-def _from_hex(text: str | None) -> bytes | None:
+def from_hex(text: str | None) -> bytes | None:
+    """Return the bytes of `to_hex`."""
     return None if text is None else bytes.fromhex(text)

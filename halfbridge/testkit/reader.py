@@ -23,7 +23,7 @@ from halfbridge.kafka.ends import Ends
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import SerdeError
-from halfbridge.testkit.history import ReadOp, ReadRecord
+from halfbridge.testkit.history import ReadOp, ReadRecord, from_hex, to_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -238,9 +238,9 @@ def _record(record: Record) -> ReadRecord:
 
 def _write(out: Any, records: list[ReadRecord]) -> None:
     for record in records:
-        headers = [(name, _to_hex(content)) for name, content in record.headers]
-        row = (record.topic, record.partition, record.offset, _to_hex(record.key))
-        out.write(json.dumps([*row, _to_hex(record.value), headers]) + "\n")
+        headers = [(name, to_hex(content)) for name, content in record.headers]
+        row = (record.topic, record.partition, record.offset, to_hex(record.key))
+        out.write(json.dumps([*row, to_hex(record.value), headers]) + "\n")
     out.flush()
 
 
@@ -250,18 +250,10 @@ def _from_line(line: bytes) -> ReadRecord:
         topic=topic,
         partition=partition,
         offset=offset,
-        key=_from_hex(key),
-        value=_from_hex(value),
-        headers=tuple((name, _from_hex(content)) for name, content in headers),
+        key=from_hex(key),
+        value=from_hex(value),
+        headers=tuple((name, from_hex(content)) for name, content in headers),
     )
-
-
-def _to_hex(data: bytes | None) -> str | None:
-    return None if data is None else data.hex()
-
-
-def _from_hex(text: str | None) -> bytes | None:
-    return None if text is None else bytes.fromhex(text)
 
 
 if __name__ == "__main__":

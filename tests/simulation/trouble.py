@@ -146,7 +146,7 @@ def delete(world: World) -> None:
     """Retention deletes what a rebuild does not need: half records below H, ops below T."""
     number = world.choices.below(PARTITIONS)
     places = [(NAMES.half, number), (NAMES.op, number)]
-    committed = world.broker.fetch_offsets(NAMES.daemon_group, places, is_stable=True)
+    committed = world.broker.group(NAMES.daemon_group).fetch(places, is_stable=True)
     if committed is None:
         return
     half, op = committed[NAMES.half, number], committed[NAMES.op, number]

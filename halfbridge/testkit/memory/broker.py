@@ -237,12 +237,6 @@ class Broker:
         group.check(member, in_kafka_txn=False)
         group.store(group.next_commit(), offsets)
 
-    def fetch_offsets(
-        self, group: str, places: Iterable[Place], *, is_stable: bool
-    ) -> Mapping[Place, tuple[int, str | None]] | None:
-        """Return committed offsets; None while stable ones are awaited."""
-        return self.group(group).fetch(places, is_stable=is_stable)
-
     # --- parts ------------------------------------------------------------------------------
 
     def _existing(self, place: Place) -> Partition:

@@ -40,9 +40,7 @@ class GroupOffsets(Client):
             found = self._persist(
                 Kind.FETCH_OFFSETS,
                 self._group,
-                lambda: self._broker.fetch_offsets(
-                    self._group, asked, is_stable=self._is_committed
-                ),
+                lambda: self._broker.group(self._group).fetch(asked, is_stable=self._is_committed),
                 deadline_ns,
             )
             if found is not None:
@@ -303,7 +301,7 @@ class MemoryReader(GroupOffsets):
             return partition.start
         if at == _END:
             return partition.lso if self._is_committed else partition.end
-        found = self._broker.fetch_offsets(self._group, [place], is_stable=False) or {}
+        found = self._broker.group(self._group).fetch([place], is_stable=False) or {}
         if place in found:
             return found[place][0]
         why = "no previously committed offset available: Local: No offset stored"

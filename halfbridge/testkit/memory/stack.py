@@ -17,7 +17,7 @@ the fixture `halfbridge_memory`.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.shape import Layout, wanted_topics
@@ -104,7 +104,9 @@ class MemoryStack:
             self._stack.callback(crashes.disarm)
             installation = Installation(machine.broker, names, partitions=self._partitions)
             daemon = MemoryDaemon(machine, self.config)
-            self._started = _Started(machine, installation, daemon, crashes)
+            self._started = _Started(
+                machine, installation, daemon, crashes, Passing(machine.broker)
+            )
             daemon.start()
         except BaseException:
             self.stop()
@@ -282,18 +284,16 @@ class MemoryStack:
         self.stop()
 
 
+@dataclass(slots=True, eq=False)
 class _Started:
     """What there is while a stack is started."""
 
-    def __init__(
-        self, machine: Machine, installation: Installation, daemon: MemoryDaemon, crashes: Crashes
-    ) -> None:
-        self.machine = machine
-        self.installation = installation
-        self.daemon = daemon
-        self.crashes = crashes
-        self.passing = Passing(machine.broker)
-        self.made: list[tuple[MemoryProducer, dict[str, Any]]] = []
+    machine: Machine
+    installation: Installation
+    daemon: MemoryDaemon
+    crashes: Crashes
+    passing: Passing
+    made: list[tuple[MemoryProducer, dict[str, Any]]] = field(default_factory=list)
 
     def dead(self) -> list[tuple[MemoryProducer, dict[str, Any]]]:
         """Return the clients that have died and were not replaced."""

@@ -140,12 +140,7 @@ class MemoryTransactionalWriter(MemoryWriter):
         if self._fatal is not None:
             raise self._fatal
         if self._state is _State.COMMITTING and self._abortable is None:
-            raise KafkaFailure(
-                _CONFLICT,
-                "Conflicting commit_transaction API call is already in progress",
-                name="_CONFLICT",
-                is_retriable=True,
-            )
+            raise _conflict()
         if self._state not in {_State.IN_TXN, _State.COMMITTING, _State.ABORTING}:
             self._require(_State.IN_TXN)
         self._state = _State.ABORTING
@@ -168,12 +163,7 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._scheduler.check(self.process)
         self._raise_if_failed()
         if self._state is _State.COMMITTING:
-            raise KafkaFailure(
-                _CONFLICT,
-                "Conflicting commit_transaction API call is already in progress",
-                name="_CONFLICT",
-                is_retriable=True,
-            )
+            raise _conflict()
         if self._state is not state:
             raise KafkaFailure(Code.STATE, f"Operation not valid in state {self._state.value}")
 
@@ -277,3 +267,8 @@ def _fenced() -> KafkaFailure:
     return KafkaFailure(
         Code.FENCED, "Local: This instance has been fenced by a newer instance", is_fatal=True
     )
+
+
+def _conflict() -> KafkaFailure:
+    text = "Conflicting commit_transaction API call is already in progress"
+    return KafkaFailure(_CONFLICT, text, name="_CONFLICT", is_retriable=True)
