@@ -26,6 +26,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 # A process of its own: a call that hangs keeps the interpreter's lock, so no Python code runs.
 _MEMBERS = """
 import sys
+from concurrent.futures import TimeoutError
 from contextlib import suppress
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -39,7 +40,7 @@ admin = AdminClient(common)
 
 def members():
     while True:
-        with suppress(KafkaException):  # the coordinator is being found
+        with suppress(KafkaException, TimeoutError):  # the coordinator is being found
             return admin.describe_consumer_groups([group])[group].result(20).members
 
 

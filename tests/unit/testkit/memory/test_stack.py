@@ -71,6 +71,7 @@ def test_what_nobody_answers_is_given_up_for_age(stack: MemoryStack) -> None:
     assert dead.letter.reason is DeadReason.AGE
 
 
+@pytest.mark.more  # 72 hours of virtual time take seconds
 def test_days_without_work_are_short(stack: MemoryStack) -> None:
     """72 h take about a second of processor time, whatever else the machine does."""
     with stack.producer("order-service", checker=unknown) as producer:

@@ -247,6 +247,7 @@ def test_a_resumed_transaction_is_asked_about_from_the_start(scene: Scene) -> No
     assert [value for _, _, value in scene.delivered()] == [b"a", b"b"]
 
 
+@pytest.mark.more  # 72 hours of virtual time take seconds
 def test_an_aged_and_a_discarded_transaction_are_resumed(scene: Scene) -> None:
     """Nobody answers for 72 h: AGE. An operator's DISCARD: OPERATOR. Both are undecided again."""
     scene.half(1, 0)
