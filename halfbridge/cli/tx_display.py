@@ -137,6 +137,8 @@ def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
         _show_payload(each, registry)
     if life.undecided is not None:
         click.echo(f"waits: {life.undecided.wait.value}: {one_line(life.undecided.why)}")
+    if life.delivery_wait is not None:
+        click.echo(f"waits: {life.delivery_wait.value}: `halfbridge tx explain` says more")
     for lack in life.lacks:
         click.echo(f"lacks: {one_line(str(lack))}: {one_line(mend_command(lack))}")
     for note in life.notes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.real_topics import mend_command
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Kind, Verdict
-from halfbridge.checker.admin.transactions.waits import PREPARED, Wait
+from halfbridge.checker.admin.transactions.waits import PREPARED, DeliveryWait, Wait
 from halfbridge.checker.admin.words import counted
 
 if TYPE_CHECKING:
@@ -82,6 +82,26 @@ _NEXT: dict[Wait, tuple[str, str]] = {
             " worker proves within seconds whether such a half message exists."
         ),
         "There is nothing to do while a worker runs.",
+    ),
+}
+
+# The same of a decided transaction that is not ended; what is deferred has sentences of its own.
+_NOT_ENDED = {
+    DeliveryWait.NO_DAEMON: (
+        "No worker of the daemon runs, so the decision has no effect yet (NO_DAEMON). Start the"
+        " daemon: halfbridge checker run."
+    ),
+    DeliveryWait.STOPPED: (
+        "Its pair is stopped, so the decision has no effect until that is mended (STOPPED)."
+    ),
+    DeliveryWait.DECISION_WAITS: (
+        "The op waits until the half partition has been read to its half offset; a worker proves"
+        " within seconds whether such a half message exists (DECISION_WAITS)."
+    ),
+    DeliveryWait.OPS_BEFORE: (
+        "A worker applies it after the ops before it (OPS_BEFORE). If that takes minutes, see"
+        " /healthz of the workers: it names a pair that is stopped or left out, a topic or"
+        " partition that is missing, and memory that is spent."
     ),
 }
 
@@ -186,10 +206,11 @@ def _decided(life: Life) -> list[str]:
             f"It was decided by the {won.op} of {won.source} {won.actor}{because} at"
             f" {time_text(won.at_ms)}, op offset {won.offset}: the first decision in op order wins."
         )
+    if life.delivery_wait in _NOT_ENDED:
+        sentences.append(_NOT_ENDED[life.delivery_wait])
     if life.is_deferred:
         sentences += _deferred(life)
     elif life.is_applied is False:
-        sentences.append("A worker delivers it once it has applied the ops before it.")
         sentences += _lacks(life)
     delivered = [each for each in life.events if each.kind is Kind.DELIVERY]
     sentences += [

@@ -17,14 +17,14 @@ from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.core.plan import Count
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import DEAD, HALF, real_identity
+from halfbridge.serde.headers import DEAD, HALF, RESERVED, real_identity
 from halfbridge.serde.protocol import Effect, State, decision_of, effect_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from halfbridge.checker.admin.transactions.asked import Request
-    from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.checker.admin.transactions.waits import DeliveryWait, Undecided
     from halfbridge.checker.core.deferred import Lack
     from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import HalfRead, OpRead
@@ -99,7 +99,7 @@ class Event:
     message_index: int | None = None
     real_topic: str | None = None
     real_partition: int | None = None
-    bytes: int | None = None
+    bytes: int | None = None  # of key, value and the user's headers
     check_times: int | None = None
     origin_offset: int | None = None
     op: str | None = None
@@ -133,6 +133,8 @@ class Life:
     events: tuple[Event, ...] = ()  # the records, in the order of time
     undecided: Undecided | None = None
     is_deferred: bool = False  # a worker has applied the COMMIT, and the delivery waits
+    # Why a decided transaction has no end yet; None: undecided, or it is ended.
+    delivery_wait: DeliveryWait | None = None
     # What its messages cannot be written to now, as long as some are not delivered.
     lacks: tuple[Lack, ...] = ()
     # For how long a delivery waits for a topic, by the daemon's settings record.
@@ -347,8 +349,9 @@ def check_event(found: Request) -> Event:
 
 def delivery_event(record: Record) -> Event:
     """Return a record of a real topic; without a message index where the record has a wrong one."""
+    headers = headers_or_none(record)
     try:
-        identity = real_identity(headers_or_none(record))
+        identity = real_identity(headers)
     except DecodeError:
         identity = None
     return _event(
@@ -356,7 +359,13 @@ def delivery_event(record: Record) -> Event:
         record,
         record.timestamp()[1],
         message_index=None if identity is None else identity[1],
-        bytes=len(record.key() or b"") + len(record.value() or b""),
+        bytes=len(record.key() or b"")
+        + len(record.value() or b"")
+        + sum(
+            len(name.encode()) + len(value or b"")
+            for name, value in headers
+            if name not in RESERVED
+        ),
     )
 
 

@@ -31,15 +31,20 @@ from halfbridge.checker.admin.transactions.logs import (
     partition_counts,
     spans_between,
 )
-from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
-from halfbridge.checker.admin.transactions.waits import undecided_of
+from halfbridge.checker.admin.transactions.undecided import (
+    Stopped,
+    begun_of,
+    reading_settings,
+    wanted_partitions,
+)
+from halfbridge.checker.admin.transactions.waits import DeliveryWait, undecided_of
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
+from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import DEAD_MARK
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import DEAD, HALF, TRANSACTION_ID
 from halfbridge.serde.headers import DEAD_MARK as MARK_HEADER
-from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
@@ -220,8 +225,14 @@ class _LookUp:
         asking = CheckHistory(self._cluster, self._names, key, limits, counts)
         checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
         ends = Outcomes(self._trail, self._names, counts, self._leaderless, judged)
-        found, notes = ends.read(half_events, op_events, Slice(begun_ms, self._wanted.until_ms))
+        is_deferred = progress is not None and judged.winner in progress.deferred
+        span = Slice(begun_ms, self._wanted.until_ms)
+        is_waiting = is_deferred or progress is None
+        found, notes = ends.read(half_events, op_events, span, is_waiting=is_waiting)
         end_events = [self._with_payload(event, record) for event, record in found]
+        is_ended = bool(winner and winner.is_applied) and not is_deferred
+        if progress is None:
+            is_ended = not ends.is_missing([record for _, record in found])
         is_open = judged.state is State.UNDECIDED or (
             winner is not None and winner.is_applied is False
         )
@@ -238,7 +249,8 @@ class _LookUp:
             decided_by=winner,
             is_applied=None if winner is None else winner.is_applied,
             events=made.in_order(events),
-            is_deferred=progress is not None and judged.winner in progress.deferred,
+            is_deferred=is_deferred,
+            delivery_wait=self._delivery_wait(winner, progress, is_ended=is_ended),
             lacks=lacks,
             topic_gone_ms=gone_ms,
             read_from_ms=time.from_ms,
@@ -267,18 +279,30 @@ class _LookUp:
 
     def _progress_of(self, partition: int) -> CommittedProgress | None:
         """Return the daemon's committed progress of the pair; None where it cannot be trusted."""
-        half, op = (self._names.half, partition), (self._names.op, partition)
-        committed = self._cluster.committed(self._names.daemon_group, [half, op])
-        try:
-            return parse_progress(
-                committed[half].offset, committed[op].offset, committed[op].metadata
-            )
-        except ProgressError as error:
-            self._notes.append(
-                f"pair {partition} is stopped ({error}); run halfbridge checker init"
-                f" --partition {partition}"
-            )
+        begun = begun_of(self._cluster, self._names, [partition])[partition]
+        if isinstance(begun, Stopped):
+            self._notes.append(f"pair {partition} is stopped ({begun.why}){begun.remedy}")
             return None
+        return begun
+
+    def _delivery_wait(
+        self, winner: Event | None, progress: CommittedProgress | None, *, is_ended: bool
+    ) -> DeliveryWait | None:
+        """Return why a decided transaction is not ended, as far as the logs and the group say."""
+        if winner is None or is_ended:
+            return None
+        daemon = self._names.daemon_group
+        if asked.members_of(self._cluster, [daemon]).get(daemon) == ():
+            return DeliveryWait.NO_DAEMON
+        if progress is None:
+            return DeliveryWait.STOPPED
+        if winner.offset in progress.deferred:
+            return DeliveryWait.DEFERRED
+        half = (self._names.half, winner.partition)
+        end = search.edges(self._cluster, [half], Edge.STABLE_END)[half]
+        if winner.half_offset is not None and winner.half_offset >= end:
+            return DeliveryWait.DECISION_WAITS
+        return DeliveryWait.OPS_BEFORE
 
     def _with_payload(self, event: Event, record: Any) -> Event:
         has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)
@@ -483,7 +507,12 @@ class Outcomes:
     notes: list[str] = field(default_factory=list)
 
     def read(
-        self, half_events: Sequence[Event], op_events: Sequence[Event], time: Slice
+        self,
+        half_events: Sequence[Event],
+        op_events: Sequence[Event],
+        time: Slice,
+        *,
+        is_waiting: bool,
     ) -> tuple[list[tuple[Event, Record]], list[str]]:
         """Return deliveries and dead letters with their records, and notes for the operator.
 
@@ -511,11 +540,18 @@ class Outcomes:
                 break
         missing = self._missing(records)
         if missing:
+            why = "their records may have expired"
+            if is_waiting:
+                why = "they wait, or their records have expired"
             self.notes.append(
                 f"{len(missing)} messages were found neither in their real topics nor among the"
-                " dead letters: their records may have expired"
+                f" dead letters: {why}"
             )
         return [(self._event(record), record) for record in records], self.notes
+
+    def is_missing(self, records: list[Record]) -> bool:
+        """Tell whether a message was found neither delivered nor as a dead letter."""
+        return bool(self._missing(records))
 
     def _missing(self, records: list[Record]) -> set[tuple[int, int]]:
         """Return (resume count, message index) of each message that was not found.

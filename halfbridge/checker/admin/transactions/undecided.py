@@ -125,7 +125,7 @@ def read_pairs(
             to read than RECORDS_MAX and ENTRIES_BYTES_MAX allow; the text says what to do.
     """
     numbers = wanted_partitions(cluster, names, partitions)
-    begun = _begun(cluster, names, numbers)
+    begun = begun_of(cluster, names, numbers)
     settings = reading_settings(limits)
     while True:  # once more for each pair with a damaged record
         pairs = [
@@ -180,9 +180,10 @@ def reading_settings(limits: Limits) -> LedgerSettings:
     )
 
 
-def _begun(
+def begun_of(
     cluster: Cluster, names: TopicNames, numbers: Collection[int]
 ) -> dict[int, Progress | Stopped]:
+    """Return each pair's committed progress, or why it is unusable."""
     begun: dict[int, Progress | Stopped] = {}
     for topic, number in sorted(leaderless(cluster)):
         if topic in (names.half, names.op) and number in numbers:

@@ -1,4 +1,19 @@
-"""Why an undecided transaction waits, and when it is checked next. Pure."""
+"""Why a transaction waits: undecided for its check, or decided for its delivery. Pure.
+
+A committed message is not delivered yet for one of these reasons:
+
+- No worker runs, or the pair has no owner in a rebalance (NO_DAEMON, OPS_BEFORE).
+- The pair is stopped for its committed offsets, its records or its topics' settings, or left out
+  because brokers are silent or its records are unsafe (STOPPED as far as the logs say it, else
+  OPS_BEFORE: /healthz of the workers names it).
+- The op waits for its half offset (DECISION_WAITS).
+- The ops before it are not applied: the plan is full, a kafka_txn is under way, the pair is
+  rebuilt, the memory is spent, the consumer is stalled, or dead letters wait for their topic
+  (OPS_BEFORE).
+- The delivery is deferred: its topic, its partition number or the right WRITE is missing, the
+  partition is away or took no record in time (not written to for 5 to 60 s), an earlier deferred
+  message has the same key, or the first look-ups after the start are not done (DEFERRED).
+"""
 
 from __future__ import annotations
 
@@ -35,6 +50,16 @@ class Wait(str, Enum):
     NO_DAEMON = "NO_DAEMON"
     DISCARD_DUE = "DISCARD_DUE"
     DECISION_WAITS = "DECISION_WAITS"
+
+
+class DeliveryWait(str, Enum):
+    """Why a decided transaction has no end yet; the module's docstring lists the causes."""
+
+    NO_DAEMON = "NO_DAEMON"
+    STOPPED = "STOPPED"
+    DEFERRED = "DEFERRED"
+    DECISION_WAITS = "DECISION_WAITS"
+    OPS_BEFORE = "OPS_BEFORE"
 
 
 class CheckRequests(NamedTuple):
@@ -185,12 +210,8 @@ def _due_ms(entry: Entry, asked: CheckRequests, limits: Limits) -> int:
 def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
     """Return why a transaction waits: its own reason first, then its group's, then the daemon's."""
     limits, check_times = world.limits, facts.check_times
-    if facts.decision:
-        text = f"a {facts.decision} is appended and cannot be applied yet"
-        return Wait.DECISION_WAITS, text
-    if check_times >= limits.check_count_max:
-        text = f"{check_times} answers UNKNOWN are counted; the daemon gives up by a DISCARD"
-        return Wait.DISCARD_DUE, text
+    if facts.decision or check_times >= limits.check_count_max:
+        return _wait_for_a_worker(facts, world)
     is_due = 0 < facts.due_ms <= world.now_ms
     if not check_times and facts.asked is None and facts.answer is None and not is_due:
         return Wait.NOT_DUE, "its producer may be at work: the first check is not due yet"
@@ -200,6 +221,20 @@ def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
     if world.workers == 0:
         return Wait.NO_DAEMON, "no worker of the daemon runs, so nobody is asked"
     return _wait_for_an_answer(facts, has_members=world.members.get(facts.group) != 0)
+
+
+def _wait_for_a_worker(facts: _Facts, world: World) -> tuple[Wait, str]:
+    """Return why nothing has become yet of a decision, or of the last counted answer."""
+    if world.workers == 0:
+        cause = f"a {facts.decision} is appended" if facts.decision else _counted(facts)
+        return Wait.NO_DAEMON, f"{cause}, and no worker of the daemon runs"
+    if facts.decision:
+        return Wait.DECISION_WAITS, f"a {facts.decision} is appended and cannot be applied yet"
+    return Wait.DISCARD_DUE, f"{_counted(facts)}; the daemon gives up by a DISCARD"
+
+
+def _counted(facts: _Facts) -> str:
+    return f"{facts.check_times} answers UNKNOWN are counted"
 
 
 def _wait_for_an_answer(facts: _Facts, *, has_members: bool) -> tuple[Wait, str]:

@@ -17,7 +17,7 @@ from halfbridge.checker.admin.transactions.life import (
     Verdict,
 )
 from halfbridge.checker.admin.transactions.undecided import Listing, Stopped
-from halfbridge.checker.admin.transactions.waits import Wait
+from halfbridge.checker.admin.transactions.waits import DeliveryWait, Wait
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack
@@ -118,8 +118,13 @@ def test_what_is_not_found_or_not_applied_is_said() -> None:
     """With the range of time that was read."""
     life = Life(id="id", state=NOT_FOUND, read_from_ms=NOW, at_ms=NOW)
     assert "from 2023-11-14T22:13:20.000Z to the end of the logs" in explain(life)[0]
-    waits = replace(LIFE, is_applied=False, notes=("its pair is stopped",))
-    assert "A worker delivers it" in " ".join(explain(waits))
+    waits = replace(
+        LIFE,
+        is_applied=False,
+        delivery_wait=DeliveryWait.OPS_BEFORE,
+        notes=("its pair is stopped",),
+    )
+    assert "A worker applies it after the ops before it" in " ".join(explain(waits))
     assert explain(waits)[-1] == "Its pair is stopped."
 
 

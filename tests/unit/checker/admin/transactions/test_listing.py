@@ -10,6 +10,7 @@ from halfbridge.checker.admin.transactions.explain import explain, time_text
 from halfbridge.checker.admin.transactions.waits import Wait
 from halfbridge.checker.core.deferred import AWAY_MS_MIN
 from halfbridge.kafka.ports import NewTopic
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.programs import MemoryProducer
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, sent, unknown
@@ -98,6 +99,25 @@ def test_without_a_daemon_it_is_said(stack: MemoryStack) -> None:
         found = operator.listed().transactions
     assert [each.id for each in found] == [before.id, after.id]
     assert {each.wait for each in found} == {Wait.NO_DAEMON}
+
+
+def test_a_decision_that_waits_names_the_missing_daemon_first(stack: MemoryStack) -> None:
+    """Only a worker that runs proves that the half offset of an op is not there."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=1)
+        (open_one,) = operator.listed().transactions
+        stack.daemon.kill()
+        operator.write_op(OpKind.COMMIT, tx.id, open_one.partition, half_offset=1_000)
+        (waits,) = operator.listed().transactions
+        stack.advance(seconds=60)
+        (without,) = operator.listed().transactions
+    assert waits.wait is Wait.DECISION_WAITS
+    assert (without.wait, without.why) == (
+        Wait.NO_DAEMON,
+        "a COMMIT is appended, and no worker of the daemon runs",
+    )
 
 
 def test_filters_choose_and_the_oldest_come_first(stack: MemoryStack) -> None:

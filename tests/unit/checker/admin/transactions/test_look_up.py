@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from halfbridge import MessageView, Resolution
+from halfbridge import Message, MessageView, Resolution
 from halfbridge.checker.admin.dead.letters import Remedy
+from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.checker.admin.transactions.life import Kind, Life, Verdict
 from halfbridge.checker.admin.transactions.logs import Span
 from halfbridge.checker.admin.transactions.look_up import Pieces, Trail
-from halfbridge.checker.admin.transactions.waits import Wait
+from halfbridge.checker.admin.transactions.waits import DeliveryWait, Wait
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack
@@ -59,6 +60,19 @@ def test_a_committed_transaction_is_shown_with_its_delivery(stack: MemoryStack) 
         if each.kind is Kind.DELIVERY
     }
     assert [each.message_index for each in life.events if each.kind is Kind.DELIVERY] == [0, 1]
+
+
+def test_a_delivery_has_as_many_bytes_as_its_half_record(stack: MemoryStack) -> None:
+    """Key, value and the user's headers count, and none that the daemon adds."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        with producer.begin() as tx:
+            tx.send(Message(TOPIC, key=b"k", value=b"v", headers=[("name", b"text")]))
+            tx.send(Message(TOPIC, key=b"k", value=b"value"))
+        stack.advance(seconds=1)
+        life = operator.shown(tx.id)
+    assert [each.bytes for each in life.events if each.kind is Kind.HALF] == [10, 6]
+    assert [each.bytes for each in life.events if each.kind is Kind.DELIVERY] == [10, 6]
 
 
 def test_a_rolled_back_transaction_has_no_end(stack: MemoryStack) -> None:
@@ -180,9 +194,58 @@ def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
         stack.advance(seconds=1)
         stack.daemon.kill()
         tx.commit(wait=True)
+        stack.advance(seconds=60)
         life = operator.shown(tx.id)
     assert (life.state, life.is_applied, kinds(life)) == ("COMMITTED", False, ["half", "decision"])
     assert "not delivered yet" in life.notes[0]
+    assert life.delivery_wait is DeliveryWait.NO_DAEMON
+    text = " ".join(explain(life))
+    assert "No worker of the daemon runs" in text
+    assert "halfbridge checker run" in text
+
+
+def test_a_decision_that_waits_for_its_half_offset_is_said(stack: MemoryStack) -> None:
+    """Ops behind one that names a half offset beyond the end wait for the ops before them."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=1)
+        pair = operator.shown(tx.id).partition or 0
+        stack.daemon.kill()
+        operator.write_op(OpKind.COMMIT, tx.id, pair, half_offset=1_000)
+        life = operator.shown(tx.id)  # the group does not know yet that the worker is dead
+    assert life.delivery_wait is DeliveryWait.DECISION_WAITS
+    assert "(DECISION_WAITS)" in " ".join(explain(life))
+
+
+def test_a_decision_behind_others_is_said(stack: MemoryStack) -> None:
+    """With where the worker names what holds it up."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=1)
+        stack.daemon.kill()
+        tx.commit(wait=True)
+        life = operator.shown(tx.id)  # the group does not know yet that the worker is dead
+    assert life.delivery_wait is DeliveryWait.OPS_BEFORE
+    assert "/healthz of the workers" in " ".join(explain(life))
+
+
+def test_a_stopped_pair_is_named_and_nothing_is_called_expired(stack: MemoryStack) -> None:
+    """Committed offsets that the log contradicts stop it too, as `tx list` says."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=1)
+        pair = operator.shown(tx.id).partition or 0
+        stack.daemon.kill()
+        names = operator.names
+        operator.write_op(OpKind.ROLLBACK, "another", pair)
+        tx.commit(wait=True)
+        stack.machine.broker.delete_records((names.op, pair), 1)
+        life = operator.shown(tx.id)  # the group does not know yet that the worker is dead
+    assert life.delivery_wait is DeliveryWait.STOPPED
+    assert "Its pair is stopped" in " ".join(explain(life))
 
 
 def test_a_transaction_that_settled_late_is_found(stack: MemoryStack) -> None:
