@@ -239,7 +239,7 @@ def main() -> int:
     try:
         serve(config, on_ready=lambda url: _log.info("the admin port answers on %s", url))
     except BridgeError as error:
-        _log.error("%s", error)
+        _log.error("the admin port cannot be served: %s", error)
         return EXIT_CONFIG
     return EXIT_OK
 

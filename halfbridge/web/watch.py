@@ -69,7 +69,10 @@ class Watch:
             try:
                 await self.read()
             except Exception as error:  # noqa: BLE001 (the next reading may succeed)
-                _log.warning("the metrics cannot be read: %s", error)
+                _log.warning(
+                    "the page cannot read the daemons' /metrics: %s; asked again in %d s",
+                    *(error, SAMPLE_S),
+                )
             await asyncio.sleep(SAMPLE_S)
 
     async def read(self) -> None:

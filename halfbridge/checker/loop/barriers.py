@@ -131,12 +131,11 @@ class Barriers:
             self._failing_since = None
             return
         self._failing_since = now if self._failing_since is None else self._failing_since
-        self._trouble = (
-            f"the end of a half partition cannot be proven: {error}; the daemon writes it with the"
-            f" transactional id {self._writer.transactional_id}"
-        )
+        txn_id = self._writer.transactional_id
+        cause = f"{error}; the daemon writes it with the transactional id {txn_id}"
+        self._trouble = f"the end of a half partition cannot be proven: {cause}"
         if self._limiter.is_due(str(error), now):
-            _log.warning("%s", self._trouble)
+            _log.warning("the end of a half partition cannot be proven: %s", cause)
 
     def _prove(self, stall_s: float) -> None:
         asked = self._asked

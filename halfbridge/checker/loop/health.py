@@ -76,10 +76,10 @@ class HealthReport:
         }
         texts = []
         for (topic, number), why in sorted(own.items()):
-            text = f"{Lack(topic, number, why)}: its transactions wait, others go on"
-            texts.append(text)
+            lack = Lack(topic, number, why)
+            texts.append(f"{lack}: its transactions wait, others go on")
             if (topic, number) not in self._own_away:
-                _log.warning("%s", text)
+                _log.warning("%s: its transactions wait, others go on", lack)
         self._own_away = own
         more = [f"and {len(own) - SHOWN_MAX} more"] if len(own) > SHOWN_MAX else []
         self._status.set_problem("own partitions", "; ".join([*texts[:SHOWN_MAX], *more]))

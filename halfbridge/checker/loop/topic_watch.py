@@ -483,11 +483,10 @@ class OwnTopics:
             return
         if not before:
             self._since = now
-        what = (
-            f"{', '.join(self.missing)}: no such topic, or no right to see it. Nothing is delivered"
-            f" until there is. Run: {self._create}"
-        )
+        missing = ", ".join(self.missing)
+        what = f"{missing}: no such topic, or no right to see it. Run: {self._create}"
         if now - self._logged_at >= OWN_LOGGED_S:
             self._logged_at = now
-            _log.error("%s", what)
-        self._status.set_problem("own topics", what if now - self._since >= UNHEALTHY_S else "")
+            _log.error("nothing is delivered: %s", what)
+        is_long = now - self._since >= UNHEALTHY_S
+        self._status.set_problem("own topics", f"nothing is delivered: {what}" if is_long else "")

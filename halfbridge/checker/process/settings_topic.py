@@ -119,7 +119,7 @@ class SettingsRecord:
         news = "" if self._end is None else disagreement(self._mine, new)
         self._end = end
         if news and news != self._logged:
-            _log.warning("%s", news)
+            _log.warning("limits differ: %s", news)
         elif self._logged and not news:
             _log.info("workers run with the same limits again")
         self._logged = news

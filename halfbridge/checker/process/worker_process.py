@@ -201,7 +201,7 @@ def _main() -> None:
     try:
         status = main()
     except BridgeError as error:
-        _log.error("%s", error)
+        _log.error("the worker ends: %s", error)
         status = getattr(error, "exit_code", EXIT_CONFIG)
     except Exception:  # noqa: BLE001 (the process's last resort, logged)
         _log.exception("the worker failed")

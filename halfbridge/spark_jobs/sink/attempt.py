@@ -181,7 +181,7 @@ class _Attempt:
             # Queued records must be stored or dropped before a decision names the last offset.
             self._sender.flush(_ROLLBACK_S)
         except SendError as error:
-            LOG.info("attempt %s: %s", self._id, error)
+            LOG.info("attempt %s: records not flushed before its rollback: %s", self._id, error)
         try:
             self._process.decide(
                 self._options,

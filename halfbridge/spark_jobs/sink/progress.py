@@ -218,7 +218,7 @@ class RefusedWatch:
         tally = Tally(since.refused_count + refused.messages, poll.offsets, poll.topic_id)
         deletion = self._deletion(since, poll) if poll.is_recreated else ""
         if deletion:
-            LOG.warning("%s", deletion)
+            LOG.warning("the dead letters begin anew: %s", deletion)
         self._tell(refused, tally, poll.unread)
         if (refused.messages or refused.unverified or deletion) and self._options.fails_on_refused:
             raise RefusedError(self._failure(refused, deletion))

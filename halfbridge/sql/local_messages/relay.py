@@ -261,7 +261,11 @@ class Relay:
             self.metrics.lost.inc(len(attempts))
             self._renew_at = 0.0
             self._has_lost = True
-            _LOG.info("rolled back %d message transactions: %s", len(attempts), error)
+            _LOG.info(
+                "relay: rows or lease lost to another relay; %d message transactions rolled back:"
+                " %s",
+                *(len(attempts), error),
+            )
             return False
         except (SQLAlchemyError, SqlError, IllegalTransitionError):
             abandon(attempts)  # COMMIT was not sent to the database
