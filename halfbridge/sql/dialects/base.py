@@ -82,6 +82,12 @@ class Database(ABC):
     # Isolation level of halfbridge's own transactions; None: the engine's. At this level each
     # statement must see all transactions that were committed before the statement began.
     own_isolation: str | None = None
+    # For local messages: LISTEN and NOTIFY; arrays as parameters; whether a NULL in a UNION needs
+    # the type of its column; whether single rows can be locked, and not only the whole database.
+    notifies: bool = False
+    has_arrays: bool = False
+    casts_nulls: bool = False
+    locks_rows: bool = True
     _insert: Any  # the dialect's INSERT that has ON CONFLICT, for `insert_if_absent`
 
     def check_commit(self, connection: Connection) -> None:

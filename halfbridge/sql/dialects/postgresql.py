@@ -33,6 +33,7 @@ class PostgreSQL(Database):
     name = "postgresql"
     _insert = staticmethod(postgresql.insert)
     own_isolation = "READ COMMITTED"
+    notifies = has_arrays = casts_nulls = True
     # With 'off', a server that is killed loses its last commits, but their messages are delivered.
     _DURABLE = (
         "CASE WHEN current_setting('synchronous_commit') = 'off'"

@@ -29,6 +29,7 @@ class SQLite(Database):
     """SQLite 3.25 or newer in a file, by Python's sqlite3."""
 
     name = "sqlite"
+    locks_rows = False
     _insert = staticmethod(sqlite.insert)
     _OFF, _NORMAL = 0, 1
     _BUSY = "SQLITE_BUSY"

@@ -73,7 +73,7 @@ class Claims:
         self._window_bytes = config.window_bytes
         self._columns = _shown(self._table)
         # PostgreSQL needs the type of a null in a union; MariaDB does not know all types in a CAST.
-        self._casts_nulls = messages.database.name == "postgresql"
+        self._casts_nulls = messages.database.casts_nulls
         # The statement for the buckets of the last `read`: building takes longer than running it.
         self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
         self._holding = [

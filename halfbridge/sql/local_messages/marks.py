@@ -68,7 +68,7 @@ class Marks:
     def __init__(self, messages: LocalMessages) -> None:
         self._table = messages.tables.messages
         self._buckets = messages.tables.buckets
-        self._has_arrays = messages.database.name == "postgresql"
+        self._has_arrays = messages.database.has_arrays
         self._mark_keyless = self._marking()
         self._mark_keyed = self._marking(self._holds())
         self._acknowledge = self._acknowledging()
@@ -213,6 +213,6 @@ def engine_of(messages: LocalMessages) -> Engine:
     Each statement must see all transactions that were committed before it began. It must lock only
     the rows that it finds: gap locks between the rows would block writers.
     """
-    if messages.database.name == "sqlite":
+    if not messages.database.locks_rows:
         return messages.engine
     return messages.engine.execution_options(isolation_level="READ COMMITTED")

@@ -211,7 +211,7 @@ class Relay:
             rows = self.claims.lock_keyless(connection)
             if not rows:
                 return False
-            if self.messages.database.name == "sqlite":
+            if not self.messages.database.locks_rows:
                 connection.rollback()
             self._on_step(RelayStep.ROWS_READ)
             self._turn += 1

@@ -244,7 +244,7 @@ class Listener:
 
     def run(self) -> None:
         """Listen until `stopping` is set, if the database has notifications."""
-        if self._messages.engine.dialect.name != "postgresql":
+        if not self._messages.database.notifies:
             return
         level = logging.WARNING  # the first time only
         while not self._stopping.is_set():

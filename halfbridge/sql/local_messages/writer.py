@@ -73,7 +73,7 @@ class LocalMessages:
         self.engine = engine
         self.database = database_of_engine(engine)
         self.tables = make_tables(name=name, relay_name=relay_name, schema=schema)
-        self._notifies = self.database.name == "postgresql"
+        self._notifies = self.database.notifies
         full_name = self.tables.messages.fullname
         # PostgreSQL's notification channel, on which relays listen.
         self.channel = full_name[-_CHANNEL_CHARS_MAX:]
