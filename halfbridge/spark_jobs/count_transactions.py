@@ -43,9 +43,6 @@ def count_transactions(
     """Return the committed rows of each transaction in real topics, as `wire.rows_per_transaction`.
 
     `kafka` are consumer properties by their Java names. Nothing is read before an action.
-
-    Raises:
-        ValueError: as `topics.Topics.of` and `topics.source_options`.
     """
     records = read_topics(
         spark, Topics.of(*topics), bootstrap_servers=bootstrap_servers, kafka=kafka

@@ -209,7 +209,9 @@ class Driver:
         if not is_whole:
             self._abort(committer, batch, reports)
             raise QueryFailedError("a task failed too often")
-        plan = read_plan(feed.files, QUERY_ID, batch, starts_at=[str(begin)], ends_at=[str(end)])
+        plan = read_plan(
+            feed.files.read, QUERY_ID, batch, starts_at=[str(begin)], ends_at=[str(end)]
+        )
         try:
             committer.commit(batch, reports, plan)
         except SinkError:

@@ -149,13 +149,7 @@ def main(
         if given is not None:
             _refuse_changed_topics(spark, given, **where)
         snapshot = given or _take(
-            spark,
-            source,
-            _say,
-            prefix=topic_prefix,
-            topics=topics,
-            settle_s=settle_s,
-            **where,
+            spark, source, _say, prefix=topic_prefix, topics=topics, settle_s=settle_s, **where
         )
         may_repeat = delivery == Delivery.AT_LEAST_ONCE
         bounds = Bounds(snapshot, round(grace_s * 1000), may_repeat)

@@ -278,8 +278,7 @@ def with_duplicates_marked(rows: DataFrame) -> DataFrame:
         .withColumn(_COPY, _numbered(delivery))
         .withColumn("_repeated", can_tell & (_numbered(same_message) > 1))
         .withColumn(
-            "duplicate",
-            F.when(F.col("_again"), SAME_RECORD).when(F.col("_repeated"), SAME_MESSAGE),
+            "duplicate", F.when(F.col("_again"), SAME_RECORD).when(F.col("_repeated"), SAME_MESSAGE)
         )
         .withColumn(
             "message_index", F.when(kept & F.col("transaction_id").isNotNull(), counted - 1)

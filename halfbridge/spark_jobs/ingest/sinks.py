@@ -53,11 +53,7 @@ class Sink(Protocol):
         """Return the number of the newest batch that the output has; None: it has none."""
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Check that checkpoint and output belong together.
-
-        Raises:
-            JobError: The checkpoint or the output was replaced; the user must act.
-        """
+        """Check that checkpoint and output belong together; JobError if one was replaced."""
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
         """Return a writer that puts each batch of `rows` into the output once."""
@@ -70,9 +66,6 @@ def make_sink(
 
     `app_id` is the name of the job in a Delta table; `show` is called with a line about a batch
     that is not added.
-
-    Raises:
-        JobError: The package of the format is not installed; the user must act.
     """
     for name, value in (_PARQUET_TIMES, _OPEN_FILES, *_NO_DICTIONARY):
         spark.conf.set(name, value)

@@ -131,11 +131,12 @@ def _trigger(_context: click.Context, _option: click.Parameter, given: str) -> T
     raise click.BadParameter(f"{given!r} is neither {_AVAILABLE_NOW} nor a time such as 10s or 5m")
 
 
-def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
+def pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
+    """Return the pairs of a repeated option NAME=VALUE, as its callback."""
+    split = [each.partition("=") for each in given]
+    if wrong := [name for name, equals, _ in split if not name or not equals]:
         raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in split}
 
 
 def _writable(_context: click.Context, _option: click.Parameter, given: Path | None) -> Path | None:
@@ -162,7 +163,7 @@ def _kafka_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         "--kafka-opt",
         "kafka",
         multiple=True,
-        callback=_pairs,
+        callback=pairs,
         metavar="NAME=VALUE",
         help=f"{text} May be repeated.",
     )
@@ -201,11 +202,7 @@ sink_key_file_option = click.option(
 )
 # Keyword `topics`, of type `tuple[str, ...]`.
 topics_option = click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="NAME",
-    help="A real topic. May be repeated.",
+    "--topic", "topics", multiple=True, metavar="NAME", help="A real topic. May be repeated."
 )
 # Keyword `checkpoint`, of type `str`, a path or a URI that Hadoop's file systems know.
 checkpoint_option = click.option(
@@ -257,7 +254,7 @@ spark_option = click.option(
     "--spark-opt",
     "spark_options",
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="NAME=VALUE",
     help="An option of the local Spark session, such as spark.driver.memory=8g. May be repeated;"
     " under spark-submit, pass them to spark-submit.",
@@ -272,11 +269,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
-    """Return `topics.cluster_options` of a command line, before a JVM is started for nothing.
-
-    Raises:
-        click.UsageError: --kafka-opt sets what makes a read right.
-    """
+    """Return `topics.cluster_options` of a command line; UsageError before a JVM is started."""
     try:
         return cluster_options(bootstrap_servers, kafka)
     except ValueError as error:

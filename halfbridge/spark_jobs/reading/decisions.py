@@ -23,6 +23,7 @@ from halfbridge.serde.signatures import Verifier
 from halfbridge.serde.signing_keys import load_key_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from halfbridge.serde.headers import Headers
@@ -81,11 +82,11 @@ class SignatureJudge:
 
     def half_doubt(self, append_ms: Column) -> Column:
         """Return why a row of the half topic is not believed; null: it is, or it is unreadable."""
-        return _judged(partial(_half_doubt, self), append_ms)
+        return _judged(partial(_check_half, self), append_ms)
 
     def op_doubt(self, append_ms: Column) -> Column:
         """Return the same of a row of the op topic."""
-        return _judged(partial(_op_doubt, self), append_ms)
+        return _judged(partial(_check_op, self), append_ms)
 
 
 def signature_judge(path: Path | None, names: TopicNames) -> SignatureJudge | None:
@@ -97,19 +98,14 @@ def signature_judge(path: Path | None, names: TopicNames) -> SignatureJudge | No
     return None if path is None else SignatureJudge(load_key_file(path), names)
 
 
-def _judged(doubt: Any, append_ms: Column) -> Column:
-    judge = F.udf(doubt, "string")
+def _judged(check: Callable[..., None], append_ms: Column) -> Column:
+    judge = F.udf(partial(_doubt, check), "string")
     return judge(F.col("partition"), append_ms, F.col("key"), F.col("value"), F.col("headers"))
 
 
-def _half_doubt(judge: SignatureJudge, *row: Any) -> str | None:
-    partition, append_ms, key, value, headers = row
-    pairs = _pairs(headers)
+def _doubt(check: Callable[..., None], *row: Any) -> str | None:
     try:
-        metadata, _ = parse_half(pairs)
-        Verifier(judge.ring, judge.names).check_half(
-            partition, append_ms, metadata, headers=pairs, key=_bytes(key), value=_bytes(value)
-        )
+        check(*row)
     except NotBelievedError as error:
         return error.reason
     except DecodeError:
@@ -117,24 +113,22 @@ def _half_doubt(judge: SignatureJudge, *row: Any) -> str | None:
     return None
 
 
-def _op_doubt(judge: SignatureJudge, *row: Any) -> str | None:
+def _check_half(judge: SignatureJudge, *row: Any) -> None:
+    partition, append_ms, key, value, headers = row
+    pairs = _pairs(headers)
+    metadata, _ = parse_half(pairs)
+    Verifier(judge.ring, judge.names).check_half(
+        partition, append_ms, metadata, headers=pairs, key=_bytes(key), value=_bytes(value)
+    )
+
+
+def _check_op(judge: SignatureJudge, *row: Any) -> None:
     partition, append_ms, key, value, headers = row
     data = _bytes(value) or b""
-    try:
-        op = OP.decode(data)
-        Verifier(judge.ring, judge.names).check_op(
-            partition,
-            append_ms,
-            op,
-            headers=lambda: _pairs(headers),
-            key=_bytes(key),
-            value=data,
-        )
-    except NotBelievedError as error:
-        return error.reason
-    except DecodeError:
-        return None
-    return None
+    op, pairs = OP.decode(data), lambda: _pairs(headers)
+    Verifier(judge.ring, judge.names).check_op(
+        partition, append_ms, op, headers=pairs, key=_bytes(key), value=data
+    )
 
 
 def _pairs(headers: Any) -> Headers:

@@ -234,11 +234,7 @@ class Snapshot:
 
 
 def from_json(data: Any) -> Snapshot:
-    """Return the snapshot that `as_json` made; `data` may be a report that has it under `snapshot`.
-
-    Raises:
-        JobError: it is no such thing; the user must give another file.
-    """
+    """Return the snapshot of `as_json`, or of a report that has it as `snapshot`; else JobError."""
     try:
         given = data.get("snapshot", data)
         if given["version"] != _VERSION:

@@ -64,13 +64,7 @@ def load_schema(given: str) -> WriterSchema:
         text = path.read_text(encoding="utf-8")
         schema: Any = json.loads(text)
         fingerprint = schema_fingerprint(fastavro.parse_schema(schema))
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        SchemaParseException,
-    ) as error:
+    except (OSError, ValueError, KeyError, TypeError, SchemaParseException) as error:
         raise ValueError(f"{path} holds no Avro schema that can be read: {error}") from error
     # fastavro does without fields, Spark does not.
     if not isinstance(schema, dict) or schema.get("type") != "record" or "fields" not in schema:

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.serde.headers import DEAD, TRANSACTION_ID
 from halfbridge.serde.topics import DEAD_LETTERS, TopicNames
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.reading.cluster import Applied, Brokers, connect
+from halfbridge.spark_jobs.reading.cluster import Brokers, connect
 from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS, Range, Snapshot
 from halfbridge.spark_jobs.reading.topics import (
     LOG_APPEND_TIME,
@@ -78,7 +78,7 @@ def audit_snapshot(
         present = present_topics(cluster, names, (names.half, names.op, names.dead))
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
-        taken_ms = _now_ms()
+        taken_ms = now_ms()
         # Asked first: if a topic is created again now, the id does not fit the ends, which is an
         # error later. The other way round its offsets would be read of another topic.
         ids = cluster.topic_ids(Topics.of(names.half, names.op, names.dead, *real))
@@ -142,7 +142,7 @@ def undecided_snapshot(
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
         present_topics(cluster, names, (names.half, names.op))
-        taken_ms = _now_ms()
+        taken_ms = now_ms()
         halves, hidden = cluster.awaited_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
         ops, hidden_ops = cluster.awaited_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
         ends = {**halves, **ops}
@@ -177,11 +177,7 @@ def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
 def topic_ranges(
     spark: SparkSession, topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str]
 ) -> Ranges:
-    """Return what one topic holds now.
-
-    Raises:
-        JobError: there is no such topic, or no broker answers.
-    """
+    """Return what one topic holds now; JobError without such a topic."""
     with connect(spark, bootstrap_servers, kafka) as cluster:
         if topic not in cluster.topics():
             raise JobError(_missing(topic))
@@ -190,11 +186,7 @@ def topic_ranges(
 
 
 def present_topics(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
-    """Return all topics of the cluster.
-
-    Raises:
-        JobError: one of the `needed` is not there; the user must act.
-    """
+    """Return all topics of the cluster; JobError if one of the `needed` is not there."""
     present = cluster.topics()
     for topic in needed:
         if topic not in present:
@@ -261,17 +253,6 @@ def _first_ms(
     return first_times(read_ranges(spark, ranges, options), real)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Return the time of this machine, ms since 1970."""
     return int(datetime.now(timezone.utc).timestamp() * 1000)
-
-
-__all__ = [
-    "SETTLE_S",
-    "Applied",
-    "audit_snapshot",
-    "first_times",
-    "other_halves",
-    "present_topics",
-    "topic_ranges",
-    "undecided_snapshot",
-]

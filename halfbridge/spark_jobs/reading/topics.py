@@ -89,11 +89,7 @@ def source_options(
 def cluster_options(
     bootstrap_servers: str, kafka: Mapping[str, str], *, which: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the options of Spark's source that every read has, and `which` topics it reads.
-
-    Raises:
-        ValueError: as `source_options`.
-    """
+    """Return the options of Spark's source that every read has, and `which` topics it reads."""
     if not bootstrap_servers:
         raise ValueError("bootstrap_servers must not be empty")
     given = {f"kafka.{name}": value for name, value in kafka.items()}
@@ -122,9 +118,6 @@ def read_topics(
     Returns:
         The columns of KAFKA_SCHEMA; unique by (topic, partition, offset), in no order. `headers`
         is null where there are none.
-
-    Raises:
-        ValueError: as `source_options`.
     """
     common = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
     options = {**common, **start.starting(), **end.ending()}
@@ -132,9 +125,7 @@ def read_topics(
 
 
 def read_ranges(
-    spark: SparkSession,
-    topics: Mapping[str, Mapping[int, Range]],
-    options: Mapping[str, str],
+    spark: SparkSession, topics: Mapping[str, Mapping[int, Range]], options: Mapping[str, str]
 ) -> DataFrame:
     """Return the committed rows of these ranges and no others, as `read_topics` does.
 
@@ -172,9 +163,6 @@ def stream_topics(
     partitions that are new to it are read from their first offset. A pattern also matches topics
     that are created later. `max_offsets` is the most of a batch, all partitions together; offsets
     of markers and aborted records count too, so a batch may have no rows at all.
-
-    Raises:
-        ValueError: as `source_options`.
     """
     options = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
     options.update(start.starting())

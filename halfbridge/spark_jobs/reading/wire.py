@@ -118,8 +118,7 @@ def content_hash(
     empty one are different things.
     """
     each = F.transform(
-        headers,
-        lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]),
+        headers, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"])
     )
     return F.xxhash64(topic, key.isNull(), key, value.isNull(), value, born, each)
 

@@ -12,6 +12,7 @@ from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
     common_options,
+    pairs,
     prefix_option,
     reading_options,
     report_option,
@@ -26,13 +27,6 @@ from halfbridge.spark_jobs.sink.errors import SinkError
 from halfbridge.spark_jobs.tables.storage import absolute
 
 _RATE_SLICE_S = 10  # with --rate, the duration of a slice: a replay can be stopped between slices
-
-
-def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
-        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 @click.command(cls=JobCommand)
@@ -75,7 +69,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dic
     "--sink-opt",
     "sink_kafka",
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="NAME=VALUE",
     help="A property of the sink's (librdkafka) client, such as ssl.ca.location. May be repeated.",
 )

@@ -118,19 +118,13 @@ class Sent:
 
 
 def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
-    """Return the plan of a new replay; writes nothing.
-
-    Raises:
-        JobError: The source cannot be replayed; the user must act.
-    """
+    """Return the plan of a new replay; writes nothing."""
     # Asked first: of a topic that is created again now, the id does not fit the offsets, which is
     # an error when the replay is resumed.
     topic_id = _topic_ids(spark, job).get(job.from_topic, "")
     rows = _source(spark, job, None)
     counted = rows.groupBy("topic", "partition").agg(
-        F.min("offset").alias("low"),
-        F.max("offset").alias("high"),
-        F.count(F.lit(1)).alias("rows"),
+        F.min("offset").alias("low"), F.max("offset").alias("high"), F.count(F.lit(1)).alias("rows")
     )
     places = [
         Place(row["topic"], row["partition"], row["low"], row["high"] + 1, row["rows"])
@@ -224,9 +218,7 @@ def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFram
     else:
         ranges = {number: Range(*limits) for (_, number), limits in bounds.items()}
         rows = read_ranges(
-            spark,
-            {job.from_topic: ranges},
-            cluster_options(job.bootstrap_servers, job.kafka),
+            spark, {job.from_topic: ranges}, cluster_options(job.bootstrap_servers, job.kafka)
         )
     wanted = selected(rows, where=job.where, replay_id=job.replay_id)
     return wanted if bounds is None else within(wanted, bounds)
@@ -344,11 +336,7 @@ def make_plan(
 
 
 def read_plan(text: str, where: str) -> ReplayPlan:
-    """Return the plan in the text of a checkpoint's file.
-
-    Raises:
-        JobError: The text is damaged or of another version; the user must act.
-    """
+    """Return the plan in a checkpoint's file; JobError if it is damaged or of another version."""
     try:
         kept = json.loads(text)
         if kept["plan_version"] != PLAN_VERSION:

@@ -88,11 +88,7 @@ class LockedJar:
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache directory.
-
-    Raises:
-        JarsError: the user has no home directory; the user sets HALFBRIDGE_CACHE_DIR.
-    """
+    """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache; else JarsError."""
     env = os.environ if environ is None else environ
     if given := load(JarSettings, environ=env).cache_dir:
         return given.expanduser()
@@ -117,9 +113,6 @@ def locked_jars(lock: Path, cache_dir: Path | None = None) -> tuple[Path, ...]:
     """Return the jars of a lock file in class path order, fetched at most once.
 
     Safe to call from several processes at once: one fetches, the others wait.
-
-    Raises:
-        JarsError: one line with the cause and what to do; the user must act.
     """
     jars = read_lock(lock)
     with cache_of_jars(cache_dir) as directory:
@@ -131,11 +124,7 @@ def locked_jars(lock: Path, cache_dir: Path | None = None) -> tuple[Path, ...]:
 
 @contextmanager
 def cache_of_jars(cache_dir: Path | None = None) -> Iterator[Path]:
-    """Yield the directory that keeps jars as a Maven repository has them.
-
-    Raises:
-        JarsError: it cannot be used; the user must act.
-    """
+    """Yield the directory with jars as a Maven repository has them; JarsError if it is unusable."""
     cache = (cache_dir or default_cache_dir()).absolute()
     try:
         (cache / "jars").mkdir(parents=True, exist_ok=True)
@@ -148,11 +137,7 @@ def cache_of_jars(cache_dir: Path | None = None) -> Iterator[Path]:
 
 
 def repository_url() -> str:
-    """Return HALFBRIDGE_MAVEN_REPOSITORY, else the central repository's address, as jgo has it.
-
-    Raises:
-        JarsError: neither is known; the user must act.
-    """
+    """Return HALFBRIDGE_MAVEN_REPOSITORY, else the central repository's address, as jgo has it."""
     if given := load(JarSettings, environ=os.environ).maven_repository:
         return given.rstrip("/")
     try:

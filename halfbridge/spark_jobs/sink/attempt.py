@@ -10,7 +10,7 @@ this order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -255,30 +255,19 @@ def _size_of(headers: Headers) -> int:
     return 2 * sum(len(name.encode()) + len(given or b"") for name, given in headers)
 
 
+@dataclass(slots=True, eq=False)
 class Chunk:
     """One transaction that is being sent."""
 
-    __slots__ = (
-        "bytes",
-        "count",
-        "encoders",
-        "first_timestamp",
-        "half_offset",
-        "half_partition",
-        "transaction_id",
-        "unacknowledged",
-    )
-
-    def __init__(self, transaction_id: str, half_partition: int) -> None:
-        self.transaction_id = transaction_id
-        self.half_partition = half_partition
-        self.count = 0
-        self.bytes = 0
-        self.unacknowledged = 0
-        self.half_offset = NO_OFFSET
-        self.first_timestamp = NO_TIMESTAMP
-        # (real topic, real partition) -> message index -> RMQ_HALF.
-        self.encoders: dict[tuple[str, int], Callable[[int], bytes]] = {}
+    transaction_id: str
+    half_partition: int
+    count: int = 0
+    size_bytes: int = 0
+    unacknowledged: int = 0
+    half_offset: int = NO_OFFSET
+    first_timestamp: int = NO_TIMESTAMP
+    # (real topic, real partition) -> message index -> RMQ_HALF.
+    encoders: dict[tuple[str, int], Callable[[int], bytes]] = field(default_factory=dict)
 
     def acknowledged(self, offset: int, timestamp: int) -> None:
         """Note that one message of the chunk is stored."""
@@ -311,13 +300,13 @@ class Chunks:
         if (
             chunk is None
             or chunk.count >= self._messages_max
-            or chunk.bytes + size_bytes > self._bytes_max
+            or chunk.size_bytes + size_bytes > self._bytes_max
         ):
             chunk = Chunk(self._new_id(), half_partition)
             self._open[where] = chunk
             self.all.append(chunk)
         chunk.count += 1
-        chunk.bytes += size_bytes
+        chunk.size_bytes += size_bytes
         chunk.unacknowledged += 1
         return chunk
 

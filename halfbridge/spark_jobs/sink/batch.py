@@ -84,10 +84,7 @@ class BatchCommitter:
     def record(
         self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
     ) -> BatchManifest:
-        """Return the batch's winning manifest: this driver's, if it is the first. The commit point.
-
-        Raises: as commit, but for ReplayMismatchError.
-        """
+        """Return the batch's winner: this driver's manifest if it is first. The commit point."""
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
         log = self._process.log(self._options)
         found = log.find(self._options.app_id, batch_id)
@@ -127,9 +124,6 @@ class BatchCommitter:
 
         The winner of another driver is decided first. A winner of this driver is left to the next
         start of the query, because the query is failing.
-
-        Raises:
-            SinkError: that failed; the check settles the attempts.
         """
         if not reports:
             return

@@ -15,13 +15,18 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from halfbridge.spark_jobs.sink.clients import LOG
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
+
+    # Returns the content of a file by its name below the checkpoint; None if it is missing.
+    Read = Callable[[str], bytes | None]
 
 # The first two lines of a plan are its version and Spark's settings; one line per source follows.
 _OFFSETS_FROM_LINE = 2
@@ -53,16 +58,6 @@ class BatchPlan:
 NO_PLAN = BatchPlan()
 
 
-class Files(Protocol):
-    """The files of one checkpoint."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, by its name below the checkpoint; None if it is missing."""
-
-    def exists(self, name: str) -> bool:
-        """Tell whether there is such a file."""
-
-
 def address_of(spark: SparkSession) -> DriverAddress | None:
     """Return the address of the session's JVM; None in a Spark Connect client."""
     try:
@@ -84,8 +79,8 @@ def plan_of(
     try:
         if address is not None:
             return _by_the_driver(query_id, batch_id, address)
-        if (files := _local(location, query_id)) is not None:
-            return read_plan(files, query_id, batch_id)
+        if (read := _local(location, query_id)) is not None:
+            return read_plan(read, query_id, batch_id)
     except Exception as error:  # noqa: BLE001  # Py4J, Hadoop, whatever store: none may fail a batch
         LOG.warning("the plan of batch %d cannot be read: %r", batch_id, error)
         return BatchPlan(query_id=query_id)
@@ -99,7 +94,7 @@ def plan_of(
 
 
 def read_plan(
-    files: Files,
+    read: Read,
     query_id: str,
     batch_id: int,
     *,
@@ -111,8 +106,8 @@ def read_plan(
     `starts_at` and `ends_at` are the offsets of each source at which the driver began and ended the
     batch; None: not known.
     """
-    plan = files.read(f"offsets/{batch_id}")
-    before = files.read(f"offsets/{batch_id - 1}") if batch_id else None
+    plan = read(f"offsets/{batch_id}")
+    before = read(f"offsets/{batch_id - 1}") if batch_id else None
     departure = ""
     if ends_at is not None and plan is not None and _offsets(plan) != _parsed(ends_at):
         departure = f"offsets/{batch_id} does not end where this driver's batch ends"
@@ -122,7 +117,7 @@ def read_plan(
         query_id=query_id,
         plan_hash="" if plan is None else _hash(plan),
         hash_before="" if before is None else _hash(before),
-        is_before_done=batch_id > 0 and files.exists(f"commits/{batch_id - 1}"),
+        is_before_done=batch_id > 0 and read(f"commits/{batch_id - 1}") is not None,
         departure=departure,
     )
 
@@ -176,7 +171,7 @@ def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
     context = query.getLatestExecutionContext()
     is_this = context.batchId() == batch_id
     return read_plan(
-        _HadoopFiles(jvm, query),
+        _hadoop(jvm, query),
         query_id,
         batch_id,
         starts_at=_running_offsets(query, context.startOffsets()) if is_this else None,
@@ -193,56 +188,39 @@ def _running_offsets(query: Any, progress: Any) -> list[str] | None:
     return [str(each.get().json()) if each.isDefined() else _NO_OFFSET for each in found]
 
 
-class _HadoopFiles:
-    """The checkpoint of a running query, with its session's credentials."""
+def _hadoop(jvm: Any, query: Any) -> Read:
+    """Return what reads the checkpoint of a running query, with its session's credentials."""
+    root = query.resolvedCheckpointRoot()
+    settings = query.sparkSession().sessionState().newHadoopConf()
 
-    def __init__(self, jvm: Any, query: Any) -> None:
-        self._jvm = jvm
-        self._root = query.resolvedCheckpointRoot()
-        self._settings = query.sparkSession().sessionState().newHadoopConf()
-
-    def read(self, name: str) -> bytes | None:
-        path, system = self._at(name)
+    def read(name: str) -> bytes | None:
+        path = jvm.org.apache.hadoop.fs.Path(f"{root}/{name}")
+        system = path.getFileSystem(settings)
         if not system.exists(path):
             return None
         stream = system.open(path)
         try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
             stream.close()
 
-    def exists(self, name: str) -> bool:
-        path, system = self._at(name)
-        return bool(system.exists(path))
-
-    def _at(self, name: str) -> tuple[Any, Any]:
-        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}")
-        return path, path.getFileSystem(self._settings)
+    return read
 
 
-class _LocalFiles:
-    """A checkpoint on a file system of the driver's machine."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def read(self, name: str) -> bytes | None:
-        try:
-            return (self._root / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def exists(self, name: str) -> bool:
-        return (self._root / name).exists()
-
-
-def _local(location: str, query_id: str) -> Files | None:
-    """Return a checkpoint's files if they are on this machine and belong to the query."""
+def _local(location: str, query_id: str) -> Read | None:
+    """Return what reads a checkpoint, if it is on this machine and belongs to the query."""
     parts = urlsplit(location)
     if not location or parts.scheme not in ("", "file"):
         return None
-    files = _LocalFiles(Path(unquote(parts.path) if parts.scheme else location))
-    metadata = files.read("metadata")
+    root = Path(unquote(parts.path) if parts.scheme else location)
+
+    def read(name: str) -> bytes | None:
+        try:
+            return (root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    metadata = read("metadata")
     if metadata is None or json.loads(metadata).get("id") != query_id:
         return None
-    return files
+    return read

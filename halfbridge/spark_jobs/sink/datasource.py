@@ -46,21 +46,13 @@ class TxnHalf(DataSource):
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802  (Spark's signature)
-        """Return the writer of micro-batches; Spark calls this many times in a query.
-
-        Raises:
-            SinkError: the query cannot be run; the text says why.
-        """
+        """Return the writer of micro-batches; Spark calls this many times in a query."""
         del overwrite  # output modes append and update both add records
         self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
         return StreamWriter(self._checked(schema), self.driver)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  (Spark's signature)
-        """Return the writer of a batch write.
-
-        Raises:
-            SinkError: the write cannot be done; the text says why.
-        """
+        """Return the writer of a batch write."""
         if overwrite:
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
         self._refuse("first.batch", "is of streams: a write has its batch.id")
@@ -88,11 +80,23 @@ class TxnHalf(DataSource):
         return options
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Pickled to executors, without the driver's address and process.
+class _Writer:
+    """A writer. Pickled to executors, without the process: they use their own `sink_process()`."""
 
-    A writer without a process uses `sink_process()` of the process that unpickles it.
-    """
+    def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
+        self.options = options
+        self.process = process
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "process": None}
+
+    def committer(self) -> BatchCommitter:
+        """Return what commits and aborts."""
+        return BatchCommitter(self.options, self.process)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes micro-batches. Executors do not get the driver's address, which gives access to it."""
 
     def __init__(
         self,
@@ -100,13 +104,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         driver: DriverAddress | None = None,
         process: SinkProcess | None = None,
     ) -> None:
-        self.options = options
+        super().__init__(options, process)
         self.driver = driver
-        self.process = process
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for executors, without the address, which gives access to the driver."""
-        return {**self.__dict__, "driver": None, "process": None}
+        return {**super().__getstate__(), "driver": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
@@ -130,20 +132,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Roll the batch back, unless it is published already (on the driver)."""
         _abort(self.committer(), messages, batchId)
 
-    def committer(self) -> BatchCommitter:
-        """Return what commits and aborts."""
-        return BatchCommitter(self.options, self.process)
 
-
-class BatchWriter(DataSourceArrowWriter):
-    """Writes one batch. Pickled to executors, without the process."""
-
-    def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
-        self.options = options
-        self.process = process
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "process": None}
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes one batch."""
 
     @property
     def batch_id(self) -> int:
@@ -161,10 +152,6 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll the batch back, unless it is published already (on the driver)."""
         _abort(self.committer(), messages, self.batch_id)
-
-    def committer(self) -> BatchCommitter:
-        """Return what commits and aborts."""
-        return BatchCommitter(self.options, self.process)
 
 
 def _all_reports(messages: list[WriterCommitMessage | None], batch_id: int) -> list[AttemptReport]:

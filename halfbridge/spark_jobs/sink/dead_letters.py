@@ -188,9 +188,7 @@ class DeadLetters:
         except SerdeError:  # any client with the right to write can write such a record
             return None
         return letter_of(
-            headers,
-            app_id=self._options.app_id,
-            producer_group=self._options.producer_group,
+            headers, app_id=self._options.app_id, producer_group=self._options.producer_group
         )
 
     def _asked(self, partitions: int, edge: Edge) -> dict[int, int]:

@@ -216,11 +216,7 @@ class SinkOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the options of a query; upper and lower case of names do not matter.
-
-    Raises:
-        SinkOptionError: one is missing, wrong or unknown; the author of the query corrects it.
-    """
+    """Return the options of a query; upper and lower case of names do not matter."""
     options = {name.lower(): str(value).strip() for name, value in given.items()}
     kafka = {
         name.removeprefix("kafka."): value

@@ -29,18 +29,7 @@ if TYPE_CHECKING:
 
 
 class SinkProcess:
-    """Clients and flags of one process. Thread-safe, except for the senders of tasks.
-
-    Args:
-        ports: Kafka, clock, concurrency and ids.
-
-    Attributes:
-        ports: The ports.
-        decided: App and cluster -> the latest batch whose COMMITs this process has written.
-        checked: Group, age and cluster whose topics and limits were checked and correct.
-        shown: App and cluster -> the winner that was shown last, without its attempts. A manifest
-            may have 70,000 transactions, and so is decoded only once.
-    """
+    """Clients and flags of one process. Thread-safe, except for the senders of tasks."""
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
@@ -48,8 +37,12 @@ class SinkProcess:
         self._deciders: BoundedCache[Decider] = BoundedCache(CLIENTS_MAX)
         self._logs: BoundedCache[ManifestLog] = BoundedCache(CLIENTS_MAX)
         self._dead_letters: BoundedCache[DeadLetters] = BoundedCache(CLIENTS_MAX)
+        # App and cluster -> the latest batch whose COMMITs this process has written.
         self.decided: BoundedCache[int] = BoundedCache(MARKS_MAX)
+        # Group, age and cluster whose topics and limits were checked and correct.
         self.checked: BoundedCache[bool] = BoundedCache(MARKS_MAX)
+        # App and cluster -> the winner that was shown last, without its attempts. A manifest may
+        # have 70,000 transactions, and so is decoded only once.
         self.shown: BoundedCache[BatchManifest] = BoundedCache(MARKS_MAX)
 
     @property

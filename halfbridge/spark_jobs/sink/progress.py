@@ -181,11 +181,7 @@ class RefusedWatch:
         return self._poll(since, batch_id)
 
     def after(self, winner: BatchManifest, decisions: Mapping[int, int]) -> None:
-        """Poll once more after the daemon has delivered a batch, if it does so in time.
-
-        Raises:
-            RefusedError: as `before`, also for the batch itself.
-        """
+        """Poll once more after the daemon has delivered a batch, if it does so in time."""
         wait_ms = self._options.refused_wait_ms
         if not wait_ms or not winner.dead_letter_offsets:
             return

@@ -82,11 +82,7 @@ class Sender:
         changes: Mapping[str, Any] = NONE,
     ) -> None:
         self._writer = new_writer(
-            options,
-            ports,
-            message_bytes_max=message_bytes_max,
-            defaults=defaults,
-            changes=changes,
+            options, ports, message_bytes_max=message_bytes_max, defaults=defaults, changes=changes
         )
         self._records = RecordWriter(
             self._writer,
@@ -107,11 +103,7 @@ class Sender:
         on_delivery: Callable[[Any, Any], None],
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record to Kafka, waiting for room in the queue.
-
-        Raises:
-            SendError: there was no room in time, or the client accepts no more records.
-        """
+        """Hand a record to Kafka, waiting for room in the queue."""
         if self.is_broken:
             raise SendError(_FAILED_BEFORE)
         try:
@@ -182,13 +174,7 @@ _LINGER_MS = 20
 
 
 class HalfSender(Sender):
-    """Sends half messages of task attempts, one attempt after the other.
-
-    Attributes:
-        shape: The half topic's shape when this sender was made.
-        is_outdated: A row was refused by the topics' limits as this sender read them: the next
-            attempt must read the limits again.
-    """
+    """Sends half messages of task attempts, one attempt after the other."""
 
     def __init__(self, options: SinkOptions, ports: Ports) -> None:
         self._topics = new_topics(options, ports)
@@ -201,6 +187,7 @@ class HalfSender(Sender):
         )
         self._places = RealTopics(options.names, self._writer, ports, timeout_s=KAFKA_TIMEOUT_S)
         self._limits: dict[str, RealTopic] = {}
+        # A row was refused by limits as this sender read them: the next attempt reads them again.
         self.is_outdated = False
 
     def real_topic(self, topic: str, partition: int) -> RealTopic:
@@ -215,11 +202,7 @@ class HalfSender(Sender):
         return self._limits.get(topic) or self._read_limits(topic)
 
     def check_row(self, row: Row) -> None:
-        """Check that a row's real topic accepts it.
-
-        Raises:
-            RowError: the topic refuses the row, by its present settings.
-        """
+        """Check that a row's real topic accepts it by its present settings; else RowError."""
         topic, partition, *_ = row
         # Before a refusal, the limits are read again: an operator may have raised them.
         if self.real_topic(topic, partition).refusal(row) and (
@@ -243,10 +226,7 @@ class Decider(Sender):
     def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
         shape = _half_shape(new_topics(options, ports))
         super().__init__(
-            options,
-            ports,
-            message_bytes_max=shape.record_bytes_max,
-            changes={"linger.ms": 0},
+            options, ports, message_bytes_max=shape.record_bytes_max, changes={"linger.ms": 0}
         )
         self._options = options
         self._actor = actor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.jobs.progress import OBSERVED, metrics_served, run_to_end
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.decisions import signature_judge
-from halfbridge.spark_jobs.reading.take_snapshot import present_topics, undecided_snapshot
+from halfbridge.spark_jobs.reading.take_snapshot import now_ms, present_topics, undecided_snapshot
 from halfbridge.spark_jobs.reading.topics import Topics, read_ranges
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.stuck.table import (
@@ -123,7 +122,7 @@ def main(
     judge = signature_judge(key_file, names)
     where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     with spark_session(_APP_NAME, options=spark_options) as spark:
-        now_ms = _now_ms()
+        made_ms = now_ms()
         if table is None or checkpoint is None:
             snapshot = undecided_snapshot(spark, prefix=topic_prefix, **where)
             hidden = snapshot.hidden
@@ -134,10 +133,7 @@ def main(
             )
         else:
             _say(f"bringing {table} up to date")
-            with (
-                connect(spark, **where) as cluster,
-                metrics_served(spark, metrics_port, say=_say),
-            ):
+            with connect(spark, **where) as cluster, metrics_served(spark, metrics_port, say=_say):
                 state = _stream(
                     spark,
                     source,
@@ -151,8 +147,8 @@ def main(
                 )
                 stalls = cluster.stalls(Topics.of(names.half, names.op))
             hidden = tuple(sorted({topic for topic, _ in stalls}))
-            now_ms = _now_ms()
-        made = report_of(undecided(state), now_ms=now_ms, older_than_ms=older_than_ms, top=top)
+            made_ms = now_ms()
+        made = report_of(undecided(state), now_ms=made_ms, older_than_ms=older_than_ms, top=top)
     made["hidden_by_open_kafka_txn"] = list(hidden)
     options.write_report(report, made)
     for topic in hidden:
@@ -232,10 +228,6 @@ def _stream(
         check=check_topics,
     )
     return table.read()
-
-
-def _now_ms() -> int:
-    return int(datetime.now(timezone.utc).timestamp() * 1000)
 
 
 def _say(line: str) -> None:

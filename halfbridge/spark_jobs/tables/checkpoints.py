@@ -54,9 +54,6 @@ class Checkpoint:
 
         A first run that failed (a topic misspelt, say) has planned nothing: its job.json does not
         bind later runs.
-
-        Raises:
-            JobError: the checkpoint is another job's; the user must act.
         """
         place = join(self.path, JOB_FILE)
         if self.is_new:
@@ -208,11 +205,7 @@ class Checkpoint:
 def check_same(
     path: str, was: Mapping[str, Any], identity: Mapping[str, Any], *, remedy: str
 ) -> None:
-    """Check that a checkpoint, which has the identity `was`, is the one of the job that is started.
-
-    Raises:
-        JobError: it is another job's; the text has the user's `remedy`.
-    """
+    """Refuse a job that is not the one whose identity is `was` in the checkpoint, by JobError."""
     names = sorted(was.keys() | identity.keys())
     changes = "; ".join(
         f"{name} was {_word(was.get(name))}, now it is {_word(identity.get(name))}"

@@ -32,11 +32,7 @@ _DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaWriter:
-    """Writes frames into one Delta table, each in one transaction, with equal partition columns.
-
-    Raises:
-        JobError: the package deltalake is not installed; the user must act.
-    """
+    """Writes frames into one Delta table, each in one transaction, with equal partition columns."""
 
     def __init__(self, spark: SparkSession, path: str, partition_by: Sequence[str]) -> None:
         if importlib.util.find_spec("deltalake") is None:
@@ -90,9 +86,6 @@ class DeltaWriter:
 
         All rows have one of `values`, in the form of the table's log, in the partition column
         `column`.
-
-        Raises:
-            JobError: as `append`.
         """
         schema, actions = self._written(rows)
         try:

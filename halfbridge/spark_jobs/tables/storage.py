@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.spark_jobs.errors import JobError
 
@@ -25,11 +25,7 @@ def join(directory: str, *names: str) -> str:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Return the door to the driver's JVM.
-
-    Raises:
-        JobError: there is none, as in a Spark Connect client; the user must act.
-    """
+    """Return the door to the driver's JVM; JobError in a Spark Connect client, which has none."""
     try:
         jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Hadoop's file systems
     except AttributeError:
@@ -40,6 +36,15 @@ def jvm_of(spark: SparkSession) -> Any:
             " it with `halfbridge spark` or spark-submit"
         )
     return jvm
+
+
+class StoredFile(NamedTuple):
+    """A file as it was listed."""
+
+    path: str  # below the directory that was listed
+    size_bytes: int
+    modified_ms: int  # milliseconds since 1970
+    status: Any  # what Hadoop said of it
 
 
 class Storage:
@@ -76,11 +81,7 @@ class Storage:
         return text
 
     def create(self, path: str, text: str) -> None:
-        """Write a file that must not be there yet.
-
-        Raises:
-            JobError: it is there: somebody else was quicker; the user must act.
-        """
+        """Write a file; JobError if it is there: somebody else was quicker."""
         where, system = self._at(path)
         if system.exists(where):
             raise JobError(
@@ -150,22 +151,3 @@ class Storage:
     def _at(self, path: str) -> tuple[Any, Any]:
         where = self._jvm.org.apache.hadoop.fs.Path(path)
         return where, where.getFileSystem(self._configuration)
-
-
-class StoredFile:
-    """A file as it was listed.
-
-    Attributes:
-        path: Below the directory that was listed.
-        size_bytes: Its size.
-        modified_ms: When it was written, milliseconds since 1970.
-        status: What Hadoop said of it.
-    """
-
-    __slots__ = ("modified_ms", "path", "size_bytes", "status")
-
-    def __init__(self, path: str, size_bytes: int, modified_ms: int, status: Any) -> None:
-        self.path = path
-        self.size_bytes = size_bytes
-        self.modified_ms = modified_ms
-        self.status = status

@@ -113,22 +113,6 @@ def test_the_drivers_address_does_not_leave_it() -> None:
     assert writer.__getstate__() == {"options": options, "driver": None, "process": None}
 
 
-class Files:
-    """A checkpoint in memory."""
-
-    def __init__(self, **plans: str) -> None:
-        self._files = {
-            f"offsets/{name[1:]}": f"v1\n{{}}\n{offsets}".encode()
-            for name, offsets in plans.items()
-        }
-
-    def read(self, name: str) -> bytes | None:
-        return self._files.get(name)
-
-    def exists(self, name: str) -> bool:
-        return name in self._files
-
-
 @pytest.mark.parametrize(
     ("starts_at", "ends_at", "departure"),
     [
@@ -144,8 +128,11 @@ def test_a_plan_that_another_driver_wrote_over_is_told(
     starts_at: list[str] | None, ends_at: list[str] | None, departure: str
 ) -> None:
     """This driver ran [100, 200); the other has written [100, 250) in its place."""
-    files = Files(_6='{"t":{"0":100}}\n-', _7='{"t":{"0":250,"1":7}}\n3')
-    plan = read_plan(files, QUERY, 7, starts_at=starts_at, ends_at=ends_at)
+    files = {
+        "offsets/6": b'v1\n{}\n{"t":{"0":100}}\n-',
+        "offsets/7": b'v1\n{}\n{"t":{"0":250,"1":7}}\n3',
+    }
+    plan = read_plan(files.get, QUERY, 7, starts_at=starts_at, ends_at=ends_at)
     assert plan.departure.startswith(departure)
     assert bool(plan.departure) == bool(departure)
 
