@@ -100,16 +100,7 @@ class Worker:
         self._blame = Blame(
             config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
         )
-        self._kafka_txns = KafkaTxns(
-            config.names,
-            self._producers,
-            intake=self._input,
-            blame=self._blame,
-            bodies=self._bodies,
-            timestamps=self._timestamps,
-            reporter=self._reporter,
-            metrics=status.metrics,
-        )
+        self._kafka_txns = self._new_kafka_txns()
         self._collector = Collector(
             config, blame=self._blame, topics=self._topics, reporter=self._reporter
         )
@@ -132,6 +123,18 @@ class Worker:
             routes=self._routes,
             intake=self._input,
             reporter=self._reporter,
+        )
+
+    def _new_kafka_txns(self) -> KafkaTxns:
+        return KafkaTxns(
+            self._names,
+            self._producers,
+            intake=self._input,
+            blame=self._blame,
+            bodies=self._bodies,
+            timestamps=self._timestamps,
+            reporter=self._reporter,
+            metrics=self._status.metrics,
         )
 
     def _new_assignment(

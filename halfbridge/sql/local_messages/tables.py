@@ -135,7 +135,12 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         sqlite_autoincrement=True,  # the id of a purged row is never used again
         **transactional(),
     )
-    columns = table.c
+    _add_indexes(table)
+    return table
+
+
+def _add_indexes(table: Table) -> None:
+    name, columns = table.name, table.c
     # The three indexes are for: rows of one state that are not done, by id; the few rows whose
     # attempt has failed lately; the rows of a dead letter's transaction.
     Index(
@@ -162,7 +167,6 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         sqlite_where=is_resting,
     )
     Index(f"{name}_transaction", columns.transaction_id)
-    return table
 
 
 def in_states(messages: Table, states: Iterable[RowState]) -> ColumnElement[bool]:
