@@ -9,7 +9,7 @@ from halfbridge.bridge.config import checks_properties
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.error_log import LOG_AGAIN_S, log_safely
 from halfbridge.kafka.errors import DAMAGED, BridgeError, Code, KafkaFailure, RetriableError
-from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
+from halfbridge.kafka.stalls import POLL_S, STALLED_S, UNREAD_S, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -183,7 +183,7 @@ class RequestWatch:
         if self._question is not None and self._question.is_over:
             ends, self._question = self._question.answers(), None
             self._compare(ends, now)
-        elif now - self._asked_at >= LOOK_S:
+        elif now - self._asked_at >= POLL_S:
             self._asked_at = now
             self._ask_where_logs_end(assignment())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.checker.admin.decisions import before_text, effect_text, first_text
-from halfbridge.checker.admin.real_topics import mend_command
+from halfbridge.checker.admin.real_topics import fix_command
 from halfbridge.checker.admin.transactions.explain import span_text, time_text
 from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.cli.table import table
@@ -140,7 +140,7 @@ def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
     if life.delivery_wait is not None:
         click.echo(f"waits: {life.delivery_wait.value}: `halfbridge tx explain` says more")
     for lack in life.lacks:
-        click.echo(f"lacks: {one_line(str(lack))}: {one_line(mend_command(lack))}")
+        click.echo(f"lacks: {one_line(str(lack))}: {one_line(fix_command(lack))}")
     for note in life.notes:
         click.echo(f"note: {one_line(note)}")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # How often brokers are asked where logs end: one request to each of them.
-LOOK_S = 20.0
+POLL_S = 20.0
 # As long as the client itself waits for one answer (socket.timeout.ms): until then the client may
 # recover alone. A false alarm costs only a new consumer.
 STALLED_S = 60.0

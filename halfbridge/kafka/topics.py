@@ -27,7 +27,7 @@ _LOG = logging.getLogger("halfbridge.kafka")
 # A new topic is not in every broker's metadata at once (1.3 s seen on a busy broker), and a broker
 # that has just started lacks other topics.
 GRACE_S = 3.0
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -54,7 +54,7 @@ def topics_with(
         partitions = {name: seen.partitions for name, seen in topics.items()}
         if are_in(partitions, wanted) or now() >= deadline:
             return topics
-        ports.run.pause(_LOOK_AGAIN_S)  # metadata spread between brokers without a signal
+        ports.run.pause(_POLL_S)  # metadata spread between brokers without a signal
 
 
 def are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:

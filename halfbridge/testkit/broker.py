@@ -403,7 +403,7 @@ class KafkaNode:
         self._signal(signal.SIGSTOP)
         self._paused = True
         deadline = time.monotonic() + _PAUSE_S_MAX
-        while self._process is not None and not _stands(self._process.pid):
+        while self._process is not None and not _is_stopped(self._process.pid):
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"{self.address.bootstrap} does not stop, although it was told to (SIGSTOP)"
@@ -455,7 +455,7 @@ class KafkaNode:
             self._paused = False
 
 
-def _stands(process_id: int) -> bool:
+def _is_stopped(process_id: int) -> bool:
     """Tell whether all threads of a process are stopped, or gone; True where nobody can say."""
     for task in Path(f"/proc/{process_id}/task").glob("*/stat"):
         try:

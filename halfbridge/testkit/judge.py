@@ -66,7 +66,7 @@ def judge(
     for record in _positions(real, trial):
         trial.deliver(record)
     for record in _positions(dead, trial):
-        trial.bury(record)
+        trial.dead_letter(record)
     if ops is None:
         rulings = rule_by_claims(known)
     else:
@@ -146,7 +146,7 @@ class _Trial:
         found[message.index] = record
         return None
 
-    def bury(self, record: ReadRecord) -> None:
+    def dead_letter(self, record: ReadRecord) -> None:
         """Take one record of the dead-letter topic; foreign junk there is no anomaly."""
         named = dict(record.headers)
         try:

@@ -122,7 +122,7 @@ def test_case_073_after_a_long_silence_the_first_decision_is_applied_at_once(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is buffered that only the next one would flush; not even by an idle worker."""
-    monkeypatch.setattr(worker, "LOOK_S", NEVER_S)  # nor found by a look at the log's end
+    monkeypatch.setattr(worker, "POLL_S", NEVER_S)  # nor found by a look at the log's end
     orders = installation.real("orders")
     waited_s: list[float] = []  # since the last record
     fetch = Input.fetch

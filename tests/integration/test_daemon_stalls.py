@@ -46,8 +46,8 @@ def proxied(cluster: ProxiedCluster, topic_prefix: str) -> Iterator[Installation
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the daemon look more often."""
-    monkeypatch.setattr(worker, "LOOK_S", 0.2)
-    monkeypatch.setattr(worker, "LOOK_BEHIND_S", 0.2)
+    monkeypatch.setattr(worker, "POLL_S", 0.2)
+    monkeypatch.setattr(worker, "POLL_BEHIND_S", 0.2)
     monkeypatch.setattr(worker, "STALLED_S", 2.0)
 
 
@@ -126,7 +126,7 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
         return found[-1]
 
     monkeypatch.setattr(worker, "compare", watched)
-    monkeypatch.setattr(worker, "LOOK_S", 0.02)
+    monkeypatch.setattr(worker, "POLL_S", 0.02)
     monkeypatch.setattr(worker, "STALLED_S", STALLED_S)
     installation.make()
     daemon = installation.start(republish_window_records=WINDOW, batch_records_max=WINDOW)

@@ -150,7 +150,7 @@ class Pod:
 SERVICE = """
 import sys
 from halfbridge.bridge import check_requests
-check_requests.LOOK_S, check_requests.STALLED_S = 0.1, 1.0
+check_requests.POLL_S, check_requests.STALLED_S = 0.1, 1.0
 from halfbridge.bridge import Resolution, TransactionProducer
 servers, group, prefix, topic = sys.argv[1:]
 with TransactionProducer(

@@ -43,7 +43,7 @@ def proxied(brokers: ProxiedCluster, topic_prefix: str) -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the client look more often."""
-    monkeypatch.setattr(check_requests, "LOOK_S", 0.02)
+    monkeypatch.setattr(check_requests, "POLL_S", 0.02)
     monkeypatch.setattr(check_requests, "STALLED_S", 2.0)
 
 

@@ -35,7 +35,7 @@ CHUNK = 100
 OP_WAIT_MS = 50
 # So that a run comes to what a stalled consumer is replaced for.
 STALLED_S = 5.0
-LOOK_S = 1.0
+POLL_S = 1.0
 # So that most batches of a short run at least once are written without a kafka_txn.
 FIRST_KAFKA_TXNS = 1
 # Partitions go away in runs where brokers refuse: only these need spare transactional ids, and give
@@ -98,7 +98,7 @@ def run(
             patch.object(entries, "RECENT_MS", world.remembers_ms),
             patch.object(ledger, "OP_WAIT_MS", OP_WAIT_MS),
             patch.object(worker_module, "STALLED_S", STALLED_S),
-            patch.object(worker_module, "LOOK_S", LOOK_S),
+            patch.object(worker_module, "POLL_S", POLL_S),
             patch.object(at_least_once, "FIRST_KAFKA_TXNS", FIRST_KAFKA_TXNS),
             patch.object(producers, "SPARES_MAX", SPARES if world.profile.refuses else 0),
             patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),

@@ -19,7 +19,7 @@ pytestmark = INTERPRETED
 
 SEEDS = [int(each) for each in os.environ.get("HALFBRIDGE_AUDIT_SEEDS", "1 2").split()]
 LIVES = 250
-DEFECTS = ("none",) * 6 + ("drop", "twice", "alter", "contradict", "bury", "deliver")
+DEFECTS = ("none",) * 6 + ("drop", "twice", "alter", "contradict", "dead_letter", "deliver")
 KEYS = (None, b"", b"a", b"b")
 VALUES = (None, b"", b"0", b"1")
 USERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = ((), (("h", b"1"),), (("h", None),) * 2)
@@ -117,7 +117,7 @@ class Lives:
     def _deliver(self, half: Half, defect: str) -> None:
         tape = self.tape
         partition = 1 if half.key == b"b" else 0
-        if defect == "bury":
+        if defect == "dead_letter":
             tape.dead(half, DeadReason.CHECK_TIMES)
         elif defect == "alter":
             tape.real(half, partition, value=b"other")

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 ROWS = 20
 
 
-def bury(
+def dead_letter(
     sink: Sink,
     reports: Iterable[AttemptReport],
     *,
@@ -80,7 +80,7 @@ def test_refused_messages_of_published_batches_are_counted(
     """All of a transaction's, in the manifest of the batch after; a dead letter counts once."""
     first = sink.attempt(rows=ROWS)
     sink.committer.commit(0, [first])
-    bury(sink, [first], with_context=with_context)
+    dead_letter(sink, [first], with_context=with_context)
     sink.committer.commit(1, [sink.attempt(1)])
     sink.committer.commit(2, [sink.attempt(2)])
     assert counts(sink) == [0, ROWS, ROWS]
@@ -95,19 +95,19 @@ def test_what_was_never_published_is_not_refused(sink: Sink) -> None:
     first, loser = sink.attempt(rows=ROWS), sink.attempt(rows=ROWS)
     sink.committer.commit(0, [first])
     sink.committer.commit(0, [loser])
-    bury(sink, [loser])
-    bury(sink, [first], group="spark-other")
-    bury(sink, [first], app="another-of-the-group")
-    bury(sink, [first], transactional_id=f"{sink.scene.prefix}aborted")
+    dead_letter(sink, [loser])
+    dead_letter(sink, [first], group="spark-other")
+    dead_letter(sink, [first], app="another-of-the-group")
+    dead_letter(sink, [first], transactional_id=f"{sink.scene.prefix}aborted")
     made_up = [replace(loser, batch_id=batch) for batch in range(100, 200)]
-    bury(sink, made_up)
+    dead_letter(sink, made_up)
     sink.committer.commit(1, [sink.attempt(1)])
     assert counts(sink) == [0, 0]
 
 
 def test_the_first_batch_counts_nothing_of_the_past(sink: Sink) -> None:
     """It begins where the dead-letter topic ends: what an app of this name had is not its."""
-    bury(sink, [sink.attempt(rows=ROWS)])
+    dead_letter(sink, [sink.attempt(rows=ROWS)])
     sink.committer.commit(0, [sink.attempt()])
     (manifest,) = sink.scene.manifests()
     assert manifest.refused_count == 0
@@ -119,10 +119,10 @@ def test_a_dead_letter_topic_that_was_made_anew_is_counted_from_its_beginning(
 ) -> None:
     """Its first dead letters stand at offsets that were read of the old topic."""
     first = sink.attempt(rows=ROWS)
-    bury(sink, [first, first])
+    dead_letter(sink, [first, first])
     sink.committer.commit(0, [first])
     RealTopic(sink.scene.servers, sink.scene.names.dead).make_anew()
-    bury(sink, [first])
+    dead_letter(sink, [first])
     sink.committer.commit(1, [sink.attempt(1)])
     sink.committer.commit(2, [sink.attempt(2)])
     assert counts(sink) == [0, ROWS, ROWS]
@@ -135,7 +135,7 @@ def test_progress_is_read_from_the_manifests(sink: Sink) -> None:
     assert sink_progress(options) == SinkProgress("feed")
     first = sink.attempt(rows=ROWS)
     sink.committer.commit(0, [first])
-    bury(sink, [first])
+    dead_letter(sink, [first])
     sink.committer.commit(1, [sink.attempt(1, rows=7)])
     progress = sink_progress(options)
     assert (progress.batch_id, progress.row_count, progress.refused_count) == (1, 7, ROWS)
@@ -193,7 +193,7 @@ def test_a_query_that_is_to_fail_does_so_before_its_next_batch(sink: Sink) -> No
     sink.options = replace(sink.options, fails_on_refused=True)
     first, second = sink.attempt(rows=ROWS), sink.attempt(1)
     sink.committer.commit(0, [first])
-    bury(sink, [first])
+    dead_letter(sink, [first])
     for _ in range(2):
         with pytest.raises(RefusedError, match=rf"{ROWS} messages \({ROWS} of batch 0\)"):
             sink.committer.commit(1, [second])
@@ -212,8 +212,8 @@ def test_a_look_is_bounded(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour's dead letters hold a batch up for a moment; the next one goes on there."""
     first = sink.attempt(rows=ROWS)
     sink.committer.commit(0, [first])
-    bury(sink, [first] * 30, group="spark-neighbour")
-    bury(sink, [first])
+    dead_letter(sink, [first] * 30, group="spark-neighbour")
+    dead_letter(sink, [first])
     letters = len(sink.scene.read(sink.scene.names.dead))
     monkeypatch.setattr(refused, "POLL_RECORDS_MAX", 10)
     monkeypatch.setattr(refused, "_READ_MAX", 10)

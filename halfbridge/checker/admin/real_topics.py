@@ -166,7 +166,7 @@ def find_flaws(
     return Flaws(tuple(stopping), tuple(alarms), tuple(small))
 
 
-def told(problems: tuple[Problem, ...]) -> str:
+def problems_text(problems: tuple[Problem, ...]) -> str:
     """Return problems in words, each with the command that mends it; empty without any."""
     texts = [f"{each.subject}: {each.what}; mend it: {each.fix}" for each in problems[:SHOWN_MAX]]
     if len(problems) > SHOWN_MAX:
@@ -279,7 +279,7 @@ def _lacks(
                 yield Lack(topic, each.partition, each.cause, away_ms(gone_ms))
 
 
-def mend_command(lack: Lack) -> str:
+def fix_command(lack: Lack) -> str:
     """Return the command that mends a lack or shows its cause, without options for the brokers."""
     if lack.is_away:
         return describe_command(lack.topic)

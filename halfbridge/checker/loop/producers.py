@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 # Interval at which a slow commit is checked: bounds how late a hung call is noticed.
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 class ProducerMetrics(Protocol):
@@ -110,7 +110,7 @@ class TransactionalProducers:
         self._committing = self._transactors[self._turn]
         self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
         self._turn = (self._turn + 1) % len(self._transactors)
-        while not in_background and not self.is_done(LOOK_S):
+        while not in_background and not self.is_done(POLL_S):
             pass
 
     @property
@@ -144,7 +144,7 @@ class TransactionalProducers:
         """
         was_under_way = self.is_under_way
         try:
-            while not self.is_done(LOOK_S):
+            while not self.is_done(POLL_S):
                 pass
         except KafkaTxnFailedError:
             self.discard()

@@ -15,7 +15,7 @@ from halfbridge.checker.admin.real_topics import (
     Flaws,
     find_flaws,
     number,
-    told,
+    problems_text,
 )
 from halfbridge.checker.loop.clients import QUESTION_S
 from halfbridge.checker.loop.failures import InputLostError
@@ -418,7 +418,7 @@ class TopicGuard:
             transaction_age_ms_max=config.transaction_age_ms_max,
             bootstrap_servers=config.bootstrap_servers,
         )
-        before, self.stops = self.stops, told(flaws.stopping)
+        before, self.stops = self.stops, problems_text(flaws.stopping)
         if self.stops and before != self.stops:
             _log.error(
                 "all partitions stopped: %s. Nothing is delivered until then; they resume by"
@@ -429,7 +429,7 @@ class TopicGuard:
             _log.info(
                 "the settings of half and op topic are valid again: all partitions are resumed"
             )
-        self._status.set_problem("topics", told(flaws.alarms))
+        self._status.set_problem("topics", problems_text(flaws.alarms))
         self._status.metrics.topic_settings_wrong(
             {(each.subject, each.setting): 1 for each in (*flaws.stopping, *flaws.alarms)}
         )
@@ -437,7 +437,7 @@ class TopicGuard:
 
     def _log_flaws(self, now: float) -> None:
         """Log new wrong settings that stop nothing, and all again every FLAWS_LOGGED_S."""
-        text = told((*self._flaws.alarms, *self._flaws.advice))
+        text = problems_text((*self._flaws.alarms, *self._flaws.advice))
         if text and (text != self._logged or now - self._logged_at >= FLAWS_LOGGED_S):
             self._logged_at = now
             _log.warning("settings of topics: %s", text)

@@ -29,7 +29,7 @@ from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code
 from halfbridge.kafka.signatures import NO_SIGNATURES
-from halfbridge.kafka.stalls import LOOK_S, STALLED_S, compare
+from halfbridge.kafka.stalls import POLL_S, STALLED_S, compare
 from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def idle_s(pairs: Iterable[Pair], now: float, refresh_at: float) -> float:
 
 
 # The interval while there is more to read.
-LOOK_BEHIND_S = 2.0
+POLL_BEHIND_S = 2.0
 # Twice the time in which a client reports that no broker answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
 
@@ -355,7 +355,7 @@ class StallWatch:
         self._input = intake
         self._assignment = assignment
         self._metrics = metrics
-        self._asked_at = -LOOK_S
+        self._asked_at = -POLL_S
         self._question: Ends | None = None
         self._behind: dict[Place, Behind] = {}
 
@@ -367,7 +367,7 @@ class StallWatch:
                 consumer replaces the old one. A pair that stalls again is left out for a while.
         """
         if self._question is None:
-            pause_s = LOOK_BEHIND_S if self._behind else LOOK_S
+            pause_s = POLL_BEHIND_S if self._behind else POLL_S
             if now - self._asked_at >= pause_s:
                 self._asked_at = now
                 self._question = self._questions.ask_stable_ends(self._input.reached())

@@ -46,7 +46,7 @@ def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
             connection.close()
         except connection.dialect.loaded_dbapi.Error as error:
             _LOG.info("a connection was lost at its return to the pool: %s", error)
-            mend_pool(engine)
+            replace_pool(engine)
 
 
 def _set_isolation(connection: Connection, level: str) -> None:
@@ -66,7 +66,7 @@ def _set_isolation(connection: Connection, level: str) -> None:
         ) from error
 
 
-def mend_pool(engine: Engine) -> None:
+def replace_pool(engine: Engine) -> None:
     """Replace an engine's pool after an error that SQLAlchemy has not wrapped.
 
     SQLAlchemy frees no place in the pool after such an error, so 15 errors use up a pool of 15

@@ -16,7 +16,7 @@ from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.relays import ROUND_S_MAX, RelayRunner
 from halfbridge.serde.units import MS_PER_S
-from halfbridge.sql.dialects.base import mend_pool
+from halfbridge.sql.dialects.base import replace_pool
 from halfbridge.sql.local_messages.dead_letters import DeadLetters, LetterReader
 from halfbridge.sql.local_messages.marks import RowsLostError
 from halfbridge.sql.local_messages.settling import Settling, backlog
@@ -92,7 +92,7 @@ class RelayService(RelayRunner):
     def failed(self, what: str, error: Exception | str) -> None:
         """Record a failure; replace the pool after an error that SQLAlchemy has not wrapped."""
         if isinstance(error, self._driver_error):
-            mend_pool(self._relay.engine)
+            replace_pool(self._relay.engine)
         super().failed(what, error)
 
     def _other_work(self) -> Mapping[str, Callable[[], None]]:

@@ -11,7 +11,7 @@ from halfbridge.bridge.check_requests import PATIENCE_S_MAX, RequestWatch
 from halfbridge.bridge.check_responder import TOLD_S, TOPICS_MAX, SharedGroup, answer_to, covered
 from halfbridge.bridge.message import Answer, Resolution
 from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError
-from halfbridge.kafka.stalls import LOOK_S, STALLED_S, UNREAD_S
+from halfbridge.kafka.stalls import POLL_S, STALLED_S, UNREAD_S
 from halfbridge.serde.records import COUNT_UNKNOWN, CheckRequest, Op, OpKind, OpSource
 from tests.fake_ports import Clock
 from tests.kit.records import A_REQUEST
@@ -210,7 +210,7 @@ def test_it_stalls_when_more_is_there_and_nothing_comes(
     if read is not None:
         member.take(read)
     brokers.ends[PLACE] = 9
-    assert STALLED_S < _stalls(member, 2 * STALLED_S) <= STALLED_S + 2 * LOOK_S
+    assert STALLED_S < _stalls(member, 2 * STALLED_S) <= STALLED_S + 2 * POLL_S
 
 
 def test_who_is_at_the_end_does_not_stall(brokers: Brokers, member: Member) -> None:
@@ -233,7 +233,7 @@ def test_an_error_is_handed_on_and_is_no_place(brokers: Brokers, member: Member)
 def test_time_in_which_nobody_read_does_not_count(brokers: Brokers, member: Member) -> None:
     """A stopped process, or a laptop that slept, would replace a consumer that is well."""
     brokers.ends[PLACE] = 9
-    member.look_for(LOOK_S + 2 * STEP_S)
+    member.look_for(POLL_S + 2 * STEP_S)
     member.now += 100 * STALLED_S
     assert _stalls(member, 2 * STALLED_S) > STALLED_S
 
@@ -248,24 +248,24 @@ def test_the_group_is_disturbed_ever_less_where_new_consumers_read_no_better(
         found.append(_stalls(member, 2 * PATIENCE_S_MAX))
         member.watch.begin(member.now)
     assert found == sorted(found)
-    assert PATIENCE_S_MAX < found[-1] <= PATIENCE_S_MAX + 3 * LOOK_S
+    assert PATIENCE_S_MAX < found[-1] <= PATIENCE_S_MAX + 3 * POLL_S
     member.take(4)
-    assert _stalls(member, 2 * STALLED_S) <= STALLED_S + 2 * LOOK_S
+    assert _stalls(member, 2 * STALLED_S) <= STALLED_S + 2 * POLL_S
 
 
 def test_another_client_asks_when_one_was_not_answered(brokers: Brokers, member: Member) -> None:
     """It remembers for minutes who led a partition; stalls come after leaders have moved."""
-    member.look_for(2 * LOOK_S)
+    member.look_for(2 * POLL_S)
     brokers.ends[PLACE] = 0
     member.take(0, Code.PARTITION_EOF)
-    member.look_for(2 * LOOK_S)
+    member.look_for(2 * POLL_S)
     assert brokers.asked[:4] == [False, True, True, False]
 
 
 def test_a_question_that_cannot_be_asked_is_asked_again(brokers: Brokers, member: Member) -> None:
     """The consumer is well, as far as anybody knows."""
     brokers.error = RuntimeError("no more threads")
-    member.look_for(2 * LOOK_S)
+    member.look_for(2 * POLL_S)
     brokers.error = None
     brokers.ends[PLACE] = 9
     _stalls(member, 3 * STALLED_S)
@@ -273,5 +273,5 @@ def test_a_question_that_cannot_be_asked_is_asked_again(brokers: Brokers, member
 
 def test_who_has_nothing_asks_nothing(brokers: Brokers) -> None:
     """A client of its own would be made for it, in every process."""
-    Member(brokers).look_for(5 * LOOK_S)
+    Member(brokers).look_for(5 * POLL_S)
     assert brokers.asked == []

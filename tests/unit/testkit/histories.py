@@ -68,7 +68,7 @@ class History:
             if kind is OpKind.COMMIT:
                 self.deliver(tid, message)
             elif kind is OpKind.DISCARD:
-                self.bury(tid, message)
+                self.dead_letter(tid, message)
         return tid
 
     def log(self, tid: str, kind: OpKind, messages: int) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class History:
             )
         )
 
-    def bury(
+    def dead_letter(
         self, tid: str, message: SentMessage, reason: DeadReason = DeadReason.CHECK_TIMES
     ) -> None:
         """Append `message` to the dead-letter topic."""

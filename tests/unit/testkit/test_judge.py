@@ -176,7 +176,7 @@ def test_undeliverable_is_lost_unless_accepted() -> None:
     history = History()
     tid = history.add("COMMIT")
     history.real.clear()
-    history.bury(tid, history.clients[0].messages[0], DeadReason.UNDELIVERABLE)
+    history.dead_letter(tid, history.clients[0].messages[0], DeadReason.UNDELIVERABLE)
 
     assert history.found() == [Anomaly.LOST]
     assert history.verdict(accepted_dead=frozenset((DeadReason.UNDELIVERABLE,))).ok
@@ -193,7 +193,7 @@ def test_extra_messages_may_be_dead_lettered() -> None:
         outcome=Outcome.UNKNOWN,
     )
     history.clients[0] = replace(history.clients[0], messages=(*history.clients[0].messages, extra))
-    history.bury(tid, extra, DeadReason.LATE)
+    history.dead_letter(tid, extra, DeadReason.LATE)
 
     assert history.found() == []
 

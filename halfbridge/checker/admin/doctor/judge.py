@@ -13,7 +13,7 @@ from halfbridge.checker.admin.real_topics import (
     PlacedPartition,
     create_command,
     describe_command,
-    mend_command,
+    fix_command,
 )
 from halfbridge.checker.admin.words import counted, listed, shown_time
 from halfbridge.logs import one_line
@@ -142,7 +142,7 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
                 " dead letters, UNDELIVERABLE"
             )
             code = "partition-away" if lack.is_away else "real-topic"
-            mend = f"{mend_command(lack)} {where(config)}"
+            mend = f"{fix_command(lack)} {where(config)}"
             yield finding(code, one_line(what), mend, Severity.ERROR)
     # One without a lack may wait behind an earlier transaction with the same key.
     if facts.delayed and not any(one.lacks for one in facts.delayed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.real_topics import mend_command
+from halfbridge.checker.admin.real_topics import fix_command
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Kind, Verdict
 from halfbridge.checker.admin.transactions.waits import PREPARED, DeliveryWait, Wait
 from halfbridge.checker.admin.words import counted
@@ -260,7 +260,7 @@ def _lacks(life: Life) -> list[str]:
 
 
 def _named(lacks: Sequence[Lack]) -> list[str]:
-    texts = [f"{each}; run {mend_command(each)}." for each in lacks[:SHOWN_MAX]]
+    texts = [f"{each}; run {fix_command(each)}." for each in lacks[:SHOWN_MAX]]
     named = [f"{text[:1].upper()}{text[1:]}" for text in texts]
     if len(lacks) > SHOWN_MAX:
         named.append(f"{len(lacks) - SHOWN_MAX} more topics or partitions cannot be written.")

@@ -7,7 +7,7 @@ import dataclasses
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.real_topics import mend_command
+from halfbridge.checker.admin.real_topics import fix_command
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def life(found: Life) -> dict[str, Any]:
 
 def _lack(lack: Lack) -> dict[str, Any]:
     number = None if lack.partition == PARTITION_BY_KEY else lack.partition
-    return {"topic": lack.topic, "partition": number, "why": lack.why, "mend": mend_command(lack)}
+    return {"topic": lack.topic, "partition": number, "why": lack.why, "mend": fix_command(lack)}
 
 
 def found(result: Found) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.operator_log import OperatorLog
-from halfbridge.checker.admin.real_topics import SHOWN_MAX, Flaws, find_flaws, number, told
+from halfbridge.checker.admin.real_topics import SHOWN_MAX, Flaws, find_flaws, number, problems_text
 from halfbridge.checker.admin.topics import RealTopic, Typed, create_real_topic
 from halfbridge.checker.admin.words import counted
 from halfbridge.checker.errors import AdminError
@@ -113,10 +113,10 @@ def test_what_cannot_be_read_is_no_flaw(topic: str) -> None:
 def test_many_problems_are_told_by_some() -> None:
     """A text stays short, whatever is wrong; `topics check` names all."""
     problem = flaws_with(NAMES.half, retention_ms="1").alarms[0]
-    text = told((problem,) * (SHOWN_MAX + 2))
+    text = problems_text((problem,) * (SHOWN_MAX + 2))
     assert text.count("halfbridge topics alter") == SHOWN_MAX
     assert text.endswith("and 2 more: see `halfbridge topics check`")
-    assert told(()) == ""
+    assert problems_text(()) == ""
 
 
 @pytest.mark.parametrize(("value", "wanted"), [("12", 12), ("-1", -1), ("", None), ("much", None)])

@@ -26,7 +26,7 @@ from halfbridge.checker.loop.pair import Pair
 from halfbridge.checker.loop.publish import Publisher, Sizes
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.status import Status
-from halfbridge.kafka.stalls import LOOK_S, STALLED_S
+from halfbridge.kafka.stalls import POLL_S, STALLED_S
 from halfbridge.serde.progress import START
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED
@@ -144,7 +144,7 @@ def test_what_a_pair_may_hold_is_kept_by_reading_no_more(
             count += 1
         served.pause_or_resume()
         assert intake.topics == topics
-    assert f"{count} undecided" in served.memory_trouble()
+    assert f"{count} held" in served.memory_trouble()
     for number in range(count // 2):
         book >> rollback(f"T{number}")
     book << nothing
@@ -288,7 +288,7 @@ def test_a_pair_that_stalls_again_is_left_out_for_longer_and_longer(waits: Waiti
     now, pauses = 0.0, []
     waits.lost(1, WHY, now, well_s=0.0)
     for _ in range(12):
-        now += STALLED_S + LOOK_S + 5
+        now += STALLED_S + POLL_S + 5
         waits.lost(1, WHY, now, well_s=5.0)
         pauses.append(_pause_s(waits, now))
         now += pauses[-1]
