@@ -29,10 +29,13 @@ class Drill:
         self.broker = stack.machine.broker
         self.names = stack.config.names
 
-    def send(self, producer: MemoryProducer, value: bytes, topic: str = TOPIC) -> str:
+    def send(
+        self, producer: MemoryProducer, value: bytes, topic: str = TOPIC, *, wait: bool = False
+    ) -> str:
         """Commit a transaction of one message; return its id."""
         with producer.begin() as tx:
             tx.send(Message(topic, key=b"k", value=value))
+            tx.commit(wait=wait)
         return tx.id
 
     def values(self, topic: str = TOPIC) -> list[bytes | None]:

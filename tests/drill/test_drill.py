@@ -207,7 +207,7 @@ def test_a_poison_message(drill: Drill) -> None:
 def test_a_full_disk(drill: Drill) -> None:
     """The brokers are gone with their disk; once they are back, what was acknowledged arrives."""
     with drill.stack.producer(GROUP, checker=unknown) as producer:
-        drill.send(producer, b"before")
+        drill.send(producer, b"before", wait=True)
         network = drill.stack.machine.network
         network.is_down = True
         drill.stack.advance(120)

@@ -243,7 +243,7 @@ def key_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scene(
+def demanding(
     spark: SparkSession,
     kafka_bootstrap_servers: str,
     topic_prefix: str,
@@ -259,23 +259,25 @@ def scene(
 
 
 @pytest.mark.feature
-def test_what_is_signed_is_delivered(spark: SparkSession, scene: SinkScene, key_file: Path) -> None:
+def test_what_is_signed_is_delivered(
+    spark: SparkSession, demanding: SinkScene, key_file: Path
+) -> None:
     """Half records and decisions of executors and driver are believed: each row once."""
-    numbers = scene.add_file(100) + scene.add_file(50)
-    scene.run(scene.stream(spark), key_file=str(key_file))
-    check_exactly_once(scene.settled(), numbers)
-    assert scene.undecided() == set()
-    rows = [each for each in scene.read(scene.names.half) if b"row-" in (each.value or b"")]
+    numbers = demanding.add_file(100) + demanding.add_file(50)
+    demanding.run(demanding.stream(spark), key_file=str(key_file))
+    check_exactly_once(demanding.settled(), numbers)
+    assert demanding.undecided() == set()
+    rows = [each for each in demanding.read(demanding.names.half) if b"row-" in (each.value or b"")]
     assert len(rows) == len(numbers)
     assert all(SIGN in dict(each.headers or ()) for each in rows)
 
 
-def test_what_is_not_signed_is_a_dead_letter(spark: SparkSession, scene: SinkScene) -> None:
+def test_what_is_not_signed_is_a_dead_letter(spark: SparkSession, demanding: SinkScene) -> None:
     """A sink without the option delivers nothing, and loses nothing."""
-    numbers = scene.add_file(30)
-    scene.run(scene.stream(spark))
-    until("all are dead letters", lambda: len(_invalid(scene)) >= len(numbers))
-    assert scene.settled() == []
+    numbers = demanding.add_file(30)
+    demanding.run(demanding.stream(spark))
+    until("all are dead letters", lambda: len(_invalid(demanding)) >= len(numbers))
+    assert demanding.settled() == []
 
 
 def _invalid(scene: SinkScene) -> list[bytes | None]:
