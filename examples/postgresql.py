@@ -47,6 +47,6 @@ with producer:
                 with psycopg.connect(URL, **TIMEOUTS) as connection:  # commits at its end
                     connection.execute("INSERT INTO orders VALUES (%s, %s)", [number, tx.id])
         except psycopg.IntegrityError:
-            print("order", number, "is there already; the message is", tx.state.value)
+            print("order", number, "is there already; its message is rolled back")
         else:
-            print("order", number, "is placed; the message is", tx.state.value)
+            print("order", number, "is placed")

@@ -93,7 +93,7 @@ def test_case_008_and_062_a_decision_without_ack_is_in_doubt(installation: Insta
         installation.refuse(installation.names.op)
         return Resolution.COMMIT
 
-    with installation.producer(unasked) as producer:
+    with installation.producer(unasked, decisions="acknowledged") as producer:
         result = producer.send_in_transaction(Message(orders), local)
     installation.accept(installation.names.op)
     assert result.resolution is Resolution.COMMIT

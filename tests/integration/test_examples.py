@@ -173,9 +173,9 @@ def test_an_order_that_is_there_already_is_rolled_back_at_once(
     url = postgresql.url(postgresql.create_database(), user=postgresql.admin)
     shop.environ["SHOP_URL"] = url.replace("postgresql+psycopg://", "postgresql://")
     assert shop.run("postgresql.py", "1", "2", "1") == [
-        "order 1 is placed; the message is COMMITTED",
-        "order 2 is placed; the message is COMMITTED",
-        "order 1 is there already; the message is ROLLED_BACK",
+        "order 1 is placed",
+        "order 2 is placed",
+        "order 1 is there already; its message is rolled back",
     ]
     assert sorted(shop.read()) == ["order 1 of 1", "order 2 of 2"]
 

@@ -136,8 +136,8 @@ def test_workers_that_disagree_say_so(
 
     until("both are red", lambda: _is_red(here, "w-1") and _is_red(there, "w-0"))
     assert here.metric("halfbridge_settings_disagree") == 1
-    assert _lines(caplog, "WARNING worker 'w-1'", "check_count_max 7 (here 15)")
-    assert _lines(caplog, "WARNING worker 'w-0'", "check_count_max 15 (here 7)")
+    assert _lines(caplog, "WARNING limits differ: worker 'w-1'", "check_count_max 7 (here 15)")
+    assert _lines(caplog, "WARNING limits differ: worker 'w-0'", "check_count_max 15 (here 7)")
 
     there.stop()
     until("all is well", lambda: here.healthz()[0] == 200)

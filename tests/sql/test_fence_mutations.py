@@ -107,7 +107,7 @@ def commits_as_text(stack: MemoryStack, shop: Shop) -> None:
 
 def _messages_first(self: Any) -> None:
     self._tx.commit_held = ""
-    self._tx.commit()
+    self._tx.commit(wait=True)
     _commit(self)
 
 
