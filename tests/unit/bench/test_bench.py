@@ -92,10 +92,11 @@ def test_turns_give_each_item_once() -> None:
 
 # --- usage is read from /proc, descendants included ----------------------------------------
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 _ALLOCATE = "x = bytearray(80 << 20); print('up', flush=True); input()"
 
 
+@PROC
 def test_own_usage_includes_children() -> None:
     """A child's memory counts when it is the greatest, and its processor time adds up."""
     with subprocess.Popen(
@@ -112,6 +113,7 @@ def test_own_usage_includes_children() -> None:
     assert used.cpu_s > 0
 
 
+@PROC
 def test_process_that_is_gone() -> None:
     """A process that is gone used nothing that can be told."""
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
@@ -120,6 +122,7 @@ def test_process_that_is_gone() -> None:
     assert usage_of(child.pid) == Usage(0.0, 0.0)
 
 
+@PROC
 def test_who_listens_on_a_port() -> None:
     """A server of somebody else is found by its port; a client's port is no server's."""
     with socket.create_server(("127.0.0.1", 0)) as server:

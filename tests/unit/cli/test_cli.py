@@ -458,7 +458,6 @@ def test_times_are_shown_in_utc() -> None:
 
 # --- commands whose standard streams are closed, or on a full disk -------------------------
 
-pytestmark = pytest.mark.more
 _HALFBRIDGE = f"{shlex.quote(sys.executable)} -m halfbridge"
 
 # The client connects to a port that nobody serves; the limit is for a loaded machine.
@@ -476,6 +475,7 @@ def run(words: str, redirections: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_command_runs_with_its_streams_closed(name: str) -> None:
     """All three closed, or output alone: the exit status is the usual one, and no traceback."""
@@ -484,6 +484,7 @@ def test_a_command_runs_with_its_streams_closed(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.more
 def test_a_refusal_keeps_its_status_and_its_line() -> None:
     """The error is printed without standard output; the status is right without standard error."""
     done = run("no-such-command", ">&-")
@@ -493,6 +494,7 @@ def test_a_refusal_keeps_its_status_and_its_line() -> None:
         assert run("no-such-command", redirections).returncode == 2
 
 
+@pytest.mark.more
 def test_a_command_that_meets_kafka_runs_with_standard_output_closed() -> None:
     """No socket of the Kafka client takes the closed stream's number."""
     done = run("doctor --bootstrap-servers 127.0.0.1:1", ">&-")
@@ -500,6 +502,7 @@ def test_a_command_that_meets_kafka_runs_with_standard_output_closed() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("words", ["--help", "--version", "tx list --help"])
 def test_a_full_disk_is_named(words: str) -> None:
     """Output that cannot be written is an error of one line."""
