@@ -26,6 +26,7 @@ from halfbridge.kafka.errors import (
     BridgeError,
     ConfigError,
     HalfNotStoredError,
+    KafkaFailure,
     ProducerClosedError,
 )
 from halfbridge.kafka.ports import NewTopic
@@ -329,7 +330,8 @@ _EXIT_FLUSH_S = 2.0
 def _flush_at_exit() -> None:
     """Send the decisions that a program leaves in the queue when it ends without `close`."""
     for producer in tuple(_open):
-        with suppress(BridgeError):  # closed by another thread, or made before a fork
+        # Closed by another thread, made before a fork, or its client has failed for good.
+        with suppress(BridgeError, KafkaFailure):
             left = producer.flush(_EXIT_FLUSH_S)
             if left:
                 _LOG.warning(

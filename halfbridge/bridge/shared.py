@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
 from halfbridge.bridge.delivery import DeliveryServer
 from halfbridge.bridge.message import Message, check_whole_number, not_a_message
-from halfbridge.kafka.error_log import LOG_AGAIN_S, log_safely
+from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import (
     BridgeError,
     ForkedProcessError,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.kafka.ports import Ports, Writer
+    from halfbridge.kafka.ports import Clock, Ports, Writer
     from halfbridge.kafka.topics import RealTopics
     from halfbridge.serde.topics import HalfShape
 
@@ -54,7 +54,7 @@ class Shared:
     ) -> None:
         self.config = config
         self.waits_for_decisions = config.decisions == "acknowledged"
-        self.failures = DecisionFailures(ports.clock.monotonic, on_decision_failed)
+        self.failures = DecisionFailures(ports.clock, on_decision_failed)
         self.new_id = ports.transaction_id
         self.now = ports.clock.monotonic
         self.time_ms = ports.clock.time_ms
@@ -178,6 +178,10 @@ class Shared:
         self._closed = self._closing = ForkedProcessError
 
 
+# Failures of decisions share one limit of the log, whatever their error.
+_ANY_FAILURE = 0
+
+
 class DecisionFailures:
     """Reports the failures of decisions that no thread awaits.
 
@@ -187,23 +191,15 @@ class DecisionFailures:
         count: Failed decisions so far; a check settles each of them.
     """
 
-    def __init__(self, now: Callable[[], float], on_failed: Callable[[Any], object] | None) -> None:
-        self._now = now
+    def __init__(self, clock: Clock, on_failed: Callable[[Any], object] | None) -> None:
+        self._log = ErrorLog(_LOG, clock)
         self._on_failed = on_failed
-        self._logged_at = float("-inf")
-        self._unlogged = 0
         self.count = 0
 
     def note(self, future: Any) -> None:
         """Count and log a failed decision, and hand it to the user's callback."""
         self.count += 1
-        now = self._now()
-        if now - self._logged_at < LOG_AGAIN_S:
-            self._unlogged += 1
-        else:
-            others = f" (and {self._unlogged} others since the last report)"
-            log_safely(_LOG.warning, "%s%s", future.exception(), others if self._unlogged else "")
-            self._logged_at, self._unlogged = now, 0
+        self._log.warn(_ANY_FAILURE, str(future.exception()), suppressed_as="others")
         if self._on_failed is not None:
             self._on_failed(future)
 

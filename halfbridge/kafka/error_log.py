@@ -70,13 +70,18 @@ class ErrorLog:
 
     def note(self, error: Any) -> None:
         """Log an error that the client reports, as a warning; a fatal one also fails its call."""
-        failure, now = failure_of(error), self._now()
-        logged_at, suppressed = self._logged.get(failure.code, (float("-inf"), 0))
+        failure = failure_of(error)
+        self.warn(failure.code, f"Kafka: {failure.text}")
+
+    def warn(self, kind: int, text: str, *, suppressed_as: str = "times") -> None:
+        """Log a warning of a kind, with the number of those that were suppressed since the last."""
+        now = self._now()
+        logged_at, suppressed = self._logged.get(kind, (float("-inf"), 0))
         if now - logged_at < LOG_AGAIN_S:
-            self._logged[failure.code] = logged_at, suppressed + 1
+            self._logged[kind] = logged_at, suppressed + 1
             return
-        self._logged[failure.code] = now, 0
-        again = f" (and {suppressed} times since the last report)" if suppressed else ""
+        self._logged[kind] = now, 0
+        again = f" (and {suppressed} {suppressed_as} since the last report)" if suppressed else ""
         # A log handler is the user's code. Its exception would come out of the client's poll() or
         # consume(), and the records taken by that call would be lost.
-        log_safely(self._log.warning, "Kafka: %s%s", failure.text, again)
+        log_safely(self._log.warning, "%s%s", text, again)
