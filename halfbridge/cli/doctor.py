@@ -183,7 +183,7 @@ LIMIT {SLOTS_MAX}
 def ask_changes(
     questions: Questions, connect_url: str, changes_url: str, *, timeout_s: float
 ) -> str:
-    """Begin to ask those of both that are given; return the database's address for psql."""
+    """Begin to ask the given ones of Connect and the database; return its address for psql."""
     from halfbridge.connect.rest import ConnectError, ConnectRest
 
     if connect_url:

@@ -219,7 +219,7 @@ class Evidence:
     """Traces of applied decisions."""
 
     # Transaction id and message index of committed records in real topics. The index distinguishes
-    # a redelivered message from those of the life before.
+    # a redelivered message from the messages of the life before.
     delivered: Collection[tuple[str, int]] = frozenset()
     # (transaction id, resume count) of the dead letters found.
     dead: Collection[tuple[str, int]] = frozenset()
@@ -237,7 +237,7 @@ class NewOffsets:
     to_apply: tuple[str, ...]  # transactions decided at or above O and not applied so far
     twice: tuple[str, ...]  # transactions that were applied and will be again
     never: tuple[str, ...]  # transactions of which nothing was found and that will not be applied
-    uncertain: tuple[str, ...]  # those of `to_apply` and `never` whose records may have expired
+    uncertain: tuple[str, ...]  # in `to_apply` or `never`; their records may have expired
 
     @property
     def exact(self) -> bool:

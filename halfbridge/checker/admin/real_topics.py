@@ -198,7 +198,7 @@ class PlacedPartition:
     partition: int
     leader: int | None  # id of the broker that takes its records; None: there is none for now
     replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]  # those of the replicas that have caught up
+    in_sync: tuple[int, ...]  # replicas that have caught up
     why: str  # why it takes no records, as in "has no leader"; empty: it does
 
     @property

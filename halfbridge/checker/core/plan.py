@@ -115,8 +115,7 @@ class Plan:
         notes: Conflicts and refused ops, for the log.
         rolled_back: Real topic -> messages rolled back.
         metadata_bytes: Most bytes that the plan takes in memory, without bodies: an estimate.
-        body_bytes: Bytes of the bodies in memory, without those of put-backs: the ledger counts
-            them.
+        body_bytes: Bytes of the bodies in memory. The ledger counts the bodies of put-backs.
     """
 
     deliveries: list[Delivery] = field(default_factory=list)

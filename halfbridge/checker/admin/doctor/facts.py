@@ -77,7 +77,7 @@ class Delayed(NamedTuple):
 
     topic: str
     transactions: int
-    oldest_id: str  # the one that was committed first
+    oldest_id: str  # the transaction that was committed first
     since_ms: int  # append time of its COMMIT; below 0: not known
     lacks: tuple[Lack, ...]  # what of the topic cannot be written to now, by the brokers' metadata
 

@@ -120,7 +120,7 @@ class GroupFacts:
     oldest_undecided_age_ms: int | None
     oldest_undecided_id: str | None
     waits: dict[str, int]  # reason of a wait -> undecided transactions
-    real_topics: tuple[str, ...]  # those of the undecided transactions, sorted
+    real_topics: tuple[str, ...]  # of the undecided transactions, sorted
     # COMMIT, ROLLBACK, UNKNOWN, DISCARD -> ops of the group in the range of time.
     ops: dict[str, int]
     # The last answer to a check in the range of time; None: there was none.
@@ -165,7 +165,7 @@ def group_facts(
 ) -> tuple[GroupFacts, ...]:
     """Return the facts of every group: most undecided first, then by name.
 
-    `undecided` has the oldest first; `members` are those of a group's check responders.
+    `undecided` has the oldest first; `members` has the check responders of each group.
     """
     by_group: dict[str, list[Undecided]] = {}
     for each in undecided:

@@ -320,7 +320,7 @@ class Filter:
 class Listing:
     """What `list_undecided` found."""
 
-    # Those that are wanted, the oldest first; those of unknown age last.
+    # The wanted transactions, the oldest first; transactions of unknown age come last.
     transactions: tuple[Undecided, ...]
     undecided: int  # how many are wanted, with those beyond the limit
     stopped: tuple[Stopped, ...]  # pairs whose undecided transactions are unknown
