@@ -26,6 +26,7 @@ from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, 
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from halfbridge.bridge.message import Message, SendReceipt
@@ -193,6 +194,20 @@ class Transaction:
         BackpressureError: no room in time; nothing was sent; slow down and repeat.
         """
         return self._send(message, pipelined=True)
+
+    def send_all(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> list[SendReceipt]:
+        """Store half messages in one round trip, and return their positions in order. Blocks.
+
+        `timeout` is in seconds, for all acks; None: the config's send_timeout_ms. Raises what
+        `send_async` and `send` raise; the messages before a refused one are sent.
+        """
+        futures = [self.send_async(message) for message in messages]
+        shared, now = self.shared, self.shared.now
+        seconds = shared.config.send_timeout_ms / MS_PER_S if timeout is None else timeout
+        deadline = now() + seconds
+        return [future.result(max(0.0, deadline - now())) for future in futures]
 
     @property
     def decision(self) -> DecisionFuture | None:

@@ -1,0 +1,62 @@
+"""`Transaction.send_all`: several half messages, one wait."""
+
+import pytest
+
+from halfbridge.bridge.message import Message
+from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.bridge.transaction import State
+from halfbridge.kafka.errors import Code, HalfNotStoredError, InvalidMessageError, KafkaFailure
+from tests.unit.bridge.fake_writer import FakeWriter, shared_around
+
+MESSAGES = [Message("orders", key=b"k", value=b"%d" % number) for number in range(3)]
+LOST = KafkaFailure(Code.MSG_TIMED_OUT)
+
+
+@pytest.fixture
+def writer() -> FakeWriter:
+    """Return a writer that acknowledges nothing yet."""
+    return FakeWriter()
+
+
+def test_all_are_sent_before_the_first_acknowledgement(writer: FakeWriter) -> None:
+    """The receipts are in the order of the messages, although one poll brings all of them."""
+    polls: list[int] = []
+    shared = shared_around(writer)
+    poll = shared.server._poll
+
+    def poll_once(wait_s: float) -> int:
+        polls.append(len(writer.sent))
+        writer.answers = [None] * len(MESSAGES)
+        return poll(wait_s)
+
+    shared.server._poll = poll_once  # type: ignore[method-assign]
+    tx = Transaction(shared)
+    receipts = tx.send_all(iter(MESSAGES))
+    assert [each.message_index for each in receipts] == [0, 1, 2]
+    assert [each.value for each in writer.sent] == [b"0", b"1", b"2"]
+    assert (tx.state, polls) == (State.HALF_SENT, [len(MESSAGES)])
+
+
+def test_none_is_no_message(writer: FakeWriter) -> None:
+    """Nothing is sent, and the transaction may still send."""
+    tx = Transaction(shared_around(writer))
+    assert tx.send_all([]) == []
+    assert tx.state is State.INIT
+
+
+def test_one_that_fails_fails_all(writer: FakeWriter) -> None:
+    """The local transaction must not run: only rollback is allowed."""
+    writer.answers = [None, LOST, None]
+    tx = Transaction(shared_around(writer))
+    with pytest.raises(HalfNotStoredError, match="half message 1 "):
+        tx.send_all(MESSAGES)
+    assert tx.state is State.SEND_FAILED
+
+
+def test_a_refused_one_names_the_reason(writer: FakeWriter) -> None:
+    """A fence then refuses the transaction, as after `send`."""
+    writer.answers = [None]
+    tx = Transaction(shared_around(writer))
+    with pytest.raises(InvalidMessageError, match="immunity_ms"):
+        tx.send_all([MESSAGES[0], Message("orders", value=b"", immunity_ms=10**10)])
+    assert isinstance(tx.refused, InvalidMessageError)
