@@ -13,6 +13,7 @@ Database connections are closed uncommitted. Only SQLAlchemy's are known. They a
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.process import Process
 
 
-# Of virtual time: longer than a decision's time-out.
+# Virtual time, longer than a decision's time-out.
 _STORED_S_MAX = 30.0
 
 
@@ -91,7 +92,7 @@ class Crashes:
 
     def __init__(self, machine: Machine, names: TopicNames) -> None:
         self.deaths = 0
-        self.unstored = 0  # decisions that were sent
+        self.unstored: Counter[Process] = Counter()  # decisions that were sent
         self._scheduler = machine.scheduler
         self._passing = Passing(machine.broker)
         self._names = names
@@ -140,7 +141,10 @@ class Crashes:
 
     def await_decisions(self) -> None:
         """Let time pass until the decisions that the code did not await are stored."""
-        self._passing.until(lambda: self.is_over or not self.unstored, _STORED_S_MAX)
+        self._passing.until(lambda: self.is_over or not self._are_unstored(), _STORED_S_MAX)
+
+    def _are_unstored(self) -> bool:
+        return any(count for process, count in self.unstored.items() if not process.is_dead)
 
     def sends(self, process: Process) -> None:
         """Note who is about to send."""
@@ -183,14 +187,14 @@ class WatchedWriter(MemoryWriter):
 
         def acknowledged(error: Any, record: Any) -> None:
             if after is Step.AFTER_DECISION_SENT:
-                self._crashes.unstored -= 1
+                self._crashes.unstored[self.process] -= 1
             if error is None:
                 self._crashes.reach(after, self.process)
             on_delivery(error, record)
 
         super().produce(topic, value, key, partition, acknowledged, timestamp_ms, headers)
         if after is Step.AFTER_DECISION_SENT:
-            self._crashes.unstored += 1
+            self._crashes.unstored[self.process] += 1
 
 
 class Step(Enum):

@@ -291,6 +291,23 @@ def test_a_death_in_the_background_ends_the_block(stack: MemoryStack) -> None:
     assert len(stack.read_committed(TOPIC)) == 1
 
 
+def test_decisions_of_a_dead_process_are_not_awaited(stack: MemoryStack) -> None:
+    """Two decisions are in flight when one kills the process; the next block waits for neither."""
+    with stack.producer(GROUP, checker=lambda _: Resolution.UNKNOWN) as producer:
+        with suppress(ProcessDeadError), stack.crash_at(Step.AFTER_DECISION_SENT) as crash:
+            open_ones = [producer.begin(), producer.begin()]
+            for tx in open_ones:
+                tx.send(Message(TOPIC, value=b"two shirts"))
+            for tx in open_ones:
+                tx.commit()
+        assert crash.process is producer.process
+    with stack.producer(GROUP, checker=lambda _: Resolution.UNKNOWN) as producer:
+        began = stack.machine.broker.now_ms
+        with pytest.raises(CrashNotReachedError), stack.crash_at(Step.AFTER_DECISION_SENT):
+            producer.begin().send(Message(TOPIC, value=b"a coat"))
+        assert stack.machine.broker.now_ms - began < 10_000
+
+
 def test_other_clients_of_the_database_live_on(stack: MemoryStack, shop: Shop) -> None:
     """A session that another block has open is not closed, and nothing is watched afterwards."""
     with Session(shop.engine) as session, stack.producer(GROUP, checker=shop.fence.check) as one:
