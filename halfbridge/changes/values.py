@@ -146,7 +146,9 @@ def _registered(data: bytes, schemas: Schemas) -> Any:
     if kind == "JSON":
         return _numbers(json.loads(data[_HEAD.size :], parse_float=Decimal))
     if kind != "AVRO":
-        raise UndecodedError(f"schema {number} is {kind}; Avro and JSON are decoded")
+        raise UndecodedError(
+            f"the event's schema {number} is {kind}; only Avro and JSON can be decoded"
+        )
     parsed, names = _parsed(found["schema"])
     value = fastavro.schemaless_reader(BytesIO(data[_HEAD.size :]), parsed, None)
     return _by_avro(parsed, value, names)

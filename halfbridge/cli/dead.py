@@ -256,7 +256,7 @@ def purge(**values: Any) -> int:
 
     done = purge_letters(letters, order, agrees, gives_up=has_names)
     if values["as_json"]:
-        click.echo(json.dumps(_purge_json(done, dry_run=order.dry_run)))
+        click.echo(json.dumps(_purged_letters_json(done, dry_run=order.dry_run)))
     elif done is None:
         click.echo("nothing was done")
     else:
@@ -301,7 +301,7 @@ def _note_left_out(letters: DeadLetters) -> None:
         click.echo(f"note: {letters.left_out} more; see --limit", err=True)
 
 
-def _purge_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any]:
+def _purged_letters_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any]:
     if done is None:
         return {"is_done": False}
     return {

@@ -83,7 +83,7 @@ class Cluster:
     def broker_count(self) -> int:
         """Return how many brokers there are."""
         with self.errors("reach Kafka"):
-            count = self._admin.broker_count(self._patience_s)
+            count = self._admin.broker_count(self._answer_timeout_s)
         self._has_answered = True
         return count
 
@@ -97,13 +97,13 @@ class Cluster:
             return self._known()
 
     def _known(self) -> dict[str, Metadata]:
-        known = self._admin.topics(self._patience_s)
+        known = self._admin.topics(self._answer_timeout_s)
         self._has_answered = True
         return known
 
     @property
-    def _patience_s(self) -> float:
-        """How long an answer about the cluster itself is waited for."""
+    def _answer_timeout_s(self) -> float:
+        """FIRST_ANSWER_S until a broker has answered, then REACH_TIMEOUT_S."""
         return REACH_TIMEOUT_S if self._has_answered else FIRST_ANSWER_S
 
     def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:

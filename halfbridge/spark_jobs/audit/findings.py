@@ -41,8 +41,8 @@ def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bo
     names = bounds.snapshot.names
     messages = verdicts.messages
     frames = [
-        of_whole_lives(messages, bounds),
-        of_single_messages(messages, names.dead),
+        findings_of_lives(messages, bounds),
+        findings_of_messages(messages, names.dead),
         _too_many(verdicts.surplus, bounds),
         _stray(matched.stray, bounds),
         _conflicts(ruling.conflicts, names.op),
@@ -199,7 +199,7 @@ def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFram
 _SHOWN = 10  # message indices that one detail lists
 
 
-def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
+def findings_of_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about whole transactions: lost, torn, late, overdue, expired."""
     came, must = F.col("came"), F.col("must")
     missing, arrived = came == MISSING, came.isin(DELIVERED, ALTERED, BOTH)
@@ -270,7 +270,7 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
     )
 
 
-def of_single_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
+def findings_of_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
     """Return FINDINGS about single deliveries and dead letters."""
     kinds = F.array_compact(F.array(*_of_a_delivery(), *_of_a_letter(dead_topic)))
     found = messages.withColumn("finding", F.explode(kinds))

@@ -212,7 +212,10 @@ class DeadLetters:
     def _say_once(self, why: str) -> None:
         self._is_refused = True
         LOG.warning(
-            "refused messages of %s are not counted: %s: %s", self._options.app_id, self._topic, why
+            "dead letters of Spark query %s are not counted: topic %s: %s",
+            self._options.app_id,
+            self._topic,
+            why,
         )
 
 

@@ -125,7 +125,7 @@ class Sender:
         try:
             left = self._writer.flush(timeout_s)
         except KafkaFailure as failure:
-            raise self._failed(f"the Kafka client failed: {failure}") from failure
+            raise self._failed(f"the sink's Kafka client failed in a flush: {failure}") from failure
         if left:
             raise self._failed(f"{left} records were not acknowledged in {timeout_s:g} s")
 

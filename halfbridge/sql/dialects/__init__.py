@@ -1,4 +1,8 @@
-"""The differences between databases: one class for each kind of database."""
+"""The differences between databases: one class for each kind of database.
+
+Besides its class, a kind has its URL's options in engines.py, and its types and its clock in
+tables.py. CONTRIBUTING.md lists the steps.
+"""
 
 from __future__ import annotations
 

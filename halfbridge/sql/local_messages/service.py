@@ -114,7 +114,7 @@ class RelayService(RelayRunner):
         has_worked = self._relay.round()
         if not has_worked:
             self._relay.acknowledge()
-        self._keep_house()
+        self._withdraw_and_repeat()
         self.succeeded()
         self._report_lost_rounds()
         self._report_half_partitions()
@@ -142,7 +142,7 @@ class RelayService(RelayRunner):
                 self.failed(what, error)
         self._failing_partitions = dict(failing)
 
-    def _keep_house(self) -> None:
+    def _withdraw_and_repeat(self) -> None:
         """Withdraw unconfirmed rows, and repeat COMMITs of dead relays for rows without keys."""
         now = monotonic()
         if now < self._housekeeping_at:

@@ -70,7 +70,10 @@ def group(each: GroupFacts) -> dict[str, Any]:
 
 
 def life(found: Life) -> dict[str, Any]:
-    """Return `{"id", "state", "events": [...], ...}` of one transaction."""
+    """Return `{"id", "state", "events": [...], ...}` of one transaction.
+
+    Plain values and enums of `Life` need no line here; a tuple or a dataclass needs one.
+    """
     body = {name: _plain(getattr(found, name)) for name in _fields(type(found))}
     body["events"] = [event(each) for each in found.events]
     body["decided_by"] = None if found.decided_by is None else event(found.decided_by)

@@ -5,14 +5,17 @@ A committed message is not delivered yet for one of these reasons:
 - No worker runs, or the pair has no owner in a rebalance (NO_DAEMON, OPS_BEFORE).
 - The pair is stopped for its committed offsets, its records or its topics' settings, or left out
   because brokers are silent or its records are unsafe (STOPPED as far as the logs say it, else
-  OPS_BEFORE: /healthz of the workers names it).
-- The op waits for its half offset (DECISION_WAITS).
-- The ops before it are not applied: the plan is full, a kafka_txn is under way, the pair is
-  rebuilt, the memory is spent, the consumer is stalled, or dead letters wait for their topic
-  (OPS_BEFORE).
-- The delivery is deferred: its topic, its partition number or the right WRITE is missing, the
-  partition is away or took no record in time (not written to for 5 to 60 s), an earlier deferred
-  message has the same key, or the first look-ups after the start are not done (DEFERRED).
+  OPS_BEFORE: /healthz of the workers names it; loop/assignment.py).
+- The op waits for its half offset (DECISION_WAITS; core/ops.py `apply_waiting`).
+- The ops before it are not applied (OPS_BEFORE): the plan is full or the pair is rebuilt
+  (core/ledger.py `Ledger.plan`), the batch is full (loop/collector.py), a kafka_txn is under way or
+  fails again and again (loop/worker.py), the memory is spent or the consumer is stalled
+  (loop/pair.py), the installation's own topics are missing, or dead letters wait for their topic
+  (loop/topic_watch.py).
+- The delivery is deferred (DEFERRED): its topic, its partition number or the right WRITE is
+  missing, the partition is away or took no record in time (not written to for 5 to 60 s), or the
+  first look-ups after the start are not done (loop/topic_watch.py `delivery_gate`, loop/routes.py);
+  or an earlier deferred message has the same key (core/deferred.py).
 """
 
 from __future__ import annotations
