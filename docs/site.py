@@ -244,11 +244,13 @@ def metrics() -> str:
     """Return the metrics of daemon and relays."""
     from halfbridge.changes.writing import ChangesMetrics  # noqa: PLC0415
     from halfbridge.sql.local_messages.metrics import RelayMetrics  # noqa: PLC0415
+    from halfbridge.sql.responder import Responder  # noqa: PLC0415
 
     registries = (
         ("Daemon", Status().metrics.registry),
         ("Relay of a local message table", RelayMetrics().registry),
         ("Relay of changes", ChangesMetrics().registry),
+        ("Responder (`halfbridge fence respond`)", Responder(()).metrics.registry),
     )
     parts = [
         "# Metrics",

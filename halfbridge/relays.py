@@ -1,7 +1,8 @@
 """How every relay runs: its work, pauses after failures, threads beside it, health, metrics, end.
 
 The relay of a local message table (`sql`) and that of Debezium's changes (`changes`) may not import
-each other, so what both do in the same way is here. Touches threads and the clock.
+each other, so what both do in the same way is here. The service that answers checks from databases
+(`sql.responder`) runs in the same way. Touches threads and the clock.
 """
 
 from __future__ import annotations
@@ -44,14 +45,20 @@ class DrainError(BridgeError):
 
 
 class ServiceMetrics:
-    """The metrics that every relay has, on a registry of its own. Thread-safe."""
+    """The metrics that every relay has, on a registry of its own. Thread-safe.
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    Their names begin with `halfbridge_<service>_`.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, service: str = "relay"
+    ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
+        self._prefix = f"halfbridge_{service}_"
         build_info(self.registry)
         self.troubles = Counter(
-            "halfbridge_relay_troubles",
-            "Failures after which the relay tried again, by the part that failed.",
+            f"{self._prefix}troubles",
+            f"Failures after which the {service} tried again, by the part that failed.",
             ["what"],
             registry=self.registry,
         )
@@ -60,10 +67,10 @@ class ServiceMetrics:
         )
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"halfbridge_relay_{name}", text, registry=self.registry)
+        return Counter(f"{self._prefix}{name}", text, registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"halfbridge_relay_{name}", text, registry=self.registry)
+        return Gauge(f"{self._prefix}{name}", text, registry=self.registry)
 
 
 class RelayRunner(ABC):

@@ -42,7 +42,7 @@ COMMANDS = {
     "demo": "Show the whole protocol: 2,000 orders, with crashes.",
     "dev": "Run Kafka, topics, daemon and page in one terminal.",
     "doctor": "Find faults, and the commands that remove them.",
-    "fence": "Create, show and purge the table of a fence.",
+    "fence": "Create, show and purge a fence's table; answer checks from it.",
     "groups": "See producer groups, and who answers checks.",
     "inbox": "Create, show and purge the table of an inbox.",
     "keys": "Make and check keys that sign records.",

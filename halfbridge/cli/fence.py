@@ -1,4 +1,4 @@
-"""`halfbridge fence`: create, show and purge the table of a fence."""
+"""`halfbridge fence`: create, show and purge the table of a fence, and answer checks from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from halfbridge.cli.fence_respond import respond
 from halfbridge.cli.options import database_options, json_option, opened
 from halfbridge.serde.units import MS_PER_S
 
@@ -19,7 +20,10 @@ _table_options = database_options("halfbridge_fence")
 
 @click.group()
 def fence() -> None:
-    """Create, show and purge the table of a fence."""
+    """Create, show and purge the table of a fence, and answer checks from it."""
+
+
+fence.add_command(respond)
 
 
 @fence.command()

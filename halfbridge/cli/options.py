@@ -73,6 +73,15 @@ logging_options = together(
         help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
     ),
 )
+# Options of a command that serves metrics and health, for `run_until_signal`.
+metrics_options = together(
+    click.option("--metrics-host", default="127.0.0.1", show_default=True, help="For metrics."),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="For metrics and health; 0: a free one.",
+    ),
+)
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 

@@ -24,6 +24,7 @@ from halfbridge.cli.options import (
     URL_VARIABLE,
     load_settings,
     logging_options,
+    metrics_options,
     opened,
     settings_options,
     together,
@@ -223,10 +224,7 @@ changes_options = together(
     metavar="MODULE:FUNCTION",
     help="Function for PREPARED rows: returns True, False, or None for not known yet.",
 )
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="For metrics.")
-@click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), help="For metrics and health; 0: a free one."
-)
+@metrics_options
 @logging_options
 @settings_options(BridgeConfig, only=_BRIDGE_SETTINGS, has_file=False)
 @_relay_options
@@ -337,7 +335,7 @@ def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> Tr
 def run_until_signal(
     stack: ExitStack, service: RelayRunner, values: dict[str, Any], *, says: str
 ) -> None:
-    """Run a relay until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back."""
+    """Run a service until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back."""
     from halfbridge.checker.process.http import serve
     from halfbridge.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 

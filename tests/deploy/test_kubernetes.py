@@ -17,6 +17,7 @@ from halfbridge.checker.process.http import make_app
 from halfbridge.checker.process.supervisor import DRAIN_S
 from halfbridge.checker.status import Health
 from halfbridge.cli import cli
+from halfbridge.cli.fence_respond import planned
 from halfbridge.serde.settings import load
 from tests.deploy.promql import ROOT
 from tests.tools import tool
@@ -24,6 +25,7 @@ from tests.tools import tool
 pytestmark = pytest.mark.feature
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
+RESPOND = MANIFESTS / "respond" / "respond.yaml"
 KUSTOMIZATION = MANIFESTS / "kustomization.yaml"
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 PARTITIONS_BY_DEFAULT = 4
@@ -194,3 +196,61 @@ def test_topics_can_be_made_before_the_daemon_runs() -> None:
         if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "checker"
     }
     assert of_checker == {"StatefulSet", "Service", "PodDisruptionBudget"}
+
+
+# --- the responder, which is applied alone ------------------------------------------------------
+
+
+def responder() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the Secret and the Deployment of `halfbridge fence respond`."""
+    secret, deployment = yaml.safe_load_all(RESPOND.read_text("utf-8"))
+    return secret, deployment
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_responders_manifests_keep_to_the_schema(version: str) -> None:
+    """Strictly, as all others do."""
+    for each in responder():
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_the_responders_command_takes_its_secret(tmp_path: Path) -> None:
+    """Arguments, mount and file fit each other and the command; a pod has no rights."""
+    secret, deployment = responder()
+    spec = deployment["spec"]["template"]["spec"]
+    (made,) = spec["containers"]
+    (mount,), (volume,) = made["volumeMounts"], spec["volumes"]
+    assert (mount["name"], secret["metadata"]["name"]) == (
+        volume["name"],
+        volume["secret"]["secretName"],
+    )
+    (file,) = secret["stringData"]
+    assert f"--config={mount['mountPath']}/{file}" in made["args"]
+    toml = tmp_path / file
+    toml.write_text(secret["stringData"][file], "utf-8")
+    ((config, settings),) = planned({"url": None, "config_file": toml}, {})
+    assert (config.producer_group, settings.name) == ("order-service", "halfbridge_fence")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*made["args"], "--help"], prog_name="halfbridge")
+    assert ended.value.code == 0
+    assert made["image"] == f"halfbridge:{__version__}"
+    assert made["securityContext"] == container("StatefulSet")["securityContext"]
+    assert spec["securityContext"] == pod("StatefulSet")["securityContext"]
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_the_responders_pods_are_found_and_probed() -> None:
+    """By labels that no other pod has, and at the port that the command opens."""
+    _, deployment = responder()
+    spec = deployment["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels
+    assert not manifests()["Service"]["spec"]["selector"].items() <= labels.items()
+    (made,) = spec["template"]["spec"]["containers"]
+    (port,) = made["ports"]
+    assert f"--metrics-port={port['containerPort']}" in made["args"]
+    asked = {name: made[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")}
+    assert asked == {
+        "livenessProbe": {"path": "/livez", "port": port["name"]},
+        "readinessProbe": {"path": "/readyz", "port": port["name"]},
+    }
