@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, insert
 
 from halfbridge import Message, TransactionProducer
 from halfbridge.sql import Fence
@@ -16,8 +16,10 @@ from halfbridge.sql import Fence
 RECOVERED_S = 60.0
 
 engine = create_engine(os.environ.get("SHOP_URL", "sqlite:///shop.db"))
-with engine.begin() as connection:
-    connection.execute(text("CREATE TABLE IF NOT EXISTS placed (customer INT, item TEXT)"))
+placed = Table(
+    "placed", MetaData(), Column("id", Integer, primary_key=True), Column("item", String(99))
+)
+placed.metadata.create_all(engine)
 fence = Fence(engine, producer_group="order-service")
 fence.create()
 
@@ -39,7 +41,7 @@ with producer:
     if sys.argv[1] == "die":
         with fence.transaction(producer) as (tx, connection):
             tx.send(Message("orders", key=b"customer-7", value=b"a hat"))
-            connection.execute(text("INSERT INTO placed VALUES (7, 'a hat')"))
+            connection.execute(insert(placed).values(item="a hat"))
             print("dies behind the COMMIT of", tx.id, flush=True)
             # SQLAlchemy returns a connection to its pool once the database has committed.
             event.listen(engine, "reset", lambda *_: os._exit(1))

@@ -1,16 +1,18 @@
-"""Place an order: a row in the database and a message in Kafka, both or neither."""
+"""Place an order: a row that the database numbers and a message in Kafka, both or neither."""
 
 import os
 import sys
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from halfbridge import Message, TransactionProducer
 from halfbridge.sql import Fence
 
 engine = create_engine(os.environ.get("SHOP_URL", "sqlite:///shop.db"))
-with engine.begin() as connection:
-    connection.execute(text("CREATE TABLE IF NOT EXISTS placed (customer INT, item TEXT)"))
+placed = Table(
+    "placed", MetaData(), Column("id", Integer, primary_key=True), Column("item", String(99))
+)
+placed.metadata.create_all(engine)
 fence = Fence(engine, producer_group="order-service")
 fence.create()  # does nothing if it is there
 
@@ -23,8 +25,8 @@ producer = TransactionProducer(
 item = sys.argv[1] if len(sys.argv) > 1 else "two shirts"
 with producer:
     with fence.transaction(producer) as (tx, connection):
-        tx.send(Message("orders", key=b"customer-42", value=item.encode()))
-        connection.execute(text("INSERT INTO placed VALUES (42, :item)"), {"item": item})
+        order = connection.execute(insert(placed).values(item=item)).inserted_primary_key.id
+        tx.send(Message("orders", key=b"order-%d" % order, value=item.encode()))
         if item == "nothing":
             raise SystemExit("nobody orders nothing: neither the row nor the message is there")
 print("placed", item, "as", tx.id)

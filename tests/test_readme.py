@@ -156,7 +156,7 @@ def test_the_examples_work_as_they_stand(terminals: Terminals) -> None:
     terminals.start([sys.executable, "read.py"], output)
     until("the order is read", lambda: b"two shirts" in output.read_bytes(), explain=log.read_text)
     (line,) = output.read_text("utf-8").splitlines()
-    assert re.fullmatch(r"b'customer-42' b'two shirts' b'[0-9a-f]{32}'", line)
+    assert re.fullmatch(r"b'order-1' b'two shirts' b'[0-9a-f]{32}'", line)
     assert terminals.outcomes() == ["committed"]
 
 

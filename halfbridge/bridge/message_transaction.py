@@ -20,7 +20,13 @@ from halfbridge.bridge.transaction_records import (
     transaction_full,
 )
 from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.errors import BridgeError, InvalidMessageError, RetriableError, bridge_error
+from halfbridge.kafka.errors import (
+    BridgeError,
+    HalfNotStoredError,
+    InvalidMessageError,
+    RetriableError,
+    bridge_error,
+)
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
 from halfbridge.serde.units import MS_PER_S
@@ -36,6 +42,8 @@ _LOG = logging.getLogger("halfbridge.bridge")
 _NOTHING_TO_COMMIT = frozenset(
     (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
 )
+_STORED = frozenset((State.HALF_SENT, State.SEALED))
+_SENDS_ENDED = "the local transaction commits now, with the number of messages; send before that"
 _UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State.SEND_FAILED))
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
 _MADE = {State.COMMITTED: Resolution.COMMIT, State.ROLLED_BACK: Resolution.ROLLBACK}
@@ -48,9 +56,9 @@ class Transaction:
     As a context manager: leaving normally commits if anything was sent and nothing was decided.
     Leaving by an exception (BaseException too) decides nothing, because the local transaction may
     have committed although its call raised; the check decides, unless `rollback` was called or
-    `begin(rollback_on=...)` names the exception. All sends precede the local transaction, and have
-    returned (or their futures are done) before `commit`. Code that holds the lock never waits and
-    calls no port.
+    `begin(rollback_on=...)` names the exception. All sends precede the local transaction, except in
+    the block of a fence, and have returned (or their futures are done) before `commit`. Code that
+    holds the lock never waits and calls no port.
 
     Attributes:
         id: Transaction id. Store it with the local transaction, so that a checker can look it up.
@@ -67,6 +75,7 @@ class Transaction:
         "_decided",
         "_decision",
         "_first_timestamp",
+        "_has_ended_sends",
         "_immunity_ms",
         "_immunity_on_wire",
         "_in_doubt",
@@ -117,6 +126,7 @@ class Transaction:
         self._in_doubt: DecisionFuture | None = None  # the newest decision, if it has failed
         self._sends: list[SendFuture] = []
         self._sent_at_s = 0.0  # of the last send, by the monotonic clock
+        self._has_ended_sends = False
 
     @classmethod
     def sent_by_another(
@@ -161,6 +171,33 @@ class Transaction:
     @property
     def message_count(self) -> int:
         """How many messages were sent so far, acknowledged or not."""
+        return self._count
+
+    @property
+    def stored_count(self) -> int:
+        """How many messages were sent if all of them are acknowledged, and none failed; else 0."""
+        with self._lock:
+            return self._count if self._state in _STORED else 0
+
+    def end_sends(self) -> int:
+        """Refuse further sends, wait for those outstanding, and return the number of messages.
+
+        For code that commits the local transaction next, and the number with it. Waits up to
+        send_timeout_ms. Unlike `seal` it accepts a transaction that has sent nothing.
+
+        Raises:
+            HalfNotStoredError: a half message was not acknowledged, so only rollback is allowed
+                now; do not commit the local transaction.
+        """
+        with self._lock:
+            self._has_ended_sends = True
+        self._await_sends(self.shared.now())
+        if self._state is State.SEND_FAILED:
+            raise HalfNotStoredError(
+                f"a half message of transaction {self.id} was not acknowledged; do not commit the"
+                " local transaction; roll back",
+                transaction_id=self.id,
+            )
         return self._count
 
     def seal(self) -> None:
@@ -300,7 +337,7 @@ class Transaction:
         if isinstance(self.refused, RetriableError):
             self.refused = None  # the send was refused for lack of room, and is repeated now
         with self._lock:
-            after = step(self._state, Event.SEND, transaction_id=self.id)
+            after = self._step_to_send()
             size = self._bytes + message.body_bytes + message.header_bytes
             if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
                 self.refused = transaction_full(self.id)
@@ -479,6 +516,14 @@ class Transaction:
                 self._state = step(self._state, Event.DECISION_NOT_ACKED)
                 self._decision, self._in_doubt = None, future
             return True
+
+    def _step_to_send(self) -> State:
+        after = step(self._state, Event.SEND, transaction_id=self.id)
+        if self._has_ended_sends:
+            raise IllegalTransitionError(
+                self._state, Event.SEND, transaction_id=self.id, why=_SENDS_ENDED
+            )
+        return after
 
     def _place(self, message: Message) -> None:
         """Choose the half partition: by the placement key, else by the first message's key."""

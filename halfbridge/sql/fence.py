@@ -1,6 +1,8 @@
 """Fence: a row in the database that makes the answer to a check final.
 
-The block of `Fence.transaction` sends, runs the database transaction, and then commits the message.
+The block of `Fence.transaction` runs the database transaction, sends before, between and after its
+statements, and commits first the database, then the messages. docs/reference/fence-blocks.md argues
+why that is safe.
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ from halfbridge.sql.fence_purge import (
 )
 from halfbridge.sql.fence_table import (
     DEFAULT_NAME,
+    UNCOUNTED,
     FenceTable,
     birth_ms,
     check_context,
     settle,
     write_committed,
+    write_count,
 )
 from halfbridge.sql.guards import (
     check_outermost,
@@ -142,10 +146,15 @@ class Fence:
     ) -> AbstractContextManager[tuple[Transaction, Connection | Session]]:
         """Return a block that commits work in the database, and then its messages.
 
-        The block sends all messages first. Its first SQL statement begins the database transaction,
-        and the fence row is written before that statement. At the normal end of the block the
-        database commits, then the message transaction. After an exception neither commits.
+        The block's first SQL statement begins the database transaction, and the fence row is
+        written before that statement. Messages may be sent at any time. At the normal end of the
+        block no more messages are accepted, the outstanding ones are awaited for up to
+        send_timeout_ms, and their number is written into the row if it differs. Then the database
+        commits, then the message transaction. After an exception neither commits.
         docs/reference/fence-blocks.md describes each case.
+
+        A send after the first statement keeps the database transaction, and its locks, open for a
+        round trip to Kafka.
 
         Args:
             producer: A started producer of the fence's group, with `check` as its checker.
@@ -168,7 +177,8 @@ class Fence:
                 the work.
             OutcomeUnknownError: The database has committed, but the message transaction's commit is
                 in doubt; the check commits it. Do not repeat the work.
-            BridgeError, IllegalTransitionError: As `Transaction.send` and `seal`.
+            HalfNotStoredError: A half message was not acknowledged; nothing was committed.
+            BridgeError, IllegalTransitionError: As `Transaction.send`; nothing was committed.
             SQLAlchemyError: A statement failed; nothing was committed.
         """
         self._check_producer(producer)
@@ -197,36 +207,54 @@ class Fence:
             connection = self.connection_of(connection)
         connection = required_connection(connection, FenceUsageError)
         tx.commit_held = _DATABASE_FIRST
-        mark = self.write(connection, tx)
+        mark = self.write(connection, tx, message_count=None)
 
         def release() -> None:
             tx.commit_held = ""
 
         guard_of(connection, self.database).pass_with(mark, release)
 
-    def write(self, connection: Connection, tx: Transaction) -> str:
-        """Seal `tx` and write its fence row; return the mark of the database transaction.
+    def write(self, connection: Connection, tx: Transaction, *, message_count: int | None) -> str:
+        """Write the fence row of `tx`, and return the mark of the database transaction.
 
-        The guard refuses COMMIT until `Guard.pass_with` is called. Raises the errors of `enter`.
+        The row names `message_count` messages (None: seal `tx`, and take its number). The guard
+        refuses COMMIT until `Guard.pass_with` is called. Raises the errors of `enter`.
         """
         check_outermost(connection, self.database)
         guard = guard_of(connection, self.database)
         guard.arm(tx.id, connection.get_transaction())
         try:
             refuse_lost_sends(tx)
-            tx.seal()
+            if message_count is None:
+                tx.seal()
+                message_count = tx.message_count
             self._refuse_old(tx)
             write_committed(
                 self._table,
                 connection,
                 producer_group=self.producer_group,
                 transaction_id=tx.id,
-                message_count=tx.message_count,
+                message_count=message_count,
             )
             return self.database.mark(connection)
         except Exception as error:
             guard.refuse(error)
             raise
+
+    def write_count(self, connection: Connection, tx: Transaction) -> None:
+        """Write the number of messages into the fence row of the open database transaction.
+
+        TransactionEndedError: the row is not there, because the database has rolled it back.
+        """
+        is_written = write_count(
+            self._table,
+            connection,
+            producer_group=self.producer_group,
+            transaction_id=tx.id,
+            message_count=tx.message_count,
+        )
+        if not is_written:
+            raise TransactionEndedError(transaction_id=tx.id)
 
     def check(self, view: MessageView) -> Answer:
         """Answer a check; to be used as the producer's checker. COMMIT and ROLLBACK are final.
@@ -251,9 +279,11 @@ class Fence:
         except (SQLAlchemyError, SqlError) as error:
             text = " ".join(str(error).split())
             raise NoAnswerError(f"the fence of {transaction_id}: {text}") from error
-        if ended.outcome is Outcome.COMMITTED:
-            return Answer(Resolution.COMMIT, ended.message_count)
-        return Answer(Resolution.ROLLBACK)
+        if ended.outcome is not Outcome.COMMITTED:
+            return Answer(Resolution.ROLLBACK)
+        if not ended.message_count:
+            raise NoAnswerError(f"{transaction_id}: {UNCOUNTED}")
+        return Answer(Resolution.COMMIT, ended.message_count)
 
     def roll_back(self, transaction_id: str) -> bool:
         """Prevent a local transaction from committing; return False if it has committed.
@@ -330,12 +360,6 @@ _COMMIT_INSIDE = (
     " the block was committed"
 )
 _COMMIT_OF_MESSAGES = "only the block commits, after the database: remove tx.commit() from it"
-_SENDS_FIRST = (
-    "a message was sent after the first statement of the block: send all messages first. If a"
-    " message needs an id that the database makes: make the id in Python (a UUIDv7, say), or begin"
-    " with producer.begin(context=fence.context()) and call fence.enter() as the last statement, or"
-    " use LocalMessages.add (docs/how-to/fence.md, Ids that the database makes)"
-)
 _UNUSED = (
     "messages were sent, and no statement ran on the block's connection: is the work done on"
     " another connection (of an ORM, say)? Then it commits without the messages. Use the"
@@ -386,6 +410,7 @@ class _Block:
         self._guard: Guard | None = None
         self._has_begun = False  # a statement was about to run
         self._mark: str | None = None  # set once the fence row was written
+        self._row_count = 0  # the number of messages in the fence row
         self._failure: Exception | None = None
 
     @contextmanager
@@ -455,35 +480,33 @@ class _Block:
             return
         self._has_begun = True
         try:
-            if self._tx.message_count:
-                self._mark = self._fence.write(connection, self._tx)
-            else:
-                refuse_lost_sends(self._tx)
-                guard.arm(self._tx.id, connection.get_transaction())
+            # A statement that commits by itself would show this number: it covers stored messages.
+            self._row_count = self._tx.stored_count
+            self._mark = self._fence.write(connection, self._tx, message_count=self._row_count)
         except Exception as error:
             self._failure = error
             raise
         guard.refuse(FenceUsageError(_COMMIT_INSIDE))
 
     def _is_begun(self) -> bool:
-        """Begin the database transaction if only messages were sent; return whether to commit."""
+        """Wait for all messages, and return whether the database transaction is to be committed.
+
+        Begins it if only messages were sent.
+        """
         failure = self._failure or (self._guard.refused if self._guard is not None else None)
         if failure is not None:
             raise failure
         if self._tx.state in _ROLLED_BACK:
             raise FenceUsageError(_ROLLED_BACK_INSIDE)
         if isinstance(self._handle, Session):
-            self._handle.flush()
+            self._handle.flush()  # its listeners may send
+        message_count = self._tx.end_sends()
         refuse_lost_sends(self._tx)
-        if not self._tx.message_count:
-            return self._has_begun
-        if not self._has_begun:
+        if message_count and not self._has_begun:
             if not self._allows_empty:
                 raise FenceUsageError(_UNUSED)
             self._begin()
-        if self._mark is None:
-            raise FenceUsageError(_SENDS_FIRST)
-        return True
+        return self._has_begun
 
     def _begin(self) -> None:
         if isinstance(self._handle, Session):
@@ -499,7 +522,10 @@ class _Block:
         guard = self._armed()
         if guard.is_over:
             raise TransactionEndedError(transaction_id=self._tx.id)
-        guard.pass_with(self._mark)
+        if self._connection is not None and self._row_count != self._tx.message_count:
+            self._fence.write_count(self._connection, self._tx)
+        # Without a message it is a plain transaction, which may contain DDL.
+        guard.pass_with(self._mark if self._tx.message_count else None)
         try:
             self._handle.commit()
         except BaseException as error:

@@ -1,8 +1,9 @@
 """The fence table and its rows, which say how local transactions ended. It does not use Kafka.
 
-A row is written once: as committed by `enter`, inside the local transaction, or as rolled_back by
-`settle`, in a separate transaction. The primary key accepts only one of the two rows. The second
-insert waits while the transaction of the first insert is open.
+A row is written as committed, inside the local transaction, or as rolled_back by `settle`, in a
+separate transaction. The primary key accepts only one of the two rows. The second insert waits
+while the transaction of the first insert is open. That transaction may correct the number of
+messages in its row until it commits.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sqlalchemy import (
     inspect,
     literal,
     select,
+    update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, SQLAlchemyError
 
@@ -222,6 +224,12 @@ def birth_ms(transaction_id: str) -> int:
     return int(transaction_id[:BIRTH_DIGITS], 16)
 
 
+# Only a statement that commits by itself can show such a row to others.
+UNCOUNTED = (
+    "its local transaction was committed inside its block, by a statement that commits by itself,"
+    " before its messages were counted: compare them with the work, and decide without a fence by"
+    " `halfbridge tx commit` or `rollback`"
+)
 _ANY_AGE_MS = 1 << 62  # older than every row
 
 
@@ -290,6 +298,27 @@ def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, A
             transaction_id=transaction_id,
         ) from error
     return written.rowcount == 1
+
+
+def write_count(
+    fence: FenceTable,
+    connection: Connection,
+    *,
+    producer_group: str,
+    transaction_id: str,
+    message_count: int,
+) -> bool:
+    """Write the number of messages into the row that the open transaction has inserted.
+
+    Returns False if there is no such row. Nobody else reads or locks the row before COMMIT.
+    """
+    columns = fence.table.c
+    statement = update(fence.table).where(
+        columns.producer_group == producer_group,
+        columns.transaction_id == transaction_id,
+        columns.outcome == Outcome.COMMITTED.value,
+    )
+    return connection.execute(statement.values(message_count=message_count)).rowcount == 1
 
 
 def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended:
@@ -414,6 +443,15 @@ class OperatorFence:
         if ended.outcome is not Outcome.COMMITTED:
             raise AdminError(
                 f"the fence row of {undecided.id} says {ended.outcome.value}: roll it back"
+            )
+        if not ended.message_count:
+            raise AdminError(f"{undecided.id}: {UNCOUNTED}")
+        if ended.message_count > undecided.messages:
+            # The op would name a half offset below the messages that were sent since.
+            raise AdminError(
+                f"the fence row of {undecided.id} names {ended.message_count} messages, and"
+                f" {undecided.messages} were found: run the command again; if the others are lost,"
+                " decide without --fence-url"
             )
         return ended.message_count
 

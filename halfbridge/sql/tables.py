@@ -94,9 +94,10 @@ def transactional() -> dict[str, Any]:
 def fence_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
     """Return the fence table: one row for each ended local transaction, and two own rows.
 
-    message_count is 0 where rolled back. Only in the own row OWN_KEY: table_id (a UUID). Only in
-    the own row WATERMARK_ID: purged_before_ms (rows of transactions born before it may be missing;
-    NULL before the first purge). Times are the database's clock, epoch milliseconds.
+    message_count is 0 where rolled back, and where a block has sent nothing. Only in the own row
+    OWN_KEY: table_id (a UUID). Only in the own row WATERMARK_ID: purged_before_ms (rows of
+    transactions born before it may be missing; NULL before the first purge). Times are the
+    database's clock, epoch milliseconds.
     """
     outcomes = ", ".join(f"'{each}'" for each in (*(o.value for o in Outcome), OWN_OUTCOME))
     return Table(

@@ -150,7 +150,7 @@ def test_an_order_is_placed_and_read_and_billed_once(shop: Shop) -> None:
     assert re.fullmatch(r"placed two shirts as [0-9a-f]{32}", placed)
     shop.run("order.py", "nothing", status=1)
     shop.run("order.py", "a hat")
-    wanted = ["two shirts of customer-42", "a hat of customer-42"]
+    wanted = ["two shirts of order-1", "a hat of order-2"]
     assert shop.read() == wanted
     assert shop.run("idempotent.py") == ["invoice for two shirts", "invoice for a hat"]
     assert shop.run("idempotent.py") == ["seen before: two shirts", "seen before: a hat"]

@@ -17,7 +17,7 @@ from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.serde.records import FenceContext
 from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
-from halfbridge.sql.fence_table import write_committed
+from halfbridge.sql.fence_table import write_committed, write_count
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
 from tests.sql.databases import Database
 
@@ -66,17 +66,17 @@ class Scene:
             tx.send(self.message())
             yield tx, handle
 
-    def check_committed(self, tx: Any, *work: int) -> None:
-        """Check that this work stands, and that row and op say so; of one message."""
+    def check_committed(self, tx: Any, *work: int, messages: int = 1) -> None:
+        """Check that this work stands, and that row and op say so."""
         assert self.worked() == list(work)
-        assert self.fenced(tx.id) == ("committed", 1)
-        assert self.decisions(tx.id) == [("COMMIT", 1)]
+        assert self.fenced(tx.id) == ("committed", messages)
+        assert self.decisions(tx.id) == [("COMMIT", messages)]
 
-    def check_rolled_back(self, tx: Any, *work: int) -> None:
+    def check_rolled_back(self, tx: Any, *work: int, messages: int = 1) -> None:
         """Check that no other work stands, and that row and op say that it was rolled back."""
         assert self.worked() == list(work)
         assert self.fenced(tx.id) == ("rolled_back", 0)
-        assert self.decisions(tx.id) == [("ROLLBACK", 1)]
+        assert self.decisions(tx.id) == [("ROLLBACK", messages)]
 
     def worked(self) -> list[int]:
         with self.truth.connect() as connection:
@@ -133,6 +133,16 @@ class Scene:
             **given,
         }
         return MessageView(**values)
+
+    def count(self, connection: Any, transaction_id: str, message_count: int) -> bool:
+        """Write the number of messages into the row of the open transaction."""
+        return write_count(
+            self.fence._table,
+            connection,
+            producer_group=GROUP,
+            transaction_id=transaction_id,
+            message_count=message_count,
+        )
 
     def commit(self, transaction_id: str, *, message_count: int = 1) -> None:
         """Commit a local transaction that has entered."""

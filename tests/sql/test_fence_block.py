@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from halfbridge.bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
-from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, InvalidMessageError
+from halfbridge.kafka.errors import ConfigError, InvalidMessageError
 from halfbridge.serde.headers import parse_half
 from halfbridge.sql import (
     CommitUnknownError,
@@ -153,7 +153,7 @@ def test_a_commit_that_a_listener_of_the_application_refuses(scene: Scene) -> No
 
 
 def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> None:
-    """No row, no op; left by an exception nothing stands."""
+    """No op; its row names no message. Left by an exception, or without a statement: no row."""
     with scene.fence.transaction(scene.producer) as (tx, connection):
         work(connection, 1)
     with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (_, connection):
@@ -162,7 +162,8 @@ def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> 
     with scene.fence.transaction(scene.producer):
         pass
     assert scene.worked() == [1]
-    assert scene.rows() == 0
+    assert scene.fenced(tx.id) == ("committed", 0)
+    assert scene.rows() == 1
     assert scene.decisions(tx.id) == []
 
 
@@ -285,49 +286,6 @@ def test_a_rollback_of_the_message_transaction_inside(scene: Scene) -> None:
         tx.rollback()
     assert scene.worked() == []
     assert scene.fenced(tx.id) == ("rolled_back", 0)
-
-
-def test_a_send_behind_the_first_statement(scene: Scene) -> None:
-    """It is refused: the row has the count of messages already."""
-    with (
-        pytest.raises(IllegalTransitionError, match="send all messages before it"),
-        scene.block() as (tx, connection),
-    ):
-        work(connection, 1)
-        tx.send(scene.message())
-    with (
-        pytest.raises(FenceUsageError, match="send all messages first"),
-        scene.fence.transaction(scene.producer) as (other, connection),
-    ):
-        work(connection, 2)
-        other.send(scene.message())
-    assert scene.worked() == []
-    for each in (tx, other):
-        assert scene.decisions(each.id) == [("ROLLBACK", 1)]
-
-
-@on("sqlite")
-def test_a_send_that_is_outstanding_or_has_failed(scene: Scene) -> None:
-    """The local transaction does not begin, also where the failure was swallowed."""
-    assert scene.cluster is not None
-    with scene.cluster.producer(**HELD_BACK) as slow:
-        with (
-            pytest.raises(IllegalTransitionError, match="not acknowledged yet"),
-            scene.fence.transaction(slow) as (tx, connection),
-        ):
-            tx.send_async(scene.message())
-            work(connection, 1)
-        with (
-            pytest.raises(IllegalTransitionError, match="only rollback is allowed"),
-            scene.fence.transaction(slow) as (other, connection),
-        ):
-            with pytest.raises(HalfNotStoredError):
-                other.send(scene.message(), 0.0)
-            work(connection, 2)
-    assert scene.worked() == []
-    assert [kind for kind, _ in scene.decisions(tx.id)] == ["ROLLBACK"]
-    # No broker has answered, so nobody waits for the ROLLBACK: a check settles what is stored.
-    assert scene.decisions(other.id) == []
 
 
 @pytest.mark.feature

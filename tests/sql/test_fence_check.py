@@ -81,6 +81,52 @@ def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: b
         assert answer.result(JOIN_S_MAX).resolution is expected
 
 
+@pytest.mark.feature
+def test_a_check_that_waits_learns_the_number_written_last(scene: Scene) -> None:
+    """The transaction updates its row while the check waits for it: neither hinders the other."""
+    mine = new_id()
+    asked = threading.Event()
+
+    @event.listens_for(scene.engine, "before_cursor_execute")
+    def _(*given: Any) -> None:
+        if threading.current_thread() is not threading.main_thread() and given[2].startswith(
+            ("INSERT", "BEGIN")  # SQLite's writers wait where they begin
+        ):
+            asked.set()
+
+    with ThreadPoolExecutor(1) as pool, scene.in_flight(mine, message_count=0) as connection:
+        answer = pool.submit(scene.fence.check, scene.view(mine))
+        assert asked.wait(JOIN_S_MAX)
+        for number in (1, 3):
+            assert scene.count(connection, mine, number)
+        assert not answer.done()
+        connection.commit()
+        found = answer.result(JOIN_S_MAX)
+    assert (found.resolution, found.message_count) == (Resolution.COMMIT, 3)
+
+
+def test_a_number_goes_only_into_the_row_of_the_open_transaction(scene: Scene) -> None:
+    """A row that the database has rolled back, or that a check has written, takes none."""
+    gone, refused = new_id(), new_id()
+    with scene.in_flight(gone) as connection:
+        connection.rollback()
+        scene.fence.database.begin(connection)
+        assert not scene.count(connection, gone, 2)
+    scene.fence.roll_back(refused)
+    with scene.engine.connect() as connection:
+        assert not scene.count(connection, refused, 2)
+    assert scene.fenced(refused) == ("rolled_back", 0)
+
+
+def test_a_row_without_a_number_gives_no_answer(scene: Scene) -> None:
+    """A statement that commits by itself has shown it: how many messages belong to it is open."""
+    mine = new_id()
+    scene.commit(mine, message_count=0)
+    with pytest.raises(NoAnswerError, match="committed inside its block"):
+        scene.fence.check(scene.view(mine))
+    assert scene.fence.roll_back(mine) is False
+
+
 def test_a_transaction_that_stays_in_flight_gives_no_answer(scene: Scene) -> None:
     """Neither UNKNOWN, of which fifteen make a dead letter, nor ROLLBACK."""
     mine = new_id()

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import event, text
 
 from halfbridge import Message
-from halfbridge.bridge import IllegalTransitionError
+from halfbridge.bridge import IllegalTransitionError, Transaction
+from halfbridge.bridge.transaction import Event, step
 from halfbridge.sql import CommitUnknownError, FenceUsageError, TransactionEndedError
 from halfbridge.sql import fence as fence_block
 from halfbridge.sql import fence as fence_module
@@ -102,6 +103,41 @@ def commits_as_text(stack: MemoryStack, shop: Shop) -> None:
     ends(stack, shop, TransactionEndedError, act)
 
 
+def sends_around(tx: Any, connection: Any) -> None:
+    """Send before, between and after two statements; do not await the last one."""
+    tx.send(Message(TOPIC, value=b"two shirts"))
+    connection.execute(WORK)
+    tx.send(Message(TOPIC, value=b"two shirts"))
+    connection.execute(WORK)
+    tx.send_async(Message(TOPIC, value=b"two shirts"))
+    connection.execute(WORK)
+
+
+def dies_around(stack: MemoryStack, shop: Shop) -> None:
+    """Die as the database has committed; a successor answers the check."""
+    producer = stack.producer(GROUP, checker=shop.fence.check)
+    producer.start()
+    with (
+        stack.crash_at(Step.AFTER_LOCAL_COMMIT),
+        shop.fence.transaction(producer) as (tx, connection),
+    ):
+        sends_around(tx, connection)
+    with stack.restart():
+        agree(stack, shop)
+    assert shop.placed() == [b"two shirts"] * 3
+    assert stack.dead_letters() == []
+
+
+def sends_during_the_commit(stack: MemoryStack, shop: Shop) -> None:
+    """The number is in the row by then, so the send is refused."""
+
+    def act(tx: Any, connection: Any) -> None:
+        connection.execute(WORK)
+        event.listen(connection, "commit", lambda _: tx.send(Message(TOPIC, value=b"a hat")))
+
+    ends(stack, shop, IllegalTransitionError, act)
+
+
 # --- what is planted -----------------------------------------------------------------------
 
 
@@ -119,6 +155,29 @@ def _nothing(*_: object, **__: object) -> None:
     pass
 
 
+def _early_number(self: Any) -> None:
+    """Leave the number of the first statement in the row."""
+    self._row_count = self._tx.message_count
+    _commit(self)
+
+
+def _not_awaited(self: Any) -> int:
+    return int(self.message_count)
+
+
+def _after_the_commit(self: Any) -> None:
+    """Write the number in a transaction of its own."""
+    early, self._row_count = self._row_count, self._tx.message_count
+    _commit(self)
+    with self._fence.engine.begin() as connection:
+        if early != self._tx.message_count:
+            self._fence.write_count(connection, self._tx)
+
+
+def _goes_on_sending(self: Any) -> Any:
+    return step(self._state, Event.SEND)
+
+
 DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
     (
         Mutation("messages before the database", 1, ((_Block, "_commit", _messages_first),)),
@@ -131,6 +190,22 @@ DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
     (
         Mutation("in doubt before COMMIT", 1, ((fence_block, "reached_driver", lambda _: True),)),
         refuses_the_commit,
+    ),
+    (
+        Mutation("the number of the first statement", 1, ((_Block, "_commit", _early_number),)),
+        dies_around,
+    ),
+    (
+        Mutation("a late send is not awaited", 1, ((Transaction, "end_sends", _not_awaited),)),
+        dies_around,
+    ),
+    (
+        Mutation("the row is read before its update", 1, ((_Block, "_commit", _after_the_commit),)),
+        dies_around,
+    ),
+    (
+        Mutation("sends go on", 1, ((Transaction, "_step_to_send", _goes_on_sending),)),
+        sends_during_the_commit,
     ),
     (Mutation("sends alone commit", 1, ((_Block, "__init__", _always_empty),)), only_sends),
     (

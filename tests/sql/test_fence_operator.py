@@ -20,8 +20,8 @@ def scene(database: Database) -> Scene:
     return Scene(database)
 
 
-def _undecided(transaction_id: str) -> Undecided:
-    return AN_UNDECIDED._replace(id=transaction_id, producer_group=GROUP)
+def _undecided(transaction_id: str, messages: int = 1) -> Undecided:
+    return AN_UNDECIDED._replace(id=transaction_id, producer_group=GROUP, messages=messages)
 
 
 def _context(scene: Scene) -> bytes:
@@ -35,12 +35,27 @@ def test_a_commit_takes_the_count_of_a_committed_row(scene: Scene) -> None:
     scene.commit(committed, message_count=3)
     fence.roll_back(_undecided(rolled_back), context)
 
-    assert fence.committed_count(_undecided(committed), context) == 3
+    assert fence.committed_count(_undecided(committed, 3), context) == 3
     with pytest.raises(AdminError, match=f"{unknown} has no row in"):
         fence.committed_count(_undecided(unknown), context)
     assert scene.fenced(unknown) is None
     with pytest.raises(AdminError, match="says rolled_back: roll it back"):
         fence.committed_count(_undecided(rolled_back), context)
+
+
+def test_a_commit_covers_what_was_sent_after_the_look(scene: Scene) -> None:
+    """The op would name too low a half offset, and dead-letter what was committed."""
+    fence, context, mine, uncounted = OperatorFence(scene.engine), _context(scene), *_ids(2)
+    scene.commit(mine, message_count=3)
+    with pytest.raises(AdminError, match="names 3 messages, and 2 were found: run the command"):
+        fence.committed_count(_undecided(mine, 2), context)
+    scene.commit(uncounted, message_count=0)
+    with pytest.raises(AdminError, match="before its messages were counted"):
+        fence.committed_count(_undecided(uncounted), context)
+
+
+def _ids(count: int) -> list[str]:
+    return [new_id() for _ in range(count)]
 
 
 def test_a_rollback_stops_the_local_transaction(scene: Scene) -> None:
