@@ -32,7 +32,6 @@ from tests.sql.servers import PostgresServer, Template
 pytestmark = pytest.mark.broker
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S_MAX = 120.0
-ORDERS, KILLS = 40, 4
 
 
 class Shop:
@@ -203,17 +202,17 @@ def test_a_web_service_takes_orders(shop: Shop) -> None:
     assert sorted(shop.read()) == ["boots of boots", "gloves of gloves"]
 
 
-def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Shop) -> None:
-    """consume_and_emit.py, killed by SIGKILL while it works: bills, and messages about bills."""
-    items = [f"hat-{number}" for number in range(ORDERS)]
+def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
+    """Kill bill_orders.py by SIGKILL while it works; compare orders, bills and announced bills."""
+    items = [f"hat-{number}" for number in range(orders)]
     shop.place(items)
     draw = random.Random(seed := secrets.randbits(32))
     print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
-    output = shop.directory / "consume_and_emit.out"
+    output = shop.directory / "bill_orders.out"
     told: list[str] = []
-    for _ in range(KILLS):
-        child = shop.start("consume_and_emit.py")
-        goal = draw.randint(1, ORDERS // (KILLS + 1))
+    for _ in range(kills):
+        child = shop.start("bill_orders.py")
+        goal = draw.randint(1, orders // (kills + 1))
         until(
             f"{goal} orders are billed",
             lambda goal=goal: output.read_text().count("billed:") >= goal,  # type: ignore[misc]
@@ -222,19 +221,31 @@ def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Sho
         child.kill()
         child.wait(RUN_S_MAX)
         told += output.read_text().splitlines()
-    told += shop.run("consume_and_emit.py")
+    told += shop.run("bill_orders.py")
     while shop.undecided():
-        told += shop.run("consume_and_emit.py")  # it answers checks as long as it runs
+        told += shop.run("bill_orders.py")  # it answers checks as long as it runs
     assert shop.bills_written() == Counter(items)
 
     def announced() -> Counter[str]:
         records = read_all(shop.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"], [shop.bills])
         return Counter((each.value or b"").decode() for each in records)
 
-    until("all bills are announced", lambda: announced().total() >= ORDERS)
+    until("all bills are announced", lambda: announced().total() >= orders)
     assert announced() == Counter(f"bill for {item}" for item in items)
     # A run in which no order came again proves nothing.
     assert any(line.startswith("billed before:") for line in told)
+
+
+def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Shop) -> None:
+    """Bills are those of the orders, and so are the messages about bills."""
+    bill_under_kills(shop, orders=40, kills=4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_thirty_kills_bill_each_order_once_and_announce_it_once(shop: Shop) -> None:
+    """The same, for long."""
+    bill_under_kills(shop, orders=400, kills=30)
 
 
 @pytest.mark.feature
