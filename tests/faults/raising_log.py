@@ -16,7 +16,7 @@ class RaisingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Raise, where the base class would have a handler do nothing of the kind."""
-        if str(record.msg).startswith("Kafka:"):
+        if record.getMessage().startswith("Kafka:"):
             sys.stderr.write(f"{RAISED}\n")
             raise ConnectionError(RAISED)
 
