@@ -2,7 +2,8 @@
 
 Field names of JSON lines are stable. Every line has `time` (ISO 8601, UTC), `level`, `logger` and
 `message`; a line of a worker has `worker`, a line with a traceback has `traceback`. What a line is
-about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`. Text
+about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`; a line
+that is logged in a span of OpenTelemetry has its `trace_id` and `span_id`. Text
 from records is escaped, so that the writer of a record cannot forge log lines.
 """
 
@@ -47,9 +48,21 @@ class JsonLines(logging.Formatter):
         line["message"] = record.getMessage()
         fields = getattr(record, _FIELDS, {})
         line.update({name: _plain(value) for name, value in fields.items()})
+        line.update(_trace())
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def _trace() -> dict[str, str]:
+    """Return trace and span of the running code; nothing where OpenTelemetry is not loaded."""
+    opentelemetry: Any = sys.modules.get("opentelemetry.trace")
+    if opentelemetry is None:
+        return {}
+    context = opentelemetry.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 def log_to_stderr(level: str, log_format: str, *, worker: str = "") -> None:

@@ -20,6 +20,7 @@ from halfbridge.bridge.message import Answer, MessageView, Resolution, view_of
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.error_log import log_safely, safe_repr
 from halfbridge.kafka.errors import BridgeError
+from halfbridge.logs import about
 from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CHECK, headers_of
@@ -192,9 +193,8 @@ class CheckResponder:
         with self._lock:
             self._busy.discard(key)
         self._tally.add("refused")
-        log_safely(
-            _LOG.warning, "check of %s refused: check_queue_max requests wait already", key[0]
-        )
+        warn = partial(_LOG.warning, extra=about(transaction_id=key[0]))
+        log_safely(warn, "check of %s refused: check_queue_max requests wait already", key[0])
 
     def _answer(self) -> None:
         for batch in self._pool.outcomes(pause_s=_OVERDUE_PAUSE_S):
@@ -269,7 +269,8 @@ class CheckResponder:
             shared.server.sent_once()
         except BridgeError as error:
             self._tally.add("unwritten")
-            log_safely(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)
+            warn = partial(_LOG.warning, extra=about(transaction_id=op.transaction_id))
+            log_safely(warn, "answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
         error = error or self._shared.not_proven(record)
@@ -344,7 +345,8 @@ def answer_to(
         reason = f"checker raised {safe_repr(outcome.error)}"
     else:
         reason = f"checker returned {safe_repr(answer)}, no Resolution"
-    warn = partial(_LOG.warning, exc_info=traceback)
+    asked = about(transaction_id=request.transaction_id, producer_group=request.producer_group)
+    warn = partial(_LOG.warning, exc_info=traceback, extra=asked)
     log_safely(warn, "check of %s: %s", request.transaction_id, reason)
     return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 

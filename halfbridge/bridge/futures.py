@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfbridge.bridge.delivery import Delivery
+from halfbridge.bridge.figures import FAILED, HALF_MESSAGE, STORED
 from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
 from halfbridge.kafka.errors import HalfNotStoredError, OutcomeUnknownError
 from halfbridge.serde.units import MS_PER_S
@@ -51,6 +52,7 @@ class SendFuture(Delivery):
         error = error or transaction.shared.not_proven(record)
         if error is None:
             _place(self, record)
+        transaction.shared.outcomes.add(HALF_MESSAGE, STORED if error is None else FAILED)
         transaction.half_settled(self, error)
 
     def exception(self) -> BridgeError | None:
@@ -111,6 +113,8 @@ class DecisionFuture(Delivery):
             _place(self, record)
         elif not self.is_awaited:
             self.add_done_callback(transaction.shared.failures.note)
+        outcome = STORED if error is None else FAILED
+        transaction.shared.outcomes.add(self.resolution.value, outcome)
         transaction.decision_settled(self, error)
 
     def exception(self) -> BridgeError | None:

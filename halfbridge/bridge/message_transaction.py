@@ -27,6 +27,7 @@ from halfbridge.kafka.errors import (
     RetriableError,
     bridge_error,
 )
+from halfbridge.logs import about
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
 from halfbridge.serde.units import MS_PER_S
@@ -563,7 +564,11 @@ def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
     try:
         transaction.rollback(timeout)
     except BridgeError as error:
-        _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)
+        _LOG.warning(
+            "rollback of %s failed, a check settles it: %s",
+            *(transaction.id, error),
+            extra=about(transaction_id=transaction.id),
+        )
 
 
 def _error_of(error: Any) -> BridgeError:

@@ -18,6 +18,7 @@ from halfbridge.bridge.config import (
     refuse_unknown,
     writer_properties,
 )
+from halfbridge.bridge.figures import Figures
 from halfbridge.bridge.local_transaction import checked, decided, run
 from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
 from halfbridge.bridge.shared import Shared
@@ -37,6 +38,8 @@ from halfbridge.serde.topics import CHECK_PARTITIONS, check_topic_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from prometheus_client.registry import Collector
+
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.local_transaction import TransactionSendResult
     from halfbridge.bridge.message import (
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         MessageView,
         Resolution,
     )
+    from halfbridge.bridge.tracing import OpenTelemetryTracing
     from halfbridge.kafka.ports import Ports
     from halfbridge.serde.topics import HalfShape
 
@@ -74,6 +78,7 @@ class TransactionProducer:
         on_decision_failed: Called with the DecisionFuture of a decision that failed and that no
             thread awaits; a check settles its transaction. Called in the thread that serves
             acknowledgements: it must not block. See `failed_decisions`.
+        tracing: Makes OpenTelemetry's spans (`halfbridge.bridge.tracing`); None: there are none.
         config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
         ports: Kafka, clock and threads; None: the client library and the system.
         settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); overrides
@@ -92,13 +97,16 @@ class TransactionProducer:
         topics: Sequence[str] = (),
         on_hung: Callable[[CheckCounts], object] | None = None,
         on_decision_failed: Callable[[DecisionFuture], object] | None = None,
+        tracing: OpenTelemetryTracing | None = None,
         config: BridgeConfig | None = None,
         ports: Ports | None = None,
         **settings: Any,
     ) -> None:
         check_arguments(checker, topics)
         self._config = configured(config, settings)
-        self._checker = checker
+        self._checker = checker if tracing is None else tracing.checker(checker)
+        self._new_transaction = Transaction if tracing is None else tracing.transaction
+        self._tracing = tracing
         self._on_hung = on_hung
         self._on_decision_failed = on_decision_failed
         self._topics = tuple(topics)
@@ -205,7 +213,7 @@ class TransactionProducer:
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
         classes = checked(rollback_on) if rollback_on != () else ()
-        return Transaction(
+        return self._new_transaction(
             shared,
             immunity_ms=immunity_ms,
             context=context,
@@ -282,6 +290,8 @@ class TransactionProducer:
         except HalfNotStoredError:
             roll_back_quietly(transaction, timeout)
             raise
+        if self._tracing is not None:
+            local_transaction = self._tracing.local_transaction(transaction, local_transaction)
         outcome = run(local_transaction, message, arg)
         return decided(transaction, receipt, outcome, timeout)
 
@@ -306,6 +316,29 @@ class TransactionProducer:
         """Return the check responder's counts, and how many checkers hang."""
         responder = self._responder
         return CheckCounts() if responder is None else responder.counts()
+
+    def figures(self) -> Figures | None:
+        """Return what this producer has done so far; None: not started, or made before a fork."""
+        shared = self._shared
+        if shared is None or shared.is_forked:
+            return None
+        return Figures(
+            outcomes=shared.outcomes.counts(),
+            failed_decisions=shared.failures.count,
+            in_flight=shared.in_flight,
+            checks=self.check_counts(),
+        )
+
+    def collector(self, *others: TransactionProducer) -> Collector:
+        """Return a collector of prometheus_client, for `REGISTRY.register`; registers nothing.
+
+        A registry refuses a second collector of the same metrics, so one collector has the figures
+        of all producers of a process: this one and the `others`.
+        """
+        # Imported here: a service without metrics does not load prometheus_client.
+        from halfbridge.bridge.client_metrics import ClientCollector  # noqa: PLC0415
+
+        return ClientCollector((self, *others))
 
     def __enter__(self) -> TransactionProducer:  # noqa: PYI034  (Self came with 3.11)
         self.start()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
 from halfbridge.bridge.delivery import DeliveryServer
+from halfbridge.bridge.figures import Outcomes
 from halfbridge.bridge.message import Message, check_whole_number, not_a_message
 from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import (
@@ -55,6 +56,7 @@ class Shared:
         self.config = config
         self.waits_for_decisions = config.decisions == "acknowledged"
         self.failures = DecisionFailures(ports.clock, on_decision_failed)
+        self.outcomes = Outcomes()
         self.new_id = ports.transaction_id
         self.now = ports.clock.monotonic
         self.time_ms = ports.clock.time_ms
@@ -167,6 +169,11 @@ class Shared:
         self._writer.close()
         self.ends.close()
         return left
+
+    @property
+    def in_flight(self) -> int:
+        """How many records brokers have not acknowledged yet."""
+        return len(self._writer)
 
     @property
     def is_forked(self) -> bool:

@@ -163,6 +163,9 @@ class CheckerConfig:
     )
     log_level: str = setting("info", words=LOG_LEVELS, doc="debug, info, warning or error.")
     log_format: str = setting("text", words=LOG_FORMATS, doc="text, or json: one event a line.")
+    tracing: bool = setting(
+        default=False, doc="Make spans of deliveries and checks, with OpenTelemetry."
+    )
     kafka: Mapping[str, str] = setting(
         {}, doc="More Kafka client properties, such as security ones, name=value.", secret=True
     )

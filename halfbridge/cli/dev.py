@@ -53,7 +53,14 @@ _DATA = "dev-broker"
     help="Directory that keeps the data. [default: $XDG_STATE_HOME/halfbridge]",
 )
 @click.option("--fresh", is_flag=True, help="Delete the data of earlier runs first.")
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    envvar="HALFBRIDGE_LOG_FORMAT",
+    show_default=True,
+    help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object.")
 def dev(**values: Any) -> int:
     """Run Kafka, the internal topics, the daemon and the web page until Ctrl-C.

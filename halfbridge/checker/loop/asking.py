@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.pair import BodyReader, Pair
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.checker.loop.topic_watch import TopicWatch
+    from halfbridge.checker.loop.tracing import WorkerTracing
     from halfbridge.checker.metrics import Metrics
     from halfbridge.kafka.ports import Ports
     from halfbridge.serde.records import Op
@@ -62,7 +63,9 @@ class Asker:
         bodies: BodyReader,
         topics: TopicWatch,
         metrics: Metrics,
+        tracing: WorkerTracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._names = config.names
         self._pacer = Pacer(config.check_rate_max)
         self._unanswered = Unanswered(config.check_interval_ms / MS_PER_S)
@@ -141,6 +144,8 @@ class Asker:
                 sent[check.half.metadata.producer_group] += is_sent
                 if are_traced and is_sent:
                     trace_check(check, pair.partition, topic=record.topic)
+                if self._tracing is not None and is_sent:
+                    self._tracing.asked(check)
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
         for group, count in sent.items():

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.deferred import Lack
     from halfbridge.checker.core.plan import Check, DeadHalf, Plan
     from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.tracing import WorkerTracing
     from halfbridge.checker.metrics import Metrics
     from halfbridge.kafka.ports import Clock
     from halfbridge.serde.records import Op
@@ -87,8 +88,11 @@ class LimitedLog:
 class Reporter:
     """Reports the effects of plans."""
 
-    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, metrics: Metrics, clock: Clock, tracing: WorkerTracing | None = None
+    ) -> None:
         self._metrics = metrics
+        self._tracing = tracing
         self._failed = ReportLimiter()
         self._lines = LimitedLog(clock)
         self._answers = LimitedLog(clock, logging.INFO)
@@ -97,7 +101,7 @@ class Reporter:
         """Report that `plan` is committed; its `refused` messages became dead letters."""
         metrics = self._metrics
         if plan.deliveries:
-            self._delivered(plan)
+            self._delivered(plan, refused)
         if plan.dead or plan.junk or refused:
             self._dead_lettered(plan, pair, refused)
         if stubs:
@@ -144,6 +148,10 @@ class Reporter:
                 self._lines.log(
                     "transaction %s stays undecided: the checker of group %s, at %s, failed: %s",
                     *(op.transaction_id, op.producer_group, op.actor, op.reason),
+                    transaction_id=op.transaction_id,
+                    producer_group=op.producer_group,
+                    reason=op.reason,
+                    actor=op.actor,
                 )
         self._metrics.checks_answered(counts)
 
@@ -186,7 +194,9 @@ class Reporter:
         self._metrics.ledger_bytes(held_bytes)
         self._metrics.entries_bytes(entries_bytes, fullest=fill_percent / 100)
 
-    def _delivered(self, plan: Plan) -> None:
+    def _delivered(self, plan: Plan, refused: Sequence[DeadHalf]) -> None:
+        if self._tracing is not None:
+            self._tracing.delivered(plan, refused)
         delivered: Counter[str] = Counter()
         latencies = []
         for one in plan.deliveries:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.clients import SlotIds
     from halfbridge.checker.loop.intake import FirstReads
     from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.tracing import WorkerTracing
     from halfbridge.checker.metrics import Metrics
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
@@ -70,6 +71,7 @@ class Worker:
         ports: Ports,
         signatures: Signatures = NO_SIGNATURES,
         first_reads: FirstReads | None = None,
+        tracing: WorkerTracing | None = None,
     ) -> None:
         self._monotonic = ports.clock.monotonic
         self._config = config
@@ -77,7 +79,7 @@ class Worker:
         self._ids = ids
         self._status = status
         status.set_delivery(config.delivery)
-        self._reporter = Reporter(status.metrics, ports.clock)
+        self._reporter = Reporter(status.metrics, ports.clock, tracing)
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._failures = FailureCount(status)
         self._timestamps = TimestampSource()
@@ -115,6 +117,7 @@ class Worker:
             bodies=self._bodies,
             topics=self._topics,
             metrics=status.metrics,
+            tracing=tracing,
         )
         self._health = HealthReport(
             config,

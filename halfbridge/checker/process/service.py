@@ -16,6 +16,7 @@ from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.process.tracing import flush_spans, worker_tracing
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.first_reads import probe
@@ -56,6 +57,7 @@ def run_worker(
     """
     policy = load_policy(config.policy_file, names=config.names)
     signatures = daemon_signatures(config)
+    tracing = worker_tracing(config)
     ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), ports or system_ports()
     worker = Worker(
         config,
@@ -65,6 +67,7 @@ def run_worker(
         ports=ports,
         signatures=signatures,
         first_reads=FirstReads(config, ports, probe),
+        tracing=tracing,
     )
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
     record = settings_record(config, slot, status, ports)
@@ -73,6 +76,8 @@ def run_worker(
         worker.run(stop)
     finally:
         record.stop()
+        if tracing is not None:
+            flush_spans()
     status.set_ready(ready=False, reason="stopped")
     _log.info("worker on slot %s ends", slot)
     return EXIT_OK

@@ -11,6 +11,7 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.process.tracing import worker_tracing
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.checker.status import Status
 from halfbridge.testkit.memory.machine import Passing
@@ -98,6 +99,7 @@ class _WorkerProcess:
             status=self.status,
             ports=self._ports,
             signatures=daemon_signatures(config),
+            tracing=worker_tracing(config),
         )
         record = settings_record(config, slot, self.status, self._ports)
         record.start()

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
+from halfbridge.cli import cli
 from halfbridge.logs import (
     SHOWN_CHARS_MAX,
     JsonLines,
@@ -170,3 +173,21 @@ def test_bytes_are_one_line_of_text() -> None:
     assert bytes_text(b"\xff\n") == "\\xff\\n"
     assert bytes_text(b"") == ""
     assert bytes_text(None) == "null"
+
+
+def test_a_line_names_the_span_in_which_it_is_logged() -> None:
+    """Trace and span, so that a line is found from a trace; outside a span neither is there."""
+    context = SpanContext(0xABC, 0xDEF, is_remote=False)
+    with use_span(NonRecordingSpan(context)):
+        told = json.loads(JsonLines().format(record("x")))
+    assert told["trace_id"] == f"{'abc':0>32}"
+    assert told["span_id"] == f"{'def':0>16}"
+    assert "trace_id" not in json.loads(JsonLines().format(record("x")))
+
+
+@pytest.mark.parametrize("command", [("dev",), ("web",), ("checker", "run"), ("relay", "run")])
+def test_each_process_has_the_option_and_the_variable(command: tuple[str, ...]) -> None:
+    """Daemon, page, relay and development stack take the format the same way."""
+    shown = CliRunner().invoke(cli, [*command, "--help"]).output
+    assert "--log-format" in shown
+    assert "HALFBRIDGE_LOG_FORMAT" in shown

@@ -1,0 +1,72 @@
+"""Sets a worker's tracing up: by the process's tracer provider, or by OpenTelemetry's variables.
+
+OpenTelemetry is imported late: a worker without tracing does not need it.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.kafka.errors import ConfigError
+
+if TYPE_CHECKING:
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.tracing import WorkerTracing
+
+_EXPORTERS = "opentelemetry_traces_exporter"  # the entry points of OpenTelemetry's exporters
+_VARIABLE, _DEFAULT = "OTEL_TRACES_EXPORTER", "otlp"
+_OTLP = ("otlp_proto_http", "otlp_proto_grpc")
+
+
+def worker_tracing(config: CheckerConfig) -> WorkerTracing | None:
+    """Return what makes the worker's spans; None: tracing is off, and nothing is imported.
+
+    Raises:
+        ConfigError: OpenTelemetry or its exporter is not installed; the operator installs it.
+    """
+    if not config.tracing:
+        return None
+    try:
+        from halfbridge.checker.loop.tracing import WorkerTracing  # noqa: PLC0415  (see above)
+
+        _set_provider()
+    except ModuleNotFoundError as error:
+        raise _refused("false, or pip install 'halfbridge[otel]'") from error
+    return WorkerTracing()
+
+
+def flush_spans() -> None:
+    """Export the spans that wait, before a process ends that runs no exit handlers."""
+    from opentelemetry import trace  # noqa: PLC0415  (see above)
+
+    provider: Any = trace.get_tracer_provider()
+    if hasattr(provider, "force_flush"):
+        provider.force_flush()
+
+
+def _set_provider() -> None:
+    from opentelemetry import trace  # noqa: PLC0415  (see above)
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return  # the process has one already
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  (see above)
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  (see above)
+
+    name = os.environ.get(_VARIABLE, "") or _DEFAULT
+    found = {each.name: each for each in metadata.entry_points(group=_EXPORTERS)}
+    names = _OTLP if name == _DEFAULT else (name,)
+    exporter = next((found[each] for each in names if each in found), None)
+    if exporter is None:
+        raise _refused(
+            f"false, or a span exporter that is installed: {_VARIABLE}={name} needs a package such"
+            " as opentelemetry-exporter-otlp-proto-http"
+        )
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter.load()()))
+    trace.set_tracer_provider(provider)
+
+
+def _refused(allowed: str) -> ConfigError:
+    return ConfigError(field="tracing", value="true", origin="the configuration", allowed=allowed)

@@ -1,0 +1,65 @@
+"""A worker's tracing is off, or has what it needs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.process.tracing import worker_tracing
+
+SCRIPT = """
+import sys
+{before}
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.process.tracing import flush_spans, worker_tracing
+from halfbridge.kafka.errors import ConfigError
+try:
+    worker_tracing(CheckerConfig(bootstrap_servers="b:1", tracing=True))
+except ConfigError as error:
+    sys.exit(str(error))
+from opentelemetry.trace import get_tracer
+get_tracer("x").start_span("a span").end()
+flush_spans()
+"""
+
+
+def run(before: str, exporter: str) -> subprocess.CompletedProcess[str]:
+    """Set tracing up in a process of its own, which has a provider of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(before=before)],
+        env={**os.environ, "OTEL_TRACES_EXPORTER": exporter},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_tracing_is_off_by_default() -> None:
+    """Then a worker has nothing that could make a span."""
+    assert worker_tracing(CheckerConfig(bootstrap_servers="b:1")) is None
+
+
+def test_opentelemetrys_variables_choose_the_exporter() -> None:
+    """Spans that wait are exported before a worker's process ends."""
+    done = run("", "console")
+    assert done.returncode == 0, done.stderr
+    assert '"name": "a span"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("before", "exporter", "advice"),
+    [
+        ("", "nowhere", "opentelemetry-exporter-otlp-proto-http"),
+        ("sys.modules['opentelemetry.sdk.trace'] = None", "console", "halfbridge[otel]"),
+        ("sys.modules['opentelemetry'] = None", "console", "halfbridge[otel]"),
+    ],
+)
+def test_what_is_missing_is_named(before: str, exporter: str, advice: str) -> None:
+    """A worker that cannot trace as it is told does not start; the text says what to install."""
+    done = run(before, exporter)
+    assert done.returncode == 1
+    assert advice in done.stderr
+    assert "Traceback" not in done.stderr
