@@ -123,7 +123,7 @@ class BridgeConfig:
         "none", words=_COMPRESSIONS, doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}."
     )
     key_file: str = setting("", doc="File with the keys that sign records; empty: none is signed.")
-    kafka: Mapping[str, str] = setting(
+    kafka: Mapping[str, Any] = setting(
         {}, secret=True, doc="Further librdkafka properties, such as security.protocol."
     )
 

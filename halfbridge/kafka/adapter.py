@@ -10,7 +10,6 @@ from confluent_kafka import Consumer, Producer, libversion, version
 
 from halfbridge.kafka import last_read
 from halfbridge.kafka.admin import AdminClient, KafkaAdmin
-from halfbridge.kafka.client_errors import made
 from halfbridge.kafka.clients import (
     LISTENED,
     KafkaReader,
@@ -18,6 +17,7 @@ from halfbridge.kafka.clients import (
     KafkaWriter,
     LostConnections,
 )
+from halfbridge.kafka.making import made
 from halfbridge.kafka.ports import Ports
 from halfbridge.kafka.threads import SystemClock, Threads
 from halfbridge.serde.identity import TRANSACTION_IDS
@@ -34,7 +34,7 @@ class KafkaClients:
 
     def reader(self, properties: Mapping[str, Any]) -> KafkaReader:
         on_read = partial(last_read.note, properties)
-        return KafkaReader(made(Consumer, dict(properties), **self._log), on_read=on_read)
+        return KafkaReader(made(Consumer, properties, **self._log), on_read=on_read)
 
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
@@ -43,7 +43,7 @@ class KafkaClients:
         return KafkaReader(consumer, stays="group.instance.id" in properties)
 
     def writer(self, properties: Mapping[str, Any]) -> KafkaWriter:
-        return KafkaWriter(made(Producer, dict(properties), **self._log))
+        return KafkaWriter(made(Producer, properties, **self._log))
 
     def transactional_writer(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
@@ -51,13 +51,13 @@ class KafkaClients:
         return KafkaTransactionalWriter(self._listened(Producer, properties, on_lost))
 
     def admin(self, properties: Mapping[str, Any]) -> KafkaAdmin:
-        return KafkaAdmin(made(AdminClient, dict(properties)))
+        return KafkaAdmin(made(AdminClient, properties))
 
     def _listened(
         self, client: Any, properties: Mapping[str, Any], on_lost: Callable[[], None] | None
     ) -> Any:
         if on_lost is None:
-            return made(client, dict(properties), **self._log)
+            return made(client, properties, **self._log)
         return made(client, {**properties, **LISTENED}, logger=LostConnections(on_lost))
 
 

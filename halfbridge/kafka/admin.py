@@ -25,6 +25,7 @@ from confluent_kafka.admin import NewTopic as _NewTopic
 
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.kafka.making import made
 from halfbridge.kafka.ports import Edge, SeenCluster, SeenPartition, SeenTopic
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ class TopicIds:
         deleted and created again looks like the one before. Raises KafkaFailure: the topic does not
         exist or may not be described, or no broker answers.
         """
-        client = self._client or AdminClient(self._properties)
+        client = self._client or made(AdminClient, self._properties)
         self._client = None  # one that had no answer may wait for a dead controller for ever
         futures = client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
         number: int = KafkaAnswer(futures[topic], topic_number, timeout_s).result()

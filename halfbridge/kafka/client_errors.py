@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
+from halfbridge.kafka.errors import Code, KafkaFailure
 
 
 def failure_of(error: Any) -> KafkaFailure:
@@ -40,18 +40,3 @@ def raised(error: KafkaException | SystemError) -> KafkaFailure:
         return failure_of(error)
     except SystemError:
         return failure_of(error)
-
-
-def made(client: Any, properties: dict[str, Any], **keywords: Any) -> Any:
-    """Return a client of the library. ConfigError: the user must correct a property."""
-    try:
-        return client(properties, **keywords)
-    except (KafkaException, AttributeError, TypeError, ValueError) as error:
-        # The last three errors: properties that take a function or a mapping, such as `stats_cb`.
-        is_reported = isinstance(error, KafkaException)
-        raise ConfigError(
-            field="kafka",
-            value=failure_of(error).text if is_reported else str(error),
-            origin="Kafka client",
-            allowed="properties that librdkafka knows",
-        ) from error

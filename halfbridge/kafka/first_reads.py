@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from halfbridge.kafka.making import made
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -56,7 +58,7 @@ class LethalRecord(NamedTuple):
 def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
     """Read partitions to their ends in a child process; blocks for at most some minutes.
 
-    `properties`, a consumer's, must be JSON. Return where a record ended the child; None: all was
+    `properties` are a consumer's. Return where a record ended the child; None: all was
     read, or could not be tried.
     """
     found = find_damage(properties, starts)
@@ -79,8 +81,10 @@ def find_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> L
 def _run(
     properties: Mapping[str, Any], starts: Iterable[tuple[str, int, int]], records: int = _RECORDS
 ) -> LethalRecord | None:
-    order = json.dumps({"properties": dict(properties), "starts": list(starts), "records": records})
     try:
+        order = json.dumps(
+            {"properties": dict(properties), "starts": list(starts), "records": records}
+        )
         child = subprocess.run(  # noqa: S603 (our own interpreter and module)
             _COMMAND,
             input=order.encode(),
@@ -88,7 +92,7 @@ def _run(
             timeout=_CHILD_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired, TypeError):  # TypeError: a function `oauth_cb`
         return None
     lines = child.stdout.splitlines()
     topic, partition, offset = json.loads(lines[-1]) if lines else ("", 0, 0)
@@ -100,7 +104,8 @@ def _run(
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     order = json.load(sys.stdin)
-    consumer = Consumer(
+    consumer = made(
+        Consumer,
         {
             "group.id": "halfbridge-tasting",  # never joined; the client demands one
             **order["properties"],
@@ -108,7 +113,7 @@ def _main() -> None:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-        }
+        },
     )
     is_whole = True
     for topic, partition, start in order["starts"]:

@@ -16,6 +16,8 @@ ENVIRONMENT_PREFIX = "HALFBRIDGE_"
 # Origin in errors of a class, which does not know who set its fields; `load` knows.
 UNKNOWN_ORIGINS = ("argument", "the configuration")
 _HIDDEN = "***"
+# The Kafka property that Python code may set to a function (`halfbridge.kafka.tokens`).
+_FUNCTION = "oauth_cb"
 T = TypeVar("T")
 
 
@@ -204,12 +206,23 @@ def check(config: Any) -> None:
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """Return a settings dataclass as values for JSON, which `load` accepts as flags."""
+    """Return a settings dataclass as values for JSON, which `load` accepts as flags.
+
+    Raises:
+        SettingError: or what the class's `refusal` names: a Kafka property is a function.
+    """
     plain: dict[str, Any] = {}
     for each in fields(config):
         value = getattr(config, each.name)
         if isinstance(value, Path):
             value = str(value)
+        if isinstance(value, Mapping) and callable(value.get(_FUNCTION)):
+            raise getattr(type(config), "refusal", SettingError)(
+                field=each.name,
+                value=f"a function {_FUNCTION}",
+                origin="argument",
+                allowed='"package.module:function", since another process must call it',
+            )
         plain[each.name] = dict(value) if isinstance(value, Mapping) else value
     return plain
 
@@ -269,7 +282,9 @@ def is_kind(value: object, kind: type) -> bool:
         return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
     if kind is Mapping:
         return isinstance(value, Mapping) and all(
-            isinstance(name, str) and isinstance(text, str) for name, text in value.items()
+            isinstance(name, str)
+            and (isinstance(text, str) or (name == _FUNCTION and callable(text)))
+            for name, text in value.items()
         )
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -313,7 +328,10 @@ def _parse_pairs(raw: object) -> object:
             raise ValueError(raw)
         return {name.strip(): value.strip() for name, _, value in pairs}
     if isinstance(raw, Mapping):
-        return {str(name): _scalar(value) for name, value in raw.items()}
+        return {
+            str(name): value if name == _FUNCTION and callable(value) else _scalar(value)
+            for name, value in raw.items()
+        }
     return raw
 
 

@@ -170,7 +170,7 @@ class Inbox:
         retention_ms: int | None = None,
         topics: Collection[str] = (),
         bootstrap_servers: str = "",
-        kafka: Mapping[str, str] | None = None,
+        kafka: Mapping[str, Any] | None = None,
     ) -> int:
         """Delete the group's old marks; return how many were deleted.
 
@@ -346,7 +346,7 @@ _DELETION_MS = 12 * 60_000
 
 
 def real_retention_ms(
-    topics: Collection[str], *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
+    topics: Collection[str], *, bootstrap_servers: str, kafka: Mapping[str, Any] | None = None
 ) -> int:
     """Return after how many milliseconds no record of `topics` can be read any more.
 

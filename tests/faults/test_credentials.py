@@ -12,6 +12,7 @@ from tests.faults.listener import listener
 from tests.faults.scene import HEALED_S
 from tests.faults.stage import Daemon, Stage, seed_of_run
 from tests.faults.tokens import TokenServer
+from tests.kit.oauth import LIFE_S, LOGIN, broker_of
 from tests.kit.waiting import until
 
 MakeStage = Callable[..., Stage]
@@ -20,20 +21,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 
 _REFUSED = "certificate verify failed"  # the client says no more than that
 _OUT_S = 12.0
-_TOKEN_S = 10
 _RENEWED = 12  # tokens for five processes, some with several clients: most have a second one
-_JAAS = (
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-    ' unsecuredLoginStringClaim_sub="broker";'
-)
+_TEN_MINUTES_S = 600.0
 
 
 class _Load:
     """A daemon with two workers and two clients that come by another listener."""
 
-    def __init__(self, stage: Stage, servers: str, **kafka: str) -> None:
-        properties = {name.replace("_", "."): value for name, value in kafka.items()}
-        flags = [word for item in properties.items() for word in ("--kafka", "=".join(item))]
+    def __init__(self, stage: Stage, servers: str, kafka: dict[str, str]) -> None:
+        flags = [word for item in kafka.items() for word in ("--kafka", "=".join(item))]
         flags += ["--bootstrap-servers", servers]
         seed = seed_of_run()
         self.stage = stage.make()
@@ -42,7 +38,7 @@ class _Load:
             *flags, seed=seed, pipelined=150, blocking=60
         )
         # Addresses and paths of one machine are no part of what is published.
-        stage.load[0] = f"checker run --workers 2 over {kafka['security_protocol']}"
+        stage.load[0] = f"checker run --workers 2 over {kafka['security.protocol']}"
 
     def stands_still(self) -> None:
         """See that nobody is let in, and that the daemon stays."""
@@ -71,7 +67,7 @@ def test_case_51_a_certificate_expires(tmp_path: Path, make_stage: MakeStage) ->
     broker = way.broker(tmp_path / "cluster", store)
     stage = make_stage(broker)
     trusted = str(authority.certificate)
-    load = _Load(stage, way.servers, security_protocol="SSL", ssl_ca_location=trusted)
+    load = _Load(stage, way.servers, {"security.protocol": "SSL", "ssl.ca.location": trusted})
     stage.await_more(200)
     authority.sign(expired=True)
     broker.restart()
@@ -90,22 +86,19 @@ def test_case_51_tokens_expire(tmp_path: Path, make_stage: MakeStage) -> None:
     The broker ends the connections of those whose token is over; with new ones they come back.
     """
     way = listener(protocol="SASL_PLAINTEXT")
-    sasl = {
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        "oauthbearer.sasl.jaas.config": _JAAS,
-        "oauthbearer.connections.max.reauth.ms": "3600000",  # a token's end ends it earlier
-    }
-    stage = make_stage(way.broker(tmp_path / "cluster", sasl))
-    with TokenServer(life_s=_TOKEN_S) as tokens:
+    stage = make_stage(broker_of(way, tmp_path / "cluster"))
+    with TokenServer(life_s=LIFE_S) as tokens:
         load = _Load(
             stage,
             way.servers,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanisms="OAUTHBEARER",
-            sasl_oauthbearer_method="oidc",
-            sasl_oauthbearer_token_endpoint_url=tokens.url,
-            sasl_oauthbearer_client_id="halfbridge",
-            sasl_oauthbearer_client_secret="secret",
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanisms": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.token.endpoint.url": tokens.url,
+                "sasl.oauthbearer.client.id": "halfbridge",
+                "sasl.oauthbearer.client.secret": "secret",
+            },
         )
         stage.await_more(200)
         first = tokens.given
@@ -113,10 +106,23 @@ def test_case_51_tokens_expire(tmp_path: Path, make_stage: MakeStage) -> None:
         stage.await_more(200)
         tokens.works = False
         until("tokens are refused", lambda: tokens.refused)
-        time.sleep(_TOKEN_S)
+        time.sleep(LIFE_S)
         stage.injected["no new tokens until all have expired"] += 1
         load.stands_still()
         tokens.works = True
         load.goes_on()
         stage.injected["token renewed"] += tokens.given
         load.end_judged()
+
+
+@pytest.mark.timeout(1_200)
+def test_tokens_of_a_function_for_ten_minutes(tmp_path: Path, make_stage: MakeStage) -> None:
+    """Each process has sixty tokens of ten seconds by `oauth_cb`; nothing is lost or held up."""
+    way = listener(protocol="SASL_PLAINTEXT")
+    stage = make_stage(broker_of(way, tmp_path / "cluster"))
+    load = _Load(stage, way.servers, LOGIN)
+    stage.await_more(200)
+    until_s = time.monotonic() + _TEN_MINUTES_S
+    while time.monotonic() < until_s:
+        stage.await_more(200, within_s=HEALED_S)
+    load.end_judged()

@@ -2,14 +2,13 @@
 
 import json
 import threading
-from base64 import urlsafe_b64encode
-from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from typing_extensions import Self
 
 from halfbridge.testkit.ports import HOST
+from tests.kit.oauth import token as new_token
 
 _OUT_OF_ORDER = 503
 
@@ -51,20 +50,14 @@ class TokenServer:
             self.given += 1
         else:
             self.refused += 1
-        token = {"access_token": self._token(), "expires_in": self._life_s, "token_type": "Bearer"}
+        text = new_token(life_s=self._life_s)
+        token = {"access_token": text, "expires_in": self._life_s, "token_type": "Bearer"}
         body = json.dumps(token).encode() if self.works else b"{}"
         request.send_response(200 if self.works else _OUT_OF_ORDER)
         request.send_header("Content-Type", "application/json")
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         request.wfile.write(body)
-
-    def _token(self) -> str:
-        now = int(datetime.now(timezone.utc).timestamp())
-        claims = {"sub": "halfbridge", "iat": now, "exp": now + self._life_s}
-        parts = ({"alg": "none", "typ": "JWT"}, claims)
-        texts = (urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts)
-        return ".".join(text.rstrip("=") for text in texts) + "."
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -47,7 +47,7 @@ class Cluster:
         self,
         bootstrap_servers: str,
         *,
-        kafka: Mapping[str, str] | None = None,
+        kafka: Mapping[str, Any] | None = None,
         ports: Ports | None = None,
         signatures: Signatures = NO_SIGNATURES,
     ) -> None:

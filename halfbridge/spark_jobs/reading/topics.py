@@ -41,6 +41,11 @@ _DEFAULTS = {
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
 
+_JAVA_TOKENS = (
+    "oauth_cb is a Python function, which does not reach Spark's own (Java) Kafka client: set"
+    " sasl.jaas.config and sasl.login.callback.handler.class"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Topics:
@@ -80,8 +85,8 @@ def source_options(
     `kafka` are consumer properties by their Kafka names (security, say), without `kafka.`.
 
     Raises:
-        ValueError: `kafka` sets what makes the read right, or servers are empty; the caller's
-            mistake.
+        ValueError: `kafka` sets what makes the read right, or has `oauth_cb`, or servers are empty;
+            the caller's mistake.
     """
     return cluster_options(bootstrap_servers, kafka or {}, which=topics.option())
 
@@ -92,6 +97,8 @@ def cluster_options(
     """Return the options of Spark's source that every read has, and `which` topics it reads."""
     if not bootstrap_servers:
         raise ValueError("bootstrap_servers must not be empty")
+    if "oauth_cb" in kafka:
+        raise ValueError(_JAVA_TOKENS)
     given = {f"kafka.{name}": value for name, value in kafka.items()}
     fixed = {"kafka.bootstrap.servers": bootstrap_servers, **(which or {}), **_FIXED}
     if clash := sorted(given.keys() & fixed.keys()):

@@ -10,6 +10,7 @@ from halfbridge.spark_jobs.replay import main
 from halfbridge.spark_jobs.replay.job import Place, Replay, ReplayPlan, make_plan, read_plan
 
 _UNCOMMITTED = "isolation.level=read_uncommitted"
+_TOKENS = "oauth_cb=shop.tokens:token"
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,10 @@ _UNCOMMITTED = "isolation.level=read_uncommitted"
         (
             ("--from-topic", "a", "--replay-id", "x", "--dry-run", "--kafka-opt", _UNCOMMITTED),
             "isolation.level cannot be set",
+        ),
+        (
+            ("--from-topic", "a", "--replay-id", "x", "--dry-run", "--kafka-opt", _TOKENS),
+            "set sasl.jaas.config and sasl.login.callback.handler.class",
         ),
     ],
 )

@@ -1,0 +1,153 @@
+"""Clients that get their tokens by a function (`oauth_cb`), on a broker that demands tokens."""
+
+import logging
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from halfbridge.bridge import Message, Resolution, TransactionProducer
+from halfbridge.cli import cli
+from halfbridge.kafka.adapter import system_ports
+from halfbridge.spark_jobs.sink.clients import ensure_topics
+from halfbridge.spark_jobs.sink.options import parse_options
+from tests.faults.listener import listener
+from tests.integration.brokers import started
+from tests.integration.installation import GROUP, Installation
+from tests.kit.oauth import FUNCTION, GIVER, LIFE_S, LOGIN, broker_of, function
+from tests.kit.waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+_ROOT = Path(__file__).parents[2]
+# Daemon and client have several clients each; so all of them have had a third token.
+_RENEWED = 30
+
+
+class Tokened(Installation):
+    """An installation whose daemon, client and commands come with tokens; the test needs none."""
+
+    def __init__(self, servers: str, tokened_servers: str, prefix: str) -> None:
+        super().__init__(servers, prefix)
+        self.tokened_servers = tokened_servers
+        self.make(groups=(GROUP,))
+        self.orders = self.topic("orders")
+        self.sent = 0
+
+    def client(self, **given: Any) -> TransactionProducer:
+        """Return a client with the function itself."""
+        return self.producer(
+            lambda _view: Resolution.COMMIT,
+            bootstrap_servers=self.tokened_servers,
+            topics=[self.orders],
+            kafka={**LOGIN, "oauth_cb": function},
+            **given,
+        )
+
+    def words(self, *words: str) -> list[str]:
+        """Return a command that comes with tokens."""
+        flags = [word for pair in LOGIN.items() for word in ("--kafka", "=".join(pair))]
+        place = ["--bootstrap-servers", self.tokened_servers, "--topic-prefix", self.names.prefix]
+        return [*words, *place, *flags]
+
+    def deliver(self, producer: TransactionProducer) -> None:
+        """Commit a transaction, and wait for its message."""
+        with producer.begin() as tx:
+            tx.send(Message(self.orders, value=b"%d" % self.sent))
+        self.sent += 1
+        self.tail(self.orders).until(self.sent)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A broker: its address without tokens, and with."""
+    way = listener(protocol="SASL_PLAINTEXT")
+    broker = broker_of(way, tmp_path_factory.mktemp("cluster") / "data")
+    with started(broker, "no broker that demands tokens"):
+        yield broker.bootstrap_servers, way.servers
+
+
+@pytest.fixture
+def tokened(servers: tuple[str, str]) -> Iterator[Tokened]:
+    """An installation of the test's own."""
+    made = Tokened(*servers, f"tokens-{uuid.uuid4().hex[:8]}-")
+    try:
+        yield made
+    finally:
+        GIVER.works = True
+        made.close()
+
+
+@pytest.mark.feature
+def test_everything_logs_in_by_a_token_function(tokened: Tokened) -> None:
+    """Daemon, client, command and sink name it among the Kafka properties."""
+    tokened.start(bootstrap_servers=tokened.tokened_servers, kafka=LOGIN)
+    with tokened.client() as producer:
+        tokened.deliver(producer)
+
+    words = [sys.executable, "-m", "halfbridge", *tokened.words("groups", "list")]
+    command = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert command.returncode == 0, command.stderr
+    assert GROUP in command.stdout
+
+    kafka = {f"kafka.{name}": value for name, value in LOGIN.items()}
+    servers = {"kafka.bootstrap.servers": tokened.tokened_servers}
+    sink = parse_options(
+        {"app.id": "app", "halfbridge.prefix": tokened.names.prefix, **servers, **kafka}
+    )
+    ensure_topics(sink, system_ports())
+    assert tokened.names.manifest in tokened.topics()
+
+
+def test_tokens_are_renewed_until_the_function_fails_and_after_it(
+    tokened: Tokened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients go on from token to token. Without any they log why, end nothing, and come back."""
+    daemon = tokened.start(bootstrap_servers=tokened.tokened_servers, kafka=LOGIN)
+    with tokened.client(send_timeout_ms=60_000) as producer:
+        first = GIVER.given
+        while GIVER.given < first + _RENEWED:
+            tokened.deliver(producer)
+
+        GIVER.works = False
+        caplog.clear()
+        refused = GIVER.refused
+        until("no token is given", lambda: GIVER.refused > refused)
+        time.sleep(LIFE_S)  # until the last one has expired
+        why = f"oauth_cb {FUNCTION} raised ConnectionError('no token today')"
+        until("the daemon says why", lambda: why in caplog.text)
+
+        GIVER.works = True
+        tokened.deliver(producer)
+    daemon.stop()
+
+
+def test_a_command_without_a_token_says_why(tokened: Tokened) -> None:
+    """One line names the function and what it raised."""
+    GIVER.works = False
+
+    result = CliRunner().invoke(cli, tokened.words("groups", "list"))
+
+    assert result.exit_code == 1
+    assert f"oauth_cb {FUNCTION} raised ConnectionError('no token today')" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_daemon_that_begins_without_a_token_gets_one_later(
+    tokened: Tokened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits as it waits for brokers that do not answer yet."""
+    GIVER.works = False
+    with caplog.at_level(logging.WARNING):
+        daemon = tokened.launch(bootstrap_servers=tokened.tokened_servers, kafka=LOGIN)
+        until("the daemon says why", lambda: f"oauth_cb {FUNCTION} raised" in caplog.text)
+        GIVER.works = True
+        daemon.ready()
+    with tokened.client() as producer:
+        tokened.deliver(producer)
