@@ -78,7 +78,8 @@ def _function(given: object) -> Callable[[str], object]:
         raise _wrong(given, allowed) from error
     if not callable(found):
         raise _wrong(given, "package.module:function; this is no function")
-    return found  # type: ignore[no-any-return]
+    function: Callable[[str], object] = found
+    return function
 
 
 def _name(given: object) -> str:
@@ -109,7 +110,7 @@ class _Tokens:
         self._function = function
         self._name = name
         self._call: Future[None] | None = None
-        self._answer: object = None
+        self._answer: Any = None
         self._is_new = True
         self._failure = ""
 
@@ -148,7 +149,8 @@ class _Tokens:
         answer, self._answer = self._answer, None
         if problem := _problem(answer):
             raise RuntimeError(problem)
-        return answer  # type: ignore[return-value]
+        token: tuple[Any, ...] = answer
+        return token
 
     def _run(self, config: str) -> None:
         self._answer = self._function(config)
