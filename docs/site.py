@@ -386,9 +386,24 @@ def _public(package: str) -> Iterator[tuple[str, Any]]:
 ERRORS = ("halfbridge", "halfbridge.sql", "halfbridge.testkit.memory")
 
 
+# Their docstrings draw the trees of errors.
+TREES = ("halfbridge.kafka.errors", "halfbridge.sql.errors")
+
+
+def actions() -> dict[str, str]:
+    """Return what to do about each error, by its line in a tree."""
+    trees = (import_module(each).__doc__ or "" for each in TREES)
+    return dict(re.findall(r"[├└]─ (\w+) +(.+)", "\n".join(trees)))
+
+
 def errors() -> str:
     """Return the errors that users meet, with who must act."""
-    parts = ["# Errors", "Each text says what to do. Errors are split by who must act."]
+    about = (
+        "Each text says what to do. Errors are split by who must act. All that the client and the"
+        " database part raise are `BridgeError`, but IllegalTransitionError, a caller's mistake."
+    )
+    parts = ["# Errors", about]
+    acts = actions()
     seen: set[type] = set()
     for package in ERRORS:
         rows = []
@@ -397,8 +412,10 @@ def errors() -> str:
                 seen.add(value)
                 first = (inspect.getdoc(value) or "").split("\n\nAttributes:")[0]
                 bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
-                rows.append((f"`{name}`", bases, _escaped(first)))
-        parts += [f"## {package}", _table(("Error", "Is a", "Meaning"), rows)]
+                act = acts.get(name, "")
+                rows.append((f"`{name}`", bases, _escaped(act), _escaped(first)))
+        heads = ("Error", "Is a", "Who must act, and how", "Meaning")
+        parts += [f"## {package}", _table(heads, rows)]
     return "\n\n".join(parts) + "\n"
 
 

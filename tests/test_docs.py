@@ -4,6 +4,7 @@ import re
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -165,14 +166,32 @@ def test_public_names_are_there() -> None:
             assert getattr(module, name) is not None, f"{package}.{name}"
 
 
-def test_the_reference_can_be_generated() -> None:
-    """What `make docs` takes from the code is there."""
-    pytest.importorskip("mkdocs")  # of the extra `docs`
+def site_of_documents() -> ModuleType:
+    """Return docs/site.py as a module; skip the test without the extra `docs`."""
+    pytest.importorskip("mkdocs")
     spec = spec_from_file_location("site_of_documents", ROOT / "docs" / "site.py")
     assert spec is not None
     assert spec.loader is not None
     site = module_from_spec(spec)
     spec.loader.exec_module(site)
+    return site
+
+
+def test_each_error_says_who_must_act() -> None:
+    """In the tree of its module, which the reference shows; the roots and a caller's bug apart."""
+    site = site_of_documents()
+    named = {
+        name
+        for package in ("halfbridge", "halfbridge.sql")
+        for name in import_module(package).__all__
+        if name.endswith("Error")
+    }
+    assert named - set(site.actions()) == {"BridgeError", "SqlError", "IllegalTransitionError"}
+
+
+def test_the_reference_can_be_generated() -> None:
+    """What `make docs` takes from the code is there."""
+    site = site_of_documents()
     for name, generate in site.GENERATED.items():
         assert len(generate().splitlines()) > 10, name
 

@@ -12,6 +12,7 @@ from halfbridge.logs import keep_to_one_line
 
 if TYPE_CHECKING:
     from halfbridge.bridge.check_pool import CheckCounts
+    from halfbridge.bridge.cloud_events import CloudEvent
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.local_transaction import TransactionSendResult
@@ -53,6 +54,7 @@ __all__ = [
     "BridgeConfig",
     "BridgeError",
     "CheckCounts",
+    "CloudEvent",
     "ConfigError",
     "DecisionFuture",
     "DecisionReceipt",
@@ -82,6 +84,7 @@ __all__ = [
 _MODULES = (
     "halfbridge.kafka.errors",
     "halfbridge.bridge.local_transaction",
+    "halfbridge.bridge.cloud_events",
     "halfbridge.bridge.message",
     "halfbridge.bridge.transaction",
     "halfbridge.bridge.config",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.cloud_events import CloudEvent
+from halfbridge.bridge.payloads import json_bytes, key_bytes
 from halfbridge.kafka.errors import InvalidMessageError
 from halfbridge.serde.headers import CONTEXT, RESERVED, Header
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from halfbridge.serde.records import CheckRequest
 
@@ -66,6 +68,8 @@ class Answer:
 class Message:
     """A message to be sent in a transaction. Bytes arrive exactly as given.
 
+    `Message.json` and `Message.serialized` make one of other values than bytes.
+
     Attributes:
         topic: The real topic, where consumers read once the transaction is committed.
         key: Bytes or None (null); None and b"" are different things to Kafka.
@@ -74,6 +78,9 @@ class Message:
         partition: Partition of the real topic; None: chosen from the key.
         immunity_ms: Least age before the first check; None: the daemon's transaction_timeout_ms.
             (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
+        cloud_event: Adds the headers of CloudEvents when the message is sent; None: none.
+        timestamp_ms: Refused unless None: a real record carries the time of its publication. The
+            time of an event belongs in a header, such as `ce_time`.
 
     Raises:
         InvalidMessageError: a part has a wrong type or a reserved name; the caller corrects it.
@@ -86,8 +93,10 @@ class Message:
     headers: Sequence[Header] | Mapping[str, bytes | None] = ()
     partition: int | None = None
     immunity_ms: int | None = None
+    cloud_event: CloudEvent | None = None
+    timestamp_ms: InitVar[None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, timestamp_ms: None) -> None:
         if type(self.topic) is not str or not self.topic:
             raise InvalidMessageError(f"topic must be text, not {self.topic!r}", field="topic")
         if self.key is not None and type(self.key) is not bytes:
@@ -100,6 +109,91 @@ class Message:
             check_whole_number("partition", self.partition)
         if self.immunity_ms is not None:
             check_whole_number("immunity_ms", self.immunity_ms)
+        if self.cloud_event is not None:
+            if not isinstance(self.cloud_event, CloudEvent):
+                raise InvalidMessageError(
+                    f"cloud_event must be a CloudEvent or None, not {self.cloud_event!r}",
+                    field="cloud_event",
+                )
+            self.cloud_event.check_beside(self.header_pairs)
+        if timestamp_ms is not None:
+            raise _no_timestamp()
+
+    @classmethod
+    def json(
+        cls,
+        topic: str,
+        *,
+        value: object,
+        key: str | bytes | int | None = None,
+        headers: Sequence[Header] | Mapping[str, bytes | None] = (),
+        partition: int | None = None,
+        immunity_ms: int | None = None,
+        cloud_event: CloudEvent | None = None,
+    ) -> Message:
+        """Return a message with a JSON value, by the rules of docs/how-to/payloads.md.
+
+        The value is a dict, list, dataclass, model of pydantic, text or number, or None: a
+        tombstone. A key that is text is sent in UTF-8, an int as its decimal digits. All else is
+        as in Message.
+
+        Raises:
+            InvalidMessageError: a type has no rule; the text begins with the path of its field,
+                such as `value.lines[2].price`. The caller converts it.
+        """
+        return cls(
+            topic,
+            key=key_bytes(key),
+            value=json_bytes(value),
+            headers=headers,
+            partition=partition,
+            immunity_ms=immunity_ms,
+            cloud_event=cloud_event,
+        )
+
+    @classmethod
+    def serialized(
+        cls,
+        topic: str,
+        *,
+        value: object,
+        serializer: Callable[[Any, Any], Any],
+        key: object = None,
+        key_serializer: Callable[[Any, Any], Any] | None = None,
+        headers: Sequence[Header] | Mapping[str, bytes | None] = (),
+        partition: int | None = None,
+        immunity_ms: int | None = None,
+        cloud_event: CloudEvent | None = None,
+    ) -> Message:
+        """Return a message whose value a serializer of confluent-kafka makes.
+
+        `serializer` (an AvroSerializer, ProtobufSerializer, JSONSerializer, ...) is called with the
+        value and a SerializationContext of topic, field and headers. It may ask a schema registry,
+        and blocks for as long as the registry's client waits. Without `key_serializer` the key is
+        str, bytes, int or None, as in `Message.json`. All else is as in Message.
+
+        Raises:
+            InvalidMessageError: a value does not fit its schema, or the registry refuses the
+                schema; the caller corrects it.
+            RetriableError: the registry does not answer; repeat the call later.
+        """
+        # Imported here: this module loads no Kafka client.
+        from halfbridge.kafka.serializers import serialized  # noqa: PLC0415  (see above)
+
+        added = list(checked_headers(headers))
+        if key_serializer is None:
+            made_key = key_bytes(key)
+        else:
+            made_key = serialized(key_serializer, key, topic=topic, field="key", headers=added)
+        return cls(
+            topic,
+            key=made_key,
+            value=serialized(serializer, value, topic=topic, field="value", headers=added),
+            headers=added,
+            partition=partition,
+            immunity_ms=immunity_ms,
+            cloud_event=cloud_event,
+        )
 
     @property
     def header_pairs(self) -> tuple[Header, ...]:
@@ -113,10 +207,13 @@ class Message:
 
     @property
     def header_bytes(self) -> int:
-        """Bytes of header names (UTF-8) and values."""
-        if not self.headers:
+        """Bytes of header names (UTF-8) and values; of a CloudEvent's the most there may be."""
+        headers = self.header_pairs if self.headers else ()
+        if self.cloud_event is not None:
+            headers += self.cloud_event.longest()
+        if not headers:
             return 0
-        return sum(len(name.encode()) + len(value or b"") for name, value in self.header_pairs)
+        return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
     @property
     def body_bytes(self) -> int:
@@ -227,6 +324,16 @@ def not_bytes(field: str, value: object) -> InvalidMessageError:
     hint = f": encode it, for example {field}.encode()" if isinstance(value, str) else ""
     return InvalidMessageError(
         f"{field} must be bytes or None, not {type(value).__name__}{hint}", field=field
+    )
+
+
+def _no_timestamp() -> InvalidMessageError:
+    """Return the error of a message with a timestamp: brokers may refuse it, for a whole batch."""
+    return InvalidMessageError(
+        "timestamp_ms is not carried: a real record has the time of its publication, so that a"
+        " reader of a time range misses no late commit. Send the event's time in a header, for"
+        " example cloud_event=CloudEvent(..., time=...)",
+        field="timestamp_ms",
     )
 
 

@@ -119,7 +119,7 @@ class Shared:
         if self.gate.plain:
             self.gate.check_topic(message.topic)
         # Headers count twice: they are part of the record, and they reduce the room for its body.
-        size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
+        size = message.body_bytes + 2 * message.header_bytes
         if size > self._message_bytes_max:
             raise InvalidMessageError(
                 f"message of {size} bytes (headers counted twice) is larger than "

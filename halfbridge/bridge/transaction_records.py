@@ -37,7 +37,10 @@ def half_headers(
     immunity_ms: int,
     context: bytes | None,
 ) -> list[Header]:
-    """Return a half record's headers: the user's, then RMQ_CONTEXT if any, then RMQ_HALF."""
+    """Return a half record's headers: the user's, then RMQ_CONTEXT if any, then RMQ_HALF.
+
+    Those of a CloudEvent are the user's too, and are delivered.
+    """
     metadata = HALF_METADATA.encode(
         new_half(
             transaction_id=transaction_id,
@@ -49,9 +52,12 @@ def half_headers(
             immunity_ms=immunity_ms,
         )
     )
+    user = message.header_pairs
+    if message.cloud_event is not None:
+        user += message.cloud_event.headers(transaction_id, index, now_ms)
     if context is None:
-        return [*message.header_pairs, (HALF, metadata)]
-    return [*message.header_pairs, (CONTEXT, context), (HALF, metadata)]
+        return [*user, (HALF, metadata)]
+    return [*user, (CONTEXT, context), (HALF, metadata)]
 
 
 def decision(

@@ -7,6 +7,8 @@ SqlError (a BridgeError)
 ├─ InboxUsageError         (also RuntimeError) the calling code is wrong; nothing was marked
 ├─ NoIdentityError         (also ValueError) the calling code gives key=, or skips the message
 ├─ PurgeError              an operator removes what blocks the purge, and runs the purge again
+├─ RowStateError           the calling code: this row of a local message table was settled before
+├─ RowNotFoundError        the calling code: the row was purged, or is in another table
 ├─ FencedError             a check came first: nothing was committed; begin another transaction
 ├─ TransactionEndedError   the database transaction ended inside the block; says what is committed
 └─ CommitUnknownError      (an OutcomeUnknownError) the check decides; do not repeat the work

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.message import Message
+from halfbridge.kafka.errors import InvalidMessageError
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql.errors import SqlError
@@ -84,7 +85,16 @@ class LocalMessage:
 
 
 def columns_of(message: Message) -> dict[str, Any]:
-    """Return the values of the columns for a message."""
+    """Return the values of the columns for a message.
+
+    InvalidMessageError: it has a `cloud_event`, whose id is known to the relay only.
+    """
+    if message.cloud_event is not None:
+        raise InvalidMessageError(
+            "a local message takes no cloud_event, as the relay chooses the transaction id: give"
+            " the headers ce_specversion, ce_id, ce_source and ce_type yourself",
+            field="cloud_event",
+        )
     return {
         "topic": message.topic,
         "key": message.key,
