@@ -34,7 +34,9 @@ class Step(str, Enum):
 
     BEGUN = "in the block, before the first send"
     SENT = "after the sends"
+    WORKED = "after the first statements, before late sends"
     ENTERED = "after enter, before COMMIT"
+    COUNTED = "after the number of messages, before COMMIT"
     COMMITTED = "between the database's COMMIT and the messages'"
     ENDED = "after the block"
     ANY = "at any moment"
@@ -45,6 +47,8 @@ class Kind(str, Enum):
 
     ONE = "one message"
     SEVERAL = "several messages"
+    AROUND = "sends before and after its statements"
+    BEHIND = "sends after its statements"
     TAKEN = "takes a message by an inbox"
     LEFT = "left by an exception"
     LOCKED = "lock time-out"
@@ -59,6 +63,8 @@ class Kind(str, Enum):
 _WEIGHTS = {
     Kind.ONE: 60,
     Kind.SEVERAL: 20,
+    Kind.AROUND: 15,
+    Kind.BEHIND: 15,
     Kind.TAKEN: 20,
     Kind.LEFT: 6,
     Kind.LOCKED: 3,

@@ -46,6 +46,7 @@ from tests.sql.fence_troubles import Engines, Rival
 
 KEYS = 3  # of a thread at a time
 MESSAGES_MAX = 4
+_MANY = (Kind.SEVERAL, Kind.AROUND, Kind.BEHIND)
 SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a machine that does other things too
 ANY_S_MAX = 0.3
 POLL_S = 0.01
@@ -145,7 +146,8 @@ class Lane:
         key = f"{self._name}-{self._generation}-{self._draw.randrange(KEYS)}"
         if kind is Kind.TAKEN:  # the threads of a service take the same messages
             key = f"taken-{service.options.first_lane}-{self._taken}"
-        messages = self._draw.randint(2, MESSAGES_MAX) if kind is Kind.SEVERAL else 1
+        messages = self._draw.randint(2, MESSAGES_MAX) if kind in _MANY else 1
+        early = {Kind.AROUND: 1, Kind.BEHIND: 0}.get(kind, messages)
         rival = Rival(service.engines, kind, self._first_item, ITEMS - 2)
         tx = None
         ended: BaseException | None = None
@@ -154,13 +156,16 @@ class Lane:
             begin = service.naive if service.options.naive else service.fenced
             with begin(kind) as (tx, connection):
                 service.doom.at(Step.BEGUN)
-                rows = self._send(tx, key, messages, kind)
+                rows = self._rows(tx, key, messages)
+                self._send(tx, rows[:early], kind)
                 service.doom.at(Step.SENT)
                 if kind is Kind.LATE:
                     service.wait_for(service.options.late_behind, tx.id)
                 if kind is Kind.TAKEN and not service.engines.inbox.once(connection, None, key):
                     raise TakenBeforeError
                 self._work(kind, connection, rows, rival)
+                service.doom.at(Step.WORKED)
+                self._send(tx, rows[early:], kind)
                 if kind is Kind.SLOW:
                     service.wait_for(UNANSWERED, tx.id)
                 service.doom.at(Step.ENTERED)
@@ -179,17 +184,13 @@ class Lane:
             service.doom.at(Step.ENDED)
         return ended
 
-    def _send(self, tx: Transaction, key: str, messages: int, kind: Kind) -> list[dict[str, Any]]:
-        """Send messages; return the rows that stand for them."""
+    def _rows(self, tx: Transaction, key: str, messages: int) -> list[dict[str, Any]]:
+        """Return rows of new messages."""
         rows = []
         for index in range(messages):
             topic = self._service.options.prefix + self._draw.choice(REAL_TOPICS)
             number = self._numbers[key] = self._numbers.get(key, 0) + 1
             value = f"{key}:{number}:{tx.id}"
-            told = {"topic": topic, "key": key.encode(), "value": value.encode()}
-            self._service.log.sending(tx.id, index, **told, label=kind.value)
-            tx.send(Message(topic, key=key.encode(), value=value.encode()))
-            self._service.log.sent(tx.id, index)
             rows.append(
                 {
                     "transaction_id": tx.id,
@@ -201,6 +202,16 @@ class Lane:
                 }
             )
         return rows
+
+    def _send(self, tx: Transaction, rows: list[dict[str, Any]], kind: Kind) -> None:
+        """Send the messages of rows."""
+        log = self._service.log
+        for row in rows:
+            index, topic, value = row["message_index"], row["topic"], row["value"].encode()
+            key = row["order_key"].encode()
+            log.sending(tx.id, index, topic=topic, key=key, value=value, label=kind.value)
+            tx.send(Message(topic, key=key, value=value))
+            log.sent(tx.id, index)
 
     def _work(
         self, kind: Kind, connection: Connection, rows: list[dict[str, Any]], rival: Rival
@@ -237,6 +248,7 @@ class Service:
         )
         for engine in {self.engines.fence_of(kind).engine for kind in Kind}:
             event.listen(engine, "checkin", self._on_checkin)
+            event.listen(engine, "commit", self._on_commit)
 
     def run(self) -> None:
         """Run blocks until it shall be quiet; return when all have ended."""
@@ -279,6 +291,11 @@ class Service:
             "text": " ".join(str(ended).split())[:300] if ended is not None else "",
         }
         os.write(self._blocks, json.dumps(line).encode() + b"\n")
+
+    def _on_commit(self, _: object) -> None:
+        """Die, where it was drawn, after the last statement of the block's own."""
+        if getattr(self.here, "is_leaving", False):
+            self.doom.at(Step.COUNTED)
 
     def _on_checkin(self, *_: object) -> None:
         """Die, where it was drawn, as a connection returns to the pool: between the two COMMITs."""

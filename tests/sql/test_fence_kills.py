@@ -45,6 +45,29 @@ def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database
     scene.check()
 
 
+@pytest.mark.parametrize("kind", [Kind.AROUND, pytest.param(Kind.BEHIND, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "durable",
+    [
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.long),
+        pytest.param("mariadb", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
+def test_late_sends_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
+    """A service is killed at each step of a block that sends after its statements: all or none."""
+    scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", kind.name))
+    scene.begin(services=1)
+    scene.run_each_step(BLOCKS_BEFORE_DEATH)
+    scene.start(0)
+    scene.await_transactions(len(scene.transactions()) + THREADS * BLOCKS_BEFORE_DEATH)
+    scene.check()
+    assert {step: scene.killed[f"service killed {step.value}"] for step in Step} == dict.fromkeys(
+        Step, 1
+    )
+
+
 @pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb"], indirect=True)
 def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable: Database) -> None:
     """Inbox and fence in one block: each successor of a killed service takes all messages again.
