@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfbridge.bridge.delivery import Delivery
-from halfbridge.bridge.figures import FAILED, HALF_MESSAGE, STORED
+from halfbridge.bridge.figures import HALF_MESSAGE
 from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
 from halfbridge.kafka.errors import HalfNotStoredError, OutcomeUnknownError
 from halfbridge.serde.units import MS_PER_S
@@ -52,7 +52,9 @@ class SendFuture(Delivery):
         error = error or transaction.shared.not_proven(record)
         if error is None:
             _place(self, record)
-        transaction.shared.outcomes.add(HALF_MESSAGE, STORED if error is None else FAILED)
+            transaction.shared.outcomes.half_stored()
+        else:
+            transaction.shared.outcomes.failed(HALF_MESSAGE)
         transaction.half_settled(self, error)
 
     def exception(self) -> BridgeError | None:
@@ -109,12 +111,15 @@ class DecisionFuture(Delivery):
         """Note the result of the op record (delivery callback of the Kafka client)."""
         transaction = self.transaction
         error = error or transaction.shared.not_proven(record)
+        outcomes = transaction.shared.outcomes
         if error is None:
             _place(self, record)
-        elif not self.is_awaited:
-            self.add_done_callback(transaction.shared.failures.note)
-        outcome = STORED if error is None else FAILED
-        transaction.shared.outcomes.add(self.resolution.value, outcome)
+            is_commit = self.resolution is Resolution.COMMIT
+            (outcomes.commit_stored if is_commit else outcomes.rollback_stored)()
+        else:
+            outcomes.failed(self.resolution.value)
+            if not self.is_awaited:
+                self.add_done_callback(transaction.shared.failures.note)
         transaction.decision_settled(self, error)
 
     def exception(self) -> BridgeError | None:
