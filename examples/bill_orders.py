@@ -1,15 +1,15 @@
 """Take an order from one topic, write its bill, and announce the bill in another topic, once each.
 
-The mark of the order, the bill, the fence row and the message commit together. An order that comes
-again finds its mark: the block is left by an exception, which rolls back what it has sent. Any
-other error ends the process; the next one takes the order again, whatever became of the commit.
+The mark of the order, the bill, the fence row and the message with the bill's number commit
+together. An order that comes again finds its mark, and the block does nothing. An error ends the
+process; the next one takes the order again, whatever became of the commit.
 """
 
 import os
 from contextlib import closing
 
 from confluent_kafka import Consumer
-from sqlalchemy import create_engine, text
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from halfbridge import Message, TransactionProducer
 from halfbridge.sql import Fence, Inbox
@@ -18,13 +18,11 @@ QUIET_S = 10.0
 SERVERS = os.environ.get("HALFBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
 
 
-class BilledBeforeError(Exception):
-    """A committed transaction has billed the order."""
-
-
 engine = create_engine(os.environ.get("SHOP_URL", "sqlite:///bills.db"))
-with engine.begin() as connection:
-    connection.execute(text("CREATE TABLE IF NOT EXISTS bills (item TEXT)"))
+bills = Table(
+    "bill", MetaData(), Column("id", Integer, primary_key=True), Column("item", String(99))
+)
+bills.metadata.create_all(engine)
 inbox = Inbox(engine, group_id="billing-service")
 inbox.create()
 fence = Fence(engine, producer_group="billing-service")
@@ -49,22 +47,20 @@ producer = TransactionProducer(
 
 
 def bill(order):
-    """Bill an order and announce the bill, or neither."""
+    """Bill an order and announce the bill, or neither; return whether the order is new."""
     item = order.value().decode()
     with fence.transaction(producer) as (tx, connection):
-        tx.send(Message("bills", key=order.key(), value=f"bill for {item}".encode()))
-        if not inbox.once(connection, order):
-            raise BilledBeforeError
-        connection.execute(text("INSERT INTO bills VALUES (:item)"), {"item": item})
+        is_new = inbox.once(connection, order)
+        if is_new:
+            number = connection.execute(insert(bills).values(item=item)).inserted_primary_key.id
+            text = f"bill {number} for {item}"
+            tx.send(Message("bills", key=order.key(), value=text.encode()))
+    return is_new
 
 
 with closing(consumer), producer:
     consumer.subscribe(["orders"])
     while (order := consumer.poll(QUIET_S)) is not None:
         if order.error() is None:
-            try:
-                bill(order)
-                print("billed:", order.value().decode())
-            except BilledBeforeError:
-                print("billed before:", order.value().decode())
+            print("billed:" if bill(order) else "billed before:", order.value().decode())
             consumer.store_offsets(order)
