@@ -29,7 +29,10 @@ def test_the_clients_counters_are_exported_as_shown() -> None:
             producer.begin().send(Message(topic))
             stack.advance(seconds=10)
             values = {
-                what: REGISTRY.get_sample_value("service_checks_total", {"what": what})
+                what: REGISTRY.get_sample_value(
+                    "halfbridge_client_checks_total",
+                    {"producer_group": "order-service", "outcome": what},
+                )
                 for what in ("received", "answered", "failed", "refused", "foreign")
             }
     assert values == {"received": 1, "answered": 0, "failed": 1, "refused": 0, "foreign": 0}
