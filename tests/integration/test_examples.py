@@ -153,9 +153,9 @@ def test_an_order_is_placed_and_read_and_billed_once(shop: Shop) -> None:
     shop.run("order.py", "nothing", status=1)
     shop.run("order.py", "a hat")
     wanted = ["two shirts of order-1", "a hat of order-2"]
-    assert shop.read() == wanted
-    assert shop.run("idempotent.py") == ["invoice for two shirts", "invoice for a hat"]
-    assert shop.run("idempotent.py") == ["seen before: two shirts", "seen before: a hat"]
+    assert sorted(shop.read()) == sorted(wanted)  # each order is in the partition of its key
+    assert sorted(shop.run("idempotent.py")) == ["invoice for a hat", "invoice for two shirts"]
+    assert sorted(shop.run("idempotent.py")) == ["seen before: a hat", "seen before: two shirts"]
     shop.run("make_topic.py")  # again, which changes nothing
 
 
