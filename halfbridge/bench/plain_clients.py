@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
+from halfbridge.serde.units import MIB
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MIB = 1024 * 1024
 _SERVE_EVERY = 200  # messages: a poll costs more than a send
 _ACK_S_MAX = 60.0  # a run that takes longer has failed
 
@@ -23,7 +24,7 @@ def make_consumer(bootstrap_servers: str, topic: str, *, partitions: int, lively
     A `lively` one fetches records at once (for low rates). The other one collects them for a few
     milliseconds in each fetch, so that the measurement does not load the broker's CPU.
     """
-    gather = {} if lively else {"fetch.min.bytes": _MIB, "fetch.wait.max.ms": 5}
+    gather = {} if lively else {"fetch.min.bytes": MIB, "fetch.wait.max.ms": 5}
     consumer: Any = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from halfbridge.bench.result import Usage
+from halfbridge.serde.units import KIB
 
 _PROC = Path("/proc")
-_KIB_PER_MIB = 1024
 _PARENT, _UTIME, _STIME = 1, 11, 12  # fields of /proc/<pid>/stat after the name
 _ADDRESS, _STATE, _INODE = 1, 3, 9  # fields of /proc/net/tcp
 _LISTENING = "0A"
@@ -76,5 +76,5 @@ def _stat(pid: int) -> list[str]:
 def _peak_rss_mb(pid: int) -> float:
     for line in (_PROC / str(pid) / "status").read_text().splitlines():
         if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / _KIB_PER_MIB
+            return int(line.split()[1]) / KIB
     return 0.0

@@ -16,7 +16,7 @@ from queue import Empty, Full
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from halfbridge.kafka.error_log import LOG_AGAIN_S, log_safely
+from halfbridge.kafka.error_log import LOG_AGAIN_S, OncePerName, log_safely
 from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.kafka.threads import locked
 
@@ -344,19 +344,14 @@ class Tracebacks:
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
-        self._told: dict[str, float] = {}
+        self._kinds = OncePerName(LOG_AGAIN_S, KINDS_MAX)
 
     def chosen(self, error: BaseException | None) -> BaseException | None:
         """Return `error` where its traceback is to be logged now, else None."""
         if error is None or isinstance(error, NoAnswerError):
             return None
-        kind, now = f"{type(error).__module__}.{type(error).__qualname__}", self._now()
-        if now - self._told.get(kind, float("-inf")) < LOG_AGAIN_S:
-            return None
-        if kind not in self._told and len(self._told) >= KINDS_MAX:
-            return None
-        self._told[kind] = now
-        return error
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return error if self._kinds.is_due(kind, self._now()) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

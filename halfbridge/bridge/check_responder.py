@@ -18,7 +18,7 @@ from halfbridge.bridge.check_pool import CheckPool, CheckTally, HungCheckers, Tr
 from halfbridge.bridge.check_requests import CheckRequests
 from halfbridge.bridge.message import Answer, MessageView, Resolution, view_of
 from halfbridge.kafka.client_errors import failure_of
-from halfbridge.kafka.error_log import log_safely, safe_repr
+from halfbridge.kafka.error_log import OncePerName, log_safely, safe_repr
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.logs import about
 from halfbridge.serde.avro import CHECK_REQUEST, OP
@@ -373,18 +373,13 @@ class SharedGroup:
     def __init__(self, group: str, clock: Clock) -> None:
         self._group = group
         self._now = clock.monotonic
-        self._told: dict[str, float] = {}
+        self._topics = OncePerName(TOLD_S, TOPICS_MAX)
 
     def note(self, request: CheckRequest) -> None:
         """Take a request that is left to other members."""
-        topic, now = request.real_topic, self._now()
-        if request.producer_group != self._group:
+        topic = request.real_topic
+        if request.producer_group != self._group or not self._topics.is_due(topic, self._now()):
             return
-        if now - self._told.get(topic, float("-inf")) < TOLD_S:
-            return
-        if topic not in self._told and len(self._told) >= TOPICS_MAX:
-            return
-        self._told[topic] = now
         log_safely(
             _LOG.warning,
             "a check of transaction %s to topic %s came to this member of group %s, which does not"

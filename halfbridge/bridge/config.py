@@ -18,13 +18,13 @@ from halfbridge.kafka.sending import DURABLE
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.settings import GUARANTEED, check, load, nearest, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
+from halfbridge.serde.units import HOUR_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from halfbridge.kafka.ports import Clock
 
-_HOUR_MS = 3_600_000
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]*")
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _SERVERS_HINT = "host:port pairs, as an argument or in HALFBRIDGE_BOOTSTRAP_SERVERS"
@@ -69,7 +69,7 @@ class BridgeConfig:
         6_000, minimum=1, doc="Age of the first check, milliseconds; equal to the daemon's."
     )
     transaction_age_ms_max: int = setting(
-        72 * _HOUR_MS, minimum=1, doc="Age of a discard, milliseconds; equal to the daemon's."
+        72 * HOUR_MS, minimum=1, doc="Age of a discard, milliseconds; equal to the daemon's."
     )
     send_timeout_ms: int = setting(
         10_000, minimum=10, doc="Longest wait for the ack of a half message, milliseconds."

@@ -11,20 +11,16 @@ from halfbridge.logs import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.settings import GUARANTEED, check, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
+from halfbridge.serde.units import HOUR_MS, KIB, MIB, MINUTE_MS, MS_PER_S
 
-_KIB = 1024
-_MIB = 1024 * _KIB
-_SECOND_MS = 1000
-_MINUTE_MS = 60 * _SECOND_MS
-_HOUR_MS = 60 * _MINUTE_MS
 # Kafka's transaction.max.timeout.ms, beyond which the broker refuses a transactional producer.
-_KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
+_KAFKA_TXN_TIMEOUT_MS_MAX = 15 * MINUTE_MS
 # In measurements more than three producers in turn gained nothing.
 _PRODUCERS_MAX = 4
 _PORT_MAX = 65535
 # A million undecided transactions of one message take 1.25 GB, and a million decided ones that a
 # rebuild needs take 0.75 GB (halfbridge.checker.core.events). Together they are 85 % of this.
-_ENTRIES_BYTES_MAX = 2304 * _MIB
+_ENTRIES_BYTES_MAX = 2304 * MIB
 
 # Client properties on which exactly-once delivery depends; the daemon sets them.
 OWNED_KAFKA_KEYS = under_all_names(
@@ -71,19 +67,19 @@ class CheckerConfig:
         doc="How often a message may be delivered; the same in all workers.",
     )
     transaction_timeout_ms: int = setting(
-        6 * _SECOND_MS, doc="Age of a half message at its first check, ms.", minimum=1
+        6 * MS_PER_S, doc="Age of a half message at its first check, ms.", minimum=1
     )
     check_interval_ms: int = setting(
-        30 * _SECOND_MS, doc="Interval after an unanswered or UNKNOWN check, ms.", minimum=1
+        30 * MS_PER_S, doc="Interval after an unanswered or UNKNOWN check, ms.", minimum=1
     )
     check_count_max: int = setting(
         15, doc="Answered checks after which a transaction is given up.", minimum=1
     )
     transaction_age_ms_max: int = setting(
-        72 * _HOUR_MS, doc="Age at which an unanswered transaction is given up, ms.", minimum=1
+        72 * HOUR_MS, doc="Age at which an unanswered transaction is given up, ms.", minimum=1
     )
     check_backoff_ms_max: int = setting(
-        10 * _MINUTE_MS, doc="Longest interval between unanswered checks, ms.", minimum=1
+        10 * MINUTE_MS, doc="Longest interval between unanswered checks, ms.", minimum=1
     )
     check_rate_max: int = setting(
         20_000, doc="Check requests a second and worker, most.", minimum=1
@@ -92,40 +88,40 @@ class CheckerConfig:
         100_000, doc="Records a restart may have to read again, a partition.", minimum=1
     )
     republish_window_bytes: int = setting(
-        128 * _MIB, doc="Bytes a restart may have to read again, a partition.", minimum=1
+        128 * MIB, doc="Bytes a restart may have to read again, a partition.", minimum=1
     )
     ledger_bytes_max: int = setting(
-        128 * _MIB, doc="Bytes of message bodies held in memory, a worker.", minimum=_MIB
+        128 * MIB, doc="Bytes of message bodies held in memory, a worker.", minimum=MIB
     )
     entries_bytes_max: int = setting(
         _ENTRIES_BYTES_MAX,
         doc="Bytes of entries (all but bodies) held in memory, a worker (an estimate).",
-        minimum=64 * _KIB,
+        minimum=64 * KIB,
     )
     kafka_txn_timeout_ms: int = setting(
-        20 * _SECOND_MS,
+        20 * MS_PER_S,
         doc="How long a dead worker's kafka_txn can hold back readers, ms.",
-        minimum=_SECOND_MS,
+        minimum=MS_PER_S,
         maximum=_KAFKA_TXN_TIMEOUT_MS_MAX,
     )
     batch_records_max: int = setting(5000, doc="Records in one kafka_txn.", minimum=1)
-    batch_bytes_max: int = setting(16 * _MIB, doc="Bytes in one kafka_txn.", minimum=_KIB)
+    batch_bytes_max: int = setting(16 * MIB, doc="Bytes in one kafka_txn.", minimum=KIB)
     transactional_producers: int = setting(
         2, doc="Transactional producers that take turns.", minimum=1, maximum=_PRODUCERS_MAX
     )
     session_timeout_ms: int = setting(
-        10 * _SECOND_MS,
+        10 * MS_PER_S,
         doc="Silence after which a worker loses its partitions, ms.",
-        minimum=_SECOND_MS,
+        minimum=MS_PER_S,
     )
     readiness_before_discard_ms: int = setting(
-        _HOUR_MS, doc="Least readiness of a worker that gives up for age, ms.", minimum=0
+        HOUR_MS, doc="Least readiness of a worker that gives up for age, ms.", minimum=0
     )
     unanswered_before_discard: int = setting(
         3, doc="Unanswered checks needed to give up for age.", minimum=0
     )
     topic_gone_ms: int = setting(
-        _MINUTE_MS, doc="Time after which a missing real topic is given up, ms.", minimum=0
+        MINUTE_MS, doc="Time after which a missing real topic is given up, ms.", minimum=0
     )
     slot: str = setting("", doc="Stable name of this worker; empty claims <host>-<n>.")
     state_dir: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)

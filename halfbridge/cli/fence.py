@@ -12,9 +12,8 @@ import click
 
 from halfbridge.cli.fence_respond import respond
 from halfbridge.cli.options import database_options, json_option, opened
-from halfbridge.serde.units import MS_PER_S
+from halfbridge.serde.units import DAY_MS, MS_PER_S
 
-_DAY_MS = 86_400_000
 _table_options = database_options("halfbridge_fence")
 
 
@@ -75,14 +74,14 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
 @click.option(
     "--transaction-age-ms-max",
     type=click.IntRange(min=1),
-    default=3 * _DAY_MS,
+    default=3 * DAY_MS,
     show_default=True,
     help="The daemon's setting.",
 )
 @click.option(
     "--dead-letter-retention-ms",
     type=click.IntRange(min=0),
-    default=30 * _DAY_MS,
+    default=30 * DAY_MS,
     show_default=True,
     help="retention.ms of the dead-letter topic.",
 )

@@ -16,6 +16,7 @@ from halfbridge.cli.options import (
     opened,
     settings_options,
 )
+from halfbridge.serde.units import DAY_MS
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _BROKERS = ("bootstrap_servers", "kafka")
 _NO_GROUP = "-"  # `create` and `show` are about all groups
-_MS_PER_DAY = 86_400_000
 
 _table_options = database_options("halfbridge_inbox")
 
@@ -56,7 +56,7 @@ def show(**values: Any) -> int:
         click.echo(json.dumps({"groups": [dataclasses.asdict(each) for each in groups]}))
         return 0
     for each in groups:
-        oldest, newest = (age / _MS_PER_DAY for age in (each.oldest_ms, each.newest_ms))
+        oldest, newest = (age / DAY_MS for age in (each.oldest_ms, each.newest_ms))
         click.echo(
             f"{each.group_id}: {each.count} marks, from {oldest:.2f} to {newest:.2f} days old"
         )

@@ -10,6 +10,7 @@ import click
 
 from halfbridge.cli.options import database_options, json_option, limit_option, opened, together
 from halfbridge.logs import one_line
+from halfbridge.serde.units import HOUR_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ _STATES = (
     *("UNKNOWN", "PREPARED", "LOCAL_COMMIT", "LOCAL_SUCCESS"),
     *("LOCAL_ROLLBACK", "GLOBAL_COMMIT", "MESSAGE_ERROR"),
 )
-_HOUR_MS = 3_600_000
 _SHOWN_CHARS_MAX = 200  # two lines of a terminal
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -148,14 +148,14 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
 @click.option(
     "--older-than-ms",
     type=click.IntRange(min=1),
-    default=7 * 24 * _HOUR_MS,
+    default=7 * 24 * HOUR_MS,
     show_default=True,
     help="Least time since the last change of a deleted row.",
 )
 @click.option(
     "--transaction-age-ms-max",
     type=click.IntRange(min=1),
-    default=72 * _HOUR_MS,
+    default=72 * HOUR_MS,
     show_default=True,
     help="The daemon's setting. Younger rows are kept, because a dead letter may still come.",
 )

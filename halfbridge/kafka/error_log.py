@@ -60,6 +60,27 @@ class Reasons:
         return f"{failure.text} ({self.last})" if is_silent else failure.text
 
 
+class OncePerName:
+    """Says when a line about a name is due: once in `period_s`, for at most `names_max` names.
+
+    The names come from clients, who may invent them. For one thread.
+    """
+
+    def __init__(self, period_s: float, names_max: int) -> None:
+        self._period_s = period_s
+        self._names_max = names_max
+        self._logged_at: dict[str, float] = {}
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Return whether a line about `name` is due, and if so note it as logged."""
+        if now - self._logged_at.get(name, float("-inf")) < self._period_s:
+            return False
+        if name not in self._logged_at and len(self._logged_at) >= self._names_max:
+            return False
+        self._logged_at[name] = now
+        return True
+
+
 class ErrorLog:
     """Logs the errors that one Kafka client reports, each kind once in LOG_AGAIN_S."""
 

@@ -18,13 +18,13 @@ from halfbridge.serde.limits import (
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
+from halfbridge.serde.units import HOUR_MS
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 PARTITION_BY_KEY = -1
 DEFAULT_IMMUNITY = -1
 COUNT_UNKNOWN = -1
-_HOUR_MS = 3_600_000
 _row = tuple.__new__
 
 
@@ -259,7 +259,7 @@ class DaemonSettings(NamedTuple):
     transaction_timeout_ms: int = 6_000
     check_interval_ms: int = 30_000
     check_count_max: int = 15
-    transaction_age_ms_max: int = 72 * _HOUR_MS
+    transaction_age_ms_max: int = 72 * HOUR_MS
     metadata_bytes_max: int = METADATA_BYTES_MAX
     op_bytes_max: int = OP_BYTES_MAX
     transaction_messages_max: int = TRANSACTION_MESSAGES_MAX

@@ -87,7 +87,6 @@ def decode_switch(value: bytes) -> TransactionsSwitch:
 _KEY = b"topic "
 # Bytes of the record's value.
 TYPE_BYTES_MAX = 1024
-_WHO_BYTES_MAX = 256
 
 
 class TopicType(str, Enum):
@@ -122,7 +121,7 @@ def topic_of(key: bytes | None) -> str | None:
 
 def encode_type(record: TopicTypeRecord) -> bytes:
     """Return the value of a record."""
-    return _TYPE.encode(record._replace(who=shortened(record.who, _WHO_BYTES_MAX)))
+    return _TYPE.encode(record._replace(who=shortened(record.who, WHO_BYTES_MAX)))
 
 
 def decode_type(value: bytes) -> TopicTypeRecord:

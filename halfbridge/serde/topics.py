@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.operator_actions import ACTION_BYTES_MAX
+from halfbridge.serde.units import HOUR_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,12 +141,11 @@ def holds_internal_name(text: str) -> bool:
     return SYSTEM in text or text.endswith(DEAD_LETTERS)
 
 
-_HOUR_MS = 3_600_000
 CHECK_PARTITIONS = 4  # so many members of a group answer at once
-CHECK_RETENTION_MS = _HOUR_MS
+CHECK_RETENTION_MS = HOUR_MS
 # One partition: operators' actions have one order.
 AUDIT_PARTITIONS = 1
-AUDIT_RETENTION_MS = 365 * 24 * _HOUR_MS
+AUDIT_RETENTION_MS = 365 * 24 * HOUR_MS
 UNLIMITED = -1
 # Kafka's own default of max.message.bytes.
 MESSAGE_BYTES_MAX = 1_048_588

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import and_, bindparam, delete, select, update
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.serde.units import NS_PER_MS
+from halfbridge.serde.units import DAY_MS, NS_PER_MS
 from halfbridge.sql.dialects.base import CHECK_WAIT_MS
 from halfbridge.sql.errors import PurgeError
 from halfbridge.sql.fence_table import BIRTH_DIGITS, CLOCK_MARGIN_MS, YOUNG_MS
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_DAY_MS = 86_400_000
 # The daemon's default, and the default of `halfbridge topics create` for the dead-letter topic.
-TRANSACTION_AGE_MS_MAX = 3 * _DAY_MS
-DEAD_LETTER_RETENTION_MS = 30 * _DAY_MS
+TRANSACTION_AGE_MS_MAX = 3 * DAY_MS
+DEAD_LETTER_RETENTION_MS = 30 * DAY_MS
 # Rows deleted by one database transaction: so few that its locks are held only briefly.
 _PURGE_BATCH = 1_000
 # How often a transaction of the purge is tried that meets a lock, each time for CHECK_WAIT_MS.

@@ -23,15 +23,15 @@ from halfbridge.serde.topics import (
     manifest_settings,
     safety,
 )
+from halfbridge.serde.units import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from halfbridge.serde.topics import TopicNames
 
-_DAY_MS = 24 * 3_600_000
-HALF_RETENTION_MS = 7 * _DAY_MS
-DEAD_RETENTION_MS = 30 * _DAY_MS
+HALF_RETENTION_MS = 7 * DAY_MS
+DEAD_RETENTION_MS = 30 * DAY_MS
 DEAD_PARTITIONS = 1  # dead letters are few, and are read in one order
 SETTINGS_PARTITIONS = 1  # one: settings have one order
 # Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.

@@ -15,7 +15,7 @@ from halfbridge.checker.loop.clients import Silence, client_config
 from halfbridge.checker.loop.outlet import MESSAGE_BYTES_MAX, STALL_S, TRY_S
 from halfbridge.checker.loop.pair import in_turn, restore_checks
 from halfbridge.checker.loop.publish import TimestampSource
-from halfbridge.checker.loop.report import ReportLimiter, is_traced, trace_check
+from halfbridge.checker.loop.report import is_traced, report_limiter, trace_check
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import PURGED, Code, ConfigError, KafkaFailure
@@ -77,8 +77,8 @@ class Asker:
         self._metrics = metrics
         self._timestamps = TimestampSource()
         self._last = -1  # the pair that asked last
-        self._topic_limiter = ReportLimiter()
-        self._silent_limiter = ReportLimiter()
+        self._topic_limiter = report_limiter()
+        self._silent_limiter = report_limiter()
         self._silent_poll_at = 0.0
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:

@@ -15,7 +15,7 @@ from halfbridge.checker.loop.clients import QUESTION_S, client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import STALL_S, failed
 from halfbridge.checker.loop.producers import UNENDED_S, TransactionalIds, with_spares
-from halfbridge.checker.loop.report import ReportLimiter
+from halfbridge.checker.loop.report import report_limiter
 from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 
@@ -75,7 +75,7 @@ class Barriers:
         self._began = ports.clock.monotonic()
         self._failing_since: float | None = None
         self._trouble = ""
-        self._limiter = ReportLimiter()
+        self._limiter = report_limiter()
         self._thread = ports.run.side_thread("halfbridge-barrier")
         self._under_way: Call | None = self._thread.submit(self._writer.open)
 

@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.plan import Count
+from halfbridge.kafka.error_log import OncePerName
 from halfbridge.logs import about
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
@@ -46,20 +47,9 @@ _DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
 _log = logging.getLogger("halfbridge.checker")
 
 
-class ReportLimiter:
-    """Tells when a report about a name is due again; clients may invent names."""
-
-    def __init__(self) -> None:
-        self._reported_at: dict[str, float] = {}
-
-    def is_due(self, name: str, now: float) -> bool:
-        """Tell whether a report about `name` is due, and if so record it as made."""
-        if now - self._reported_at.get(name, float("-inf")) < REPORTED_AGAIN_S:
-            return False
-        if name not in self._reported_at and len(self._reported_at) >= REPORTED_MAX:
-            return False
-        self._reported_at[name] = now
-        return True
+def report_limiter() -> OncePerName:
+    """Return a limiter of reports about names that clients choose."""
+    return OncePerName(REPORTED_AGAIN_S, REPORTED_MAX)
 
 
 class LimitedLog:
@@ -93,7 +83,7 @@ class Reporter:
     ) -> None:
         self._metrics = metrics
         self._tracing = tracing
-        self._failed = ReportLimiter()
+        self._failed = report_limiter()
         self._lines = LimitedLog(clock)
         self._answers = LimitedLog(clock, logging.INFO)
 

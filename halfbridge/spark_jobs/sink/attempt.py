@@ -21,7 +21,8 @@ from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.manifest import ManifestAttempt, ManifestTransaction
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, OpKind, SinkContext, new_half
-from halfbridge.spark_jobs.sink.clients import LOG, MS_PER_S, partition_ends
+from halfbridge.serde.units import MS_PER_S
+from halfbridge.spark_jobs.sink.clients import LOG, partition_ends
 from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
 from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.sink.rows import FRAME_BYTES_MAX, ContentHash, rows_of

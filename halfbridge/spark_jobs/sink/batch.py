@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from halfbridge.serde.manifest import BatchManifest, ManifestKind
 from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.spark_jobs.sink.attempt import merge_timestamps
 from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
-from halfbridge.spark_jobs.sink.clients import LOG, MS_PER_S
+from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,

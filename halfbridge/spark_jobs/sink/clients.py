@@ -116,7 +116,6 @@ def _common(options: SinkOptions, ports: Ports) -> dict[str, Any]:
 
 # Longest wait for one answer of a broker. A TLS handshake and a login need a few seconds.
 KAFKA_TIMEOUT_S = 20.0
-MS_PER_S = 1_000
 NO_ANSWER = "no broker answers"
 # Settings by which a manifest topic keeps all manifests, with append times of brokers.
 _GUARANTEED = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")

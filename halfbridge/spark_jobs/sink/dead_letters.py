@@ -22,7 +22,8 @@ from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import DEAD_LETTER, SINK_CONTEXT
 from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.headers import CONTEXT, DEAD, headers_of, parse_half
-from halfbridge.spark_jobs.sink.clients import KAFKA_TIMEOUT_S, LOG, MS_PER_S, new_admin, new_reader
+from halfbridge.serde.units import MS_PER_S
+from halfbridge.spark_jobs.sink.clients import KAFKA_TIMEOUT_S, LOG, new_admin, new_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,10 +11,10 @@ from halfbridge.kafka.threads import locked
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.spark_jobs.sink.clients import (
     KAFKA_TIMEOUT_S,
     LOG,
-    MS_PER_S,
     alter_command,
     manifest_bytes_max,
     new_reader,

@@ -9,20 +9,19 @@ from dataclasses import dataclass, replace
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.settings import GUARANTEED, describe, load, nearest, setting, under_all_names
 from halfbridge.serde.topics import TopicNames, holds_internal_name
+from halfbridge.serde.units import HOUR_MS, MINUTE_MS
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 FORMAT = "txn_half"
-_MINUTE_MS = 60_000
-_HOUR_MS = 60 * _MINUTE_MS
 
 # Least age before the first check: how long a batch may run before a check. Twice the five minutes
 # of a long micro-batch. An earlier check does no harm (its answer does not count). A later check
 # only delays the end of transactions of a driver that died and was not restarted.
-IMMUNITY_MS = 10 * _MINUTE_MS
-_DAEMON_AGE_MS_MAX = 72 * _HOUR_MS  # the daemon's default of transaction_age_ms_max
+IMMUNITY_MS = 10 * MINUTE_MS
+_DAEMON_AGE_MS_MAX = 72 * HOUR_MS  # the daemon's default of transaction_age_ms_max
 # A third of the age at which the daemon gives up half messages, which leaves room for the daemon's
 # clock and its last checks. A batch needs far less.
-AGE_MS_MAX = 24 * _HOUR_MS
+AGE_MS_MAX = 24 * HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
 COMMIT_TIMEOUT_MS = 60_000
 
@@ -144,7 +143,7 @@ class SinkOptions:
         0,
         option="refused.wait.ms",
         minimum=0,
-        maximum=_HOUR_MS,
+        maximum=HOUR_MS,
         doc="Longest wait for the daemon to deliver a batch, to count the refused messages, ms.",
     )
     checkpoint: str = setting(
@@ -170,14 +169,14 @@ class SinkOptions:
         SEND_TIMEOUT_MS,
         option="send.timeout.ms",
         minimum=100,
-        maximum=_HOUR_MS,
+        maximum=HOUR_MS,
         doc="Longest wait for the brokers to store half messages, ms.",
     )
     commit_timeout_ms: int = setting(
         COMMIT_TIMEOUT_MS,
         option="commit.timeout.ms",
         minimum=100,
-        maximum=_HOUR_MS,
+        maximum=HOUR_MS,
         doc="Longest wait for a manifest or for decisions, ms.",
     )
     key_file: str = setting(

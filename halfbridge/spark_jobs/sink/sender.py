@@ -21,9 +21,9 @@ from halfbridge.kafka.signatures import client_signer
 from halfbridge.kafka.topics import RealTopics
 from halfbridge.serde.avro import OP
 from halfbridge.serde.records import OpSource, new_op
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.spark_jobs.sink.clients import (
     KAFKA_TIMEOUT_S,
-    MS_PER_S,
     NO_ANSWER,
     NONE,
     new_topics,

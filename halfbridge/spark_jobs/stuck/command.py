@@ -10,6 +10,7 @@ import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.topics import TopicNames
+from halfbridge.serde.units import DAY_MS, HOUR_MS, MINUTE_MS
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.jobs.progress import OBSERVED, metrics_served, run_to_end
 from halfbridge.spark_jobs.reading.cluster import connect
@@ -234,17 +235,14 @@ def _say(line: str) -> None:
     click.echo(f"stuck: {line}", err=True)
 
 
-_MINUTE_MS = 60_000
-_HOUR_MS = 60 * _MINUTE_MS
-_DAY_MS = 24 * _HOUR_MS
 # Upper bounds of the histogram's bins; behind the last one it is open.
 BINS: tuple[tuple[str, int], ...] = (
-    ("<1m", _MINUTE_MS),
-    ("<10m", 10 * _MINUTE_MS),
-    ("<1h", _HOUR_MS),
-    ("<6h", 6 * _HOUR_MS),
-    ("<1d", _DAY_MS),
-    ("<3d", 3 * _DAY_MS),
+    ("<1m", MINUTE_MS),
+    ("<10m", 10 * MINUTE_MS),
+    ("<1h", HOUR_MS),
+    ("<6h", 6 * HOUR_MS),
+    ("<1d", DAY_MS),
+    ("<3d", 3 * DAY_MS),
 )
 _REST = ">=3d"
 BIN_NAMES = (*(name for name, _ in BINS), _REST)
@@ -347,7 +345,7 @@ def _bin(age: Column) -> Column:
 
 
 def _age(age_ms: int) -> str:
-    for name, unit_ms in (("d", _DAY_MS), ("h", _HOUR_MS), ("m", _MINUTE_MS)):
+    for name, unit_ms in (("d", DAY_MS), ("h", HOUR_MS), ("m", MINUTE_MS)):
         if age_ms >= unit_ms:
             return f"{age_ms / unit_ms:.1f} {name}"
     return f"{age_ms / 1000:.1f} s"

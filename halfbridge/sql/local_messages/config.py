@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.settings import check, setting
+from halfbridge.serde.units import HOUR_MS, MINUTE_MS
 
-_MINUTE_MS = 60_000
-_HOUR_MS = 3_600_000
 WAIT = "wait"
 GO_ON = "go-on"
 
@@ -59,13 +58,13 @@ class RelayConfig:
         1_000, minimum=1, doc="First wait of a row whose attempt failed, milliseconds; it doubles."
     )
     retry_ms_max: int = setting(
-        5 * _MINUTE_MS, minimum=1, doc="Longest wait of a row whose attempt failed, milliseconds."
+        5 * MINUTE_MS, minimum=1, doc="Longest wait of a row whose attempt failed, milliseconds."
     )
     retries_max: int = setting(
         10, minimum=1, doc="Failed attempts after which a row is MESSAGE_ERROR."
     )
     row_age_ms_max: int = setting(
-        24 * _HOUR_MS,
+        24 * HOUR_MS,
         minimum=1,
         doc="Age after which a row whose attempt fails is MESSAGE_ERROR, milliseconds.",
     )
@@ -75,7 +74,7 @@ class RelayConfig:
         doc=f"What later rows of a MESSAGE_ERROR's key do: {WAIT} or {GO_ON}.",
     )
     unknown_ms_max: int = setting(
-        _MINUTE_MS,
+        MINUTE_MS,
         minimum=1,
         doc="Age at which a pre-sent row that nobody confirmed is withdrawn, milliseconds.",
     )

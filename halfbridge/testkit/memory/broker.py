@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import Edge, SeenPartition, SeenTopic
+from halfbridge.serde.units import NS_PER_MS
 from halfbridge.testkit.memory.group import Group, check_metadata
 from halfbridge.testkit.memory.log import Topic, check_name, check_settings
-from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
 from halfbridge.testkit.memory.transactions import Coordinator
 

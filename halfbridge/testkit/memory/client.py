@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.testkit.memory.process import NS_PER_S
+from halfbridge.serde.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from greenlet import GreenletExit
 
 from halfbridge.kafka.threads import CLOSE_S_MAX, LEFT_MAX
-from halfbridge.testkit.memory.process import NS_PER_MS, NS_PER_S, ProcessDeadError
+from halfbridge.serde.units import NS_PER_MS, NS_PER_S
+from halfbridge.testkit.memory.process import ProcessDeadError
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
 
 if TYPE_CHECKING:

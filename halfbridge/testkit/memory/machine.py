@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.ports import Ports
+from halfbridge.serde.units import NS_PER_MS, NS_PER_S
 from halfbridge.testkit.memory.admin import MemoryAdmin
 from halfbridge.testkit.memory.broker import Broker
 from halfbridge.testkit.memory.client import Network
 from halfbridge.testkit.memory.concurrency import ProcessClock, ProcessConcurrency
 from halfbridge.testkit.memory.member import MemoryMember
-from halfbridge.testkit.memory.process import NS_PER_MS, NS_PER_S, Process
+from halfbridge.testkit.memory.process import Process
 from halfbridge.testkit.memory.reader import MemoryReader
 from halfbridge.testkit.memory.scheduler import ROUNDS_MAX, Scheduler, ns_of
 from halfbridge.testkit.memory.transactional_writer import MemoryTransactionalWriter

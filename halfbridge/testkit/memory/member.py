@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.serde.units import NS_PER_MS
 from halfbridge.testkit.memory.client import Kind, NoAnswerError
 from halfbridge.testkit.memory.group import NO_GENERATION, Membership
-from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.reader import ErrorRecord, MemoryReader
 
 if TYPE_CHECKING:

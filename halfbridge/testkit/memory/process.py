@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import ref
 
-NS_PER_S = 1_000_000_000
-NS_PER_MS = 1_000_000
+from halfbridge.serde.units import NS_PER_S
 
 
 class ProcessClient(Protocol):

@@ -18,7 +18,8 @@ from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
-from halfbridge.testkit.memory.process import NS_PER_MS, NS_PER_S, ProcessDeadError
+from halfbridge.serde.units import NS_PER_MS, NS_PER_S
+from halfbridge.testkit.memory.process import ProcessDeadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
+from halfbridge.serde.units import NS_PER_MS
 from halfbridge.testkit.memory.client import Kind, timed_out
-from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.writer import MemoryWriter
 
 if TYPE_CHECKING:

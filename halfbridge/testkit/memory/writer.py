@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.partitioner import partition_by_crc, partition_of
+from halfbridge.serde.units import NS_PER_MS
 from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError
 from halfbridge.testkit.memory.log import (
     CREATE_TIME,
@@ -21,7 +22,6 @@ from halfbridge.testkit.memory.log import (
     Row,
     batch_bytes,
 )
-from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from halfbridge.logs import one_line
+from halfbridge.serde.units import KIB
 from halfbridge.web.api.routes import Argument, read_arguments
 from halfbridge.web.guards import Refusal, body_of
 
@@ -157,11 +158,11 @@ def size(count: int | None) -> str:
         return NOTHING
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < _KIB or unit == "GiB":
+        if value < KIB or unit == "GiB":
             return (
                 f"{value:.0f} {unit}" if unit == "B" or value >= _SMALL else f"{value:.1f} {unit}"
             )
-        value /= _KIB
+        value /= KIB
     raise AssertionError("GiB is the last unit")
 
 
@@ -338,7 +339,6 @@ def safe_next(wanted: str) -> str:
 
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
-_KIB = 1024
 _SMALL = 10  # below it, one digit behind the point is shown
 NOTHING = "-"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from halfbridge.checker.admin.topics import Report
 from halfbridge.kafka.adapter import client_versions
 from halfbridge.serde.settings import to_plain
+from halfbridge.serde.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -239,7 +240,6 @@ def finding(code: str, what: str, mend: str, severity: Severity | None = None) -
 _ROOMS = ("serde", "bridge", "checker")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _MEMINFO = Path("/proc/meminfo")
-_KIB = 1024
 _PACKAGE = Path(__file__).parents[3]
 
 
@@ -256,7 +256,7 @@ def memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
     with suppress(OSError, ValueError, IndexError):
         lines = meminfo.read_text("utf-8").splitlines()
         (total,) = (line for line in lines if line.startswith("MemTotal:"))
-        limits.append(int(total.split()[1]) * _KIB)
+        limits.append(int(total.split()[1]) * KIB)
     with suppress(OSError, ValueError):  # `max` is no number, and no limit
         limits.append(int(cgroup.read_text("utf-8")))
     return min(limits, default=0)
