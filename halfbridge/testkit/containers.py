@@ -13,8 +13,7 @@ from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import get_docker_host
 
-from halfbridge.serde.settings import load
-from halfbridge.testkit.jars import KafkaChoice
+from halfbridge.testkit.jars import kafka_choice
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, internal_topics
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
@@ -104,7 +103,7 @@ class KafkaContainer(BrokerContainer):
     def __init__(
         self, image: str | None = None, *, properties: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(image or _chosen_image())
+        super().__init__(image or kafka_choice().test_image or IMAGE)
         for name, value in as_environment(_properties(self._port, properties or {})).items():
             self.with_env(name, value)
 
@@ -125,12 +124,8 @@ def broker_container(image: str = "") -> BrokerContainer:
 
     Without an image, HALFBRIDGE_TEST_IMAGE or the pinned one is taken.
     """
-    wanted = image or _chosen_image()
+    wanted = image or kafka_choice().test_image or IMAGE
     return RedpandaContainer(wanted) if holds_redpanda(wanted) else KafkaContainer(wanted)
-
-
-def _chosen_image() -> str:
-    return load(KafkaChoice, environ=os.environ).test_image or IMAGE
 
 
 def holds_redpanda(image: str) -> bool:

@@ -83,9 +83,14 @@ class BrokerJars:
         return os.pathsep.join(map(str, self.jars))
 
 
+def kafka_choice(environ: Mapping[str, str] | None = None) -> KafkaChoice:
+    """Return the settings of `environ`, or of the process's environment."""
+    return load(KafkaChoice, environ=os.environ if environ is None else environ)
+
+
 def kafka_version(environ: Mapping[str, str] | None = None) -> str:
     """Return HALFBRIDGE_KAFKA_VERSION, else the pinned version."""
-    return load(KafkaChoice, environ=os.environ if environ is None else environ).kafka_version
+    return kafka_choice(environ).kafka_version
 
 
 def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> BrokerJars:

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.settings import load
-from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice
+from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice, kafka_choice
 from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
 
@@ -43,7 +42,7 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
         KafkaMissingError: one line with what to do; the user must act.
         BrokerStartError: the embedded broker was started and failed.
     """
-    choice = load(KafkaChoice, environ=environ)
+    choice = kafka_choice(environ)
     if given := choice.test_bootstrap:
         try:
             wait_ready(given, timeout_s=_GIVEN_S_MAX)

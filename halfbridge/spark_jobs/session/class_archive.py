@@ -21,9 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from halfbridge.serde.settings import load
 from halfbridge.spark_jobs.session import archive_maker
-from halfbridge.spark_jobs.session.locked_jars import JarSettings, default_cache_dir
+from halfbridge.spark_jobs.session.locked_jars import default_cache_dir, jar_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +107,7 @@ def class_archive(
     executable = java.executable.resolve()
     stem = f"{name}-{_key(executable, class_path, settings)}"
     without = ClassArchive(executable, directory, stem)
-    if not load(JarSettings, environ=os.environ).class_archives:
+    if not jar_settings().class_archives:
         return without
     try:
         if found := archive_maker.archive_of(directory, stem):

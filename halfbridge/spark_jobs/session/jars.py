@@ -8,16 +8,14 @@ prints them for spark-submit, fetched first where they are not in the cache yet.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.settings import load
 from halfbridge.spark_jobs.session.locked_jars import (
     JARS_VARIABLE,
     JarsError,
-    JarSettings,
+    jar_settings,
     locked_jars,
 )
 
@@ -40,7 +38,7 @@ def connector_jars(
         JarsError: no jars there, none to be had, or Spark is of another feature version than the
             pinned ones (Spark's internal interfaces differ); the user must act.
     """
-    if own := load(JarSettings, environ=os.environ if environ is None else environ).spark_jars:
+    if own := jar_settings(environ).spark_jars:
         return _own_jars(own.expanduser())
     if spark_version.split(".")[:2] != CONNECTOR_SPARK.split("."):
         raise JarsError(

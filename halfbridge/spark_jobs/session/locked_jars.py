@@ -87,10 +87,15 @@ class LockedJar:
         return file.is_file() and file.stat().st_size == self.size_bytes
 
 
+def jar_settings(environ: Mapping[str, str] | None = None) -> JarSettings:
+    """Return the settings of `environ`, or of the process's environment."""
+    return load(JarSettings, environ=os.environ if environ is None else environ)
+
+
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache; else JarsError."""
     env = os.environ if environ is None else environ
-    if given := load(JarSettings, environ=env).cache_dir:
+    if given := jar_settings(env).cache_dir:
         return given.expanduser()
     if xdg := env.get("XDG_CACHE_HOME"):
         return Path(xdg) / "halfbridge"
@@ -138,7 +143,7 @@ def cache_of_jars(cache_dir: Path | None = None) -> Iterator[Path]:
 
 def repository_url() -> str:
     """Return HALFBRIDGE_MAVEN_REPOSITORY, else the central repository's address, as jgo has it."""
-    if given := load(JarSettings, environ=os.environ).maven_repository:
+    if given := jar_settings().maven_repository:
         return given.rstrip("/")
     try:
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415  (an extra)
