@@ -28,7 +28,8 @@ IMPATIENT: dict[str, dict[str, Any]] = {
 }
 CHECK_TIMEOUT_MS = 4_000  # the least that the fence takes
 ENTER, MARK, COMMIT = "before enter", "before COMMIT", "at COMMIT"
-STEPS = pytest.mark.parametrize("step", [ENTER, MARK])
+NUMBER = "after a late send, before its number"
+STEPS = pytest.mark.parametrize("step", [ENTER, MARK, NUMBER])
 
 
 @pytest.fixture
@@ -59,7 +60,8 @@ def run_block(
     try:
         with scene.fence.transaction(scene.producer) as (tx, connection):
             name = tx.id
-            tx.send(scene.message())
+            if step != NUMBER:
+                tx.send(scene.message())
             if sent is not None:
                 sent.append(name)
             if step == ENTER:
@@ -67,7 +69,9 @@ def run_block(
             work(connection, 1)
             if step == COMMIT:
                 event.listen(connection, "commit", lambda _: fault())  # behind the mark's look
-            if step == MARK:
+            if step == NUMBER:
+                tx.send(scene.message())
+            if step in (MARK, NUMBER):
                 fault()
     except (DBAPIError, CommitUnknownError) as error:
         return name, error
