@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.kafka.ports import Admin, Concurrency, Place, Ports, Reader, Running
-    from halfbridge.kafka.settings_topic import Reading, Said, Switched
+    from halfbridge.kafka.settings_topic import LimitsRecord, Reading, SwitchRecord
 
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.
@@ -146,7 +146,7 @@ class DaemonLimits:
         if reader is not None:
             self._ports.run.let_go(reader)
 
-    def _take(self, last: Said | None) -> None:
+    def _take(self, last: LimitsRecord | None) -> None:
         self._known = DaemonSettings()
         if last is None or (last.settings is None and not last.problem):
             log_safely(_LOG.info, "the daemon has not published its limits; using defaults")
@@ -259,7 +259,7 @@ class Gate:
         known = frozenset() if is_whole else self.plain.difference(types)
         self.plain = known.union(topic for topic, kind in types.items() if kind is TopicType.PLAIN)
 
-    def take(self, switched: Switched | None) -> None:
+    def take(self, switched: SwitchRecord | None) -> None:
         """Take the last record of the switch; None: there is none, so that nobody rejects."""
         switch = None if switched is None else switched.switch
         if switched is not None and switched.problem:

@@ -140,7 +140,7 @@ def connector(**values: Any) -> int:
     # Imported here: --help needs no SQLAlchemy.
     with opened(values["url"], option="--database-url") as engine:
         from halfbridge.connect.connector import ConnectorPlan, connector_config
-        from halfbridge.connect.tables import TableError, find_tables
+        from halfbridge.connect.tables import DatabaseTableError, find_tables
 
         secret = str(engine.url.password or "")
         shown = values["show_secrets"] or not secret
@@ -157,7 +157,7 @@ def connector(**values: Any) -> int:
                 is_mariadb = getattr(connection.dialect, "is_mariadb", False)
                 dialect = "mariadb" if is_mariadb else connection.dialect.name
             config = connector_config(engine.url, dialect, replace(plan, tables=found))
-        except TableError as error:
+        except DatabaseTableError as error:
             raise click.ClickException(str(error)) from error
     if values["connect_url"]:
         _apply(values["connect_url"], plan, config)

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.connect.tables import TableError
+from halfbridge.connect.tables import DatabaseTableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,10 +55,11 @@ def connector_config(url: URL, dialect: str, plan: ConnectorPlan) -> dict[str, s
     postgresql, mysql or mariadb.
 
     Raises:
-        TableError: a name that cannot be a topic's, or no address of Kafka; the user must act.
+        DatabaseTableError: a name that cannot be a topic's, or no address of Kafka; the user
+            corrects it.
     """
     if not _NAME.fullmatch(plan.name):
-        raise TableError(f"--name {plan.name!r}: give letters, digits, '.', '_' and '-'")
+        raise DatabaseTableError(f"--name {plan.name!r}: give letters, digits, '.', '_' and '-'")
     own = _postgresql(url, plan) if dialect == "postgresql" else _mysql(dialect, plan)
     return {
         "name": plan.name,
@@ -129,7 +130,7 @@ def _quoted(name: str) -> str:
 
 def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:
     if not plan.bootstrap_servers:
-        raise TableError(
+        raise DatabaseTableError(
             "MySQL's and MariaDB's connectors keep the history of schemas in a topic: give"
             " --bootstrap-servers"
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NAMES_MAX = 5  # in an error
 
 
-class TableError(ValueError):
+class DatabaseTableError(ValueError):
     """A table, or the server, cannot be read by Debezium; the text says what to do."""
 
 
@@ -63,8 +63,8 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
     several tables whose names differ in nothing else.
 
     Raises:
-        TableError: no such table, a kind of table whose rows would be lost or come twice, or a
-            server whose log does not have the rows; the user must act.
+        DatabaseTableError: no such table, a kind of table whose rows would be lost or come twice,
+            or a server whose log does not have the rows; the user must act.
     """
     if connection.dialect.name == "postgresql":
         _require(connection, "SHOW wal_level", {"logical"}, "ALTER SYSTEM SET wal_level = logical")
@@ -79,7 +79,7 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
             _require(connection, f"SELECT @@GLOBAL.{variable}", {value}, remedy)
         find = _mysql
     else:
-        raise TableError(
+        raise DatabaseTableError(
             f"{connection.dialect.name} has no log that Debezium reads here: give the URL of"
             " PostgreSQL, MySQL or MariaDB"
         )
@@ -88,7 +88,7 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
     for each in found:
         missing = [child for child in each.children if child not in named]
         if missing:
-            raise TableError(
+            raise DatabaseTableError(
                 f"{each.table} has tables that inherit from it, and Debezium writes their rows"
                 f" under their own names: give --table for each of them too ({_some(missing)}),"
                 " and again for each one that is made later"
@@ -99,7 +99,7 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
 def _require(connection: Connection, query: str, allowed: set[str], remedy: str) -> None:
     value = str(connection.execute(text(query)).scalar())
     if value not in allowed:
-        raise TableError(
+        raise DatabaseTableError(
             f"{query} says {value}, so the log does not have what Debezium reads: {remedy}, and"
             " restart the database server"
         )
@@ -112,11 +112,13 @@ def _only(rows: Iterable[_Found], asked: str) -> _Found:
     if len(exact or found) == 1:
         return (exact or found)[0]
     if not found:
-        raise TableError(
+        raise DatabaseTableError(
             f"there is no table {asked} in this database (or this user may not see it): correct"
             " --table; SCHEMA.TABLE names one of another schema"
         )
-    raise TableError(f"{asked} means several tables: give one of {_some(map(str, _tables(found)))}")
+    raise DatabaseTableError(
+        f"{asked} means several tables: give one of {_some(map(str, _tables(found)))}"
+    )
 
 
 def _tables(found: Iterable[_Found]) -> Iterator[Table]:
@@ -132,7 +134,7 @@ def _some(names: Iterable[str]) -> str:
 def _asked(name: str) -> dict[str, str | None]:
     schema, _, table = name.rpartition(".")
     if not table or "," in name:
-        raise TableError(f"--table {name!r} is no TABLE or SCHEMA.TABLE")
+        raise DatabaseTableError(f"--table {name!r} is no TABLE or SCHEMA.TABLE")
     return {"schema": schema or None, "name": table}
 
 
@@ -151,14 +153,16 @@ def _postgresql(connection: Connection, name: str) -> _Found:
         rows.append(_Found(each, kind, parent or "", inherited))
     found = _only(rows, name)
     if found.kind not in {"r", "p"}:
-        raise TableError(f"{found.table} is a view or a foreign table: give the tables behind it")
+        raise DatabaseTableError(
+            f"{found.table} is a view or a foreign table: give the tables behind it"
+        )
     if persistence[found.table] != "p":
-        raise TableError(
+        raise DatabaseTableError(
             f"{found.table} is unlogged or temporary, so its rows are not in the log: ALTER TABLE"
             f" {found.table} SET LOGGED, or give another table"
         )
     if found.table in partitions:
-        raise TableError(
+        raise DatabaseTableError(
             f"{found.table} is a partition, whose rows are written under the name of the"
             f" partitioned table: give --table {found.parent}"
         )
@@ -169,12 +173,12 @@ def _mysql(connection: Connection, name: str) -> _Found:
     rows = connection.execute(_INFORMATION_SCHEMA, _asked(name))
     found = _only((_Found(Table(row[0], row[1]), row[2]) for row in rows), name)
     if found.kind == "SYSTEM VERSIONED":
-        raise TableError(
+        raise DatabaseTableError(
             f"{found.table} is system-versioned: its log has an insert for each update, which"
             " cannot be distinguished from a new row. Give a table WITHOUT SYSTEM VERSIONING"
         )
     if found.kind != "BASE TABLE":
-        raise TableError(
+        raise DatabaseTableError(
             f"{found.table} is a {found.kind.lower()}, which is not in the log: give the tables"
             " behind it"
         )

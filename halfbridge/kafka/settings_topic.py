@@ -58,7 +58,7 @@ READING: Mapping[str, Any] = {
 }
 
 
-class Said(NamedTuple):
+class LimitsRecord(NamedTuple):
     """One record of the daemon's limits, or the problem why they cannot be read."""
 
     offset: int
@@ -66,7 +66,7 @@ class Said(NamedTuple):
     problem: str = ""
 
 
-class Switched(NamedTuple):
+class SwitchRecord(NamedTuple):
     """A record of the operators' switch, or the problem why it cannot be read."""
 
     offset: int
@@ -84,15 +84,15 @@ class Reading(NamedTuple):
         end: Where the log ends.
     """
 
-    said: list[Said]
-    switched: Switched | None
+    said: list[LimitsRecord]
+    switched: SwitchRecord | None
     types: dict[str, TopicType | None]
     end: int
 
 
 def read_settings(
     reader: Reader, topic: str, *, stop: Event, clock: Clock
-) -> tuple[list[Said], int]:
+) -> tuple[list[LimitsRecord], int]:
     """Return the daemon's records, in offset order, and the end of the log; as `read_topic`."""
     reading = read_topic(reader, topic, stop=stop, clock=clock)
     return reading.said, reading.end
@@ -121,8 +121,8 @@ def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock
 
 
 def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock: Clock) -> Reading:
-    said: list[Said] = []
-    switched: Switched | None = None
+    said: list[LimitsRecord] = []
+    switched: SwitchRecord | None = None
     types: dict[str, TopicType | None] = {}
     left_bytes = READ_BYTES_MAX
     while clock.monotonic() < deadline and not stop.is_set():
@@ -152,22 +152,22 @@ def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock:
     raise RetriableError(f"{topic} was not read to its end within {READ_S:g} s")
 
 
-def _said(offset: int, value: bytes | None) -> Said:
+def _said(offset: int, value: bytes | None) -> LimitsRecord:
     if value is None:
-        return Said(offset, None)
+        return LimitsRecord(offset, None)
     try:
-        return Said(offset, decode_daemon_settings(value))
+        return LimitsRecord(offset, decode_daemon_settings(value))
     except DecodeError as error:  # without the error, which holds the bytes
-        return Said(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+        return LimitsRecord(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
 
 
-def _switched(offset: int, value: bytes | None) -> Switched:
+def _switched(offset: int, value: bytes | None) -> SwitchRecord:
     if value is None:
-        return Switched(offset, None)
+        return SwitchRecord(offset, None)
     try:
-        return Switched(offset, decode_switch(value))
+        return SwitchRecord(offset, decode_switch(value))
     except DecodeError as error:  # without the error, which holds the bytes
-        return Switched(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+        return SwitchRecord(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
 
 
 def _type(value: bytes | None) -> TopicType | None:

@@ -28,8 +28,8 @@ class Effect(str, Enum):
     DROP = "forget the messages"
     DEAD_LETTER = "dead-letter the messages"
     ANSWER = "count the answer, or ask again later"
-    DUPLICATE = "nothing: it says what stands already"
-    CONFLICT = "nothing: it contradicts what stands"
+    DUPLICATE = "nothing: it repeats the first decision"
+    CONFLICT = "nothing: it contradicts the first decision"
     IGNORED = "nothing: an answer or a discard that came too late"
     INVALID = "nothing: this writer may not say this"
 

@@ -293,12 +293,12 @@ class Sessions:
         self._used.pop(key, None)
         self._words.pop(key, None)
 
-    def tell(self, session: Session, words: str) -> None:
+    def set_notice(self, session: Session, words: str) -> None:
         """Have the next page of a session say `words`."""
         if session.key in self._used:
             self._words[session.key] = words
 
-    def told(self, session: Session) -> str:
+    def pop_notice(self, session: Session) -> str:
         """Return what the next page of a session says, once."""
         return self._words.pop(session.key, "")
 

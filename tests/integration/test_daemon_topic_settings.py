@@ -63,7 +63,7 @@ def test_untrue_topic_stops_all_pairs_until_it_is_mended(
     assert daemon.metric("halfbridge_partitions_stopped") == 0
     assert daemon.metric("halfbridge_topic_settings_wrong") == 0
     said = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    until_then = "Nothing is delivered until then; they resume by themselves"
+    until_then = "Nothing is delivered until the settings are corrected; then all partitions resume"
     assert said == [f"all partitions stopped: {text}. {until_then}"]
 
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.kafka.errors import KafkaFailure
-from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.client import Kind, Network, RequestTimeoutError
 from halfbridge.testkit.memory.log import Row
 from tests.simulation import trouble
 from tests.simulation.settings import LATE_MS, NAMES
@@ -115,7 +115,7 @@ class ChosenNetwork(Network):
             client.connection_lost()
         else:
             self.scheduler.wait(client.process, None, min(timeout_s, SILENT_S_MAX))
-        raise NoAnswerError
+        raise RequestTimeoutError
 
     def _fate(self, process: Process, kind: Kind, place: Place | str | None) -> Fate:
         """Choose what becomes of a request."""

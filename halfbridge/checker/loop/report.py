@@ -62,7 +62,7 @@ class LimitedLog:
         self._logged = self._left_out = 0
 
     def log(self, text: str, *arguments: object, **fields: object) -> None:
-        """Log a line, or count it among those left out; `fields` as in `log_format.about`."""
+        """Log a line, or count it among those left out; `fields` as in `halfbridge.logs.about`."""
         now = self._clock.monotonic()
         if now - self._since >= 1:
             if self._left_out:

@@ -421,8 +421,8 @@ class TopicGuard:
         before, self.stops = self.stops, problems_text(flaws.stopping)
         if self.stops and before != self.stops:
             _log.error(
-                "all partitions stopped: %s. Nothing is delivered until then; they resume by"
-                " themselves",
+                "all partitions stopped: %s. Nothing is delivered until the settings are"
+                " corrected; then all partitions resume",
                 self.stops,
             )
         elif before and not self.stops:

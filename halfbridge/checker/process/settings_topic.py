@@ -20,7 +20,7 @@ from halfbridge.kafka.errors import (
     TopicSetupError,
     bridge_error,
 )
-from halfbridge.kafka.settings_topic import READING, Said, read_settings
+from halfbridge.kafka.settings_topic import READING, LimitsRecord, read_settings
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
 from halfbridge.serde.settings_topic import DAEMON_KEY, encode_daemon_settings
@@ -45,7 +45,7 @@ _WORKER_CHARS_MAX = 120
 class Topic(Protocol):
     """The part of `SettingsTopic` that is used here."""
 
-    def read(self, stop: Event) -> tuple[list[Said], int]:
+    def read(self, stop: Event) -> tuple[list[LimitsRecord], int]:
         """Return the daemon's records, and the end of the log."""
 
     def write(self, settings: DaemonSettings) -> None:
@@ -104,7 +104,7 @@ class SettingsRecord:
             if self._stopping.wait(POLL_S):
                 return
 
-    def _compare(self, said: Sequence[Said], end: int) -> None:
+    def _compare(self, said: Sequence[LimitsRecord], end: int) -> None:
         # If the topic was deleted and created again, its end is lower: then all records are new.
         compared = 0 if self._end is None or end < self._end else self._end
         new = [each for each in said if each.offset >= compared]
@@ -163,7 +163,7 @@ def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
     )
 
 
-def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
+def disagreement(mine: DaemonSettings, said: Sequence[LimitsRecord]) -> str:
     """Return how other workers' records differ from `mine` in the limits that both have."""
     here = mine.limits()
     for each in reversed(said):
@@ -190,7 +190,7 @@ def _in_words(name: str, limit: int) -> str:
     return str(limit) if mode is None else mode.value
 
 
-def _says(last: Said, mine: DaemonSettings) -> bool:
+def _says(last: LimitsRecord, mine: DaemonSettings) -> bool:
     """Tell whether the last record has all limits of `mine`; a newer version may add limits."""
     settings = last.settings
     return settings is not None and mine.limits().items() <= settings.limits().items()
@@ -209,7 +209,7 @@ class SettingsTopic:
         self._ports = ports
         self._topic = config.names.settings
 
-    def read(self, stop: Event) -> tuple[list[Said], int]:
+    def read(self, stop: Event) -> tuple[list[LimitsRecord], int]:
         """Return the records in offset order, and the end of the log; raises as `read_settings`."""
         ports, config = self._ports, self._config
         reader = ports.kafka.reader(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import SeenCluster
-from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError, timed_out
+from halfbridge.testkit.memory.client import Client, Kind, RequestTimeoutError, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ class MemoryAnswer(Generic[T]):
             self._value = ask()
         except KafkaFailure as failure:
             self._failure = failure
-        except NoAnswerError:
+        except RequestTimeoutError:
             self._failure = timed_out()
         self._is_done = True
         for callback in self._callbacks:

@@ -96,7 +96,7 @@ class Client:
         """Ask once; a silent broker is a failure that may be tried again."""
         try:
             return self._network.request(self, kind, place, do, timeout_s)
-        except NoAnswerError as error:
+        except RequestTimeoutError as error:
             raise timed_out() from error
 
     def _persist(
@@ -111,7 +111,7 @@ class Client:
         while True:
             try:
                 return self._network.request(self, kind, place, do, self._left_s(deadline_ns))
-            except NoAnswerError as error:
+            except RequestTimeoutError as error:
                 if self._scheduler.now_ns >= deadline_ns:
                     raise timed_out() from error
             except KafkaFailure as failure:
@@ -170,16 +170,16 @@ class Kind(Enum):
     END_TXN = "end kafka_txn"
 
 
-class NoAnswerError(Exception):
+class RequestTimeoutError(Exception):
     """No answer came in time: the request was done, or is still under way, or never came."""
 
 
 class Network:
     """Carries every request; this one does so at once and without fail.
 
-    A subclass that overrides `request` may raise NoAnswerError before or after `do()`, keep `do`
-    and call it later, wait first, or call the client's `connection_lost`. What it raises besides
-    is taken for the broker's answer (KafkaFailure).
+    A subclass that overrides `request` may raise RequestTimeoutError before or after `do()`, keep
+    `do` and call it later, wait first, or call the client's `connection_lost`. What it raises
+    besides is taken for the broker's answer (KafkaFailure).
 
     Attributes:
         is_direct: Nothing waits in `request`. Else questions that must not wait are asked by
@@ -208,13 +208,13 @@ class Network:
         `place` is the partition, group, topic or transactional id that is asked about.
 
         Raises:
-            NoAnswerError: nothing came in time.
+            RequestTimeoutError: nothing came in time.
         """
         del kind, place, timeout_s
         if self.gives_way:
             self.scheduler.give_way(client.process)
         if self.is_down:
-            raise NoAnswerError
+            raise RequestTimeoutError
         return do()
 
     def reaches(self, process: Process) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.units import NS_PER_MS
-from halfbridge.testkit.memory.client import Kind, NoAnswerError
+from halfbridge.testkit.memory.client import Kind, RequestTimeoutError
 from halfbridge.testkit.memory.group import NO_GENERATION, Membership
 from halfbridge.testkit.memory.reader import ErrorRecord, MemoryReader
 
@@ -102,7 +102,7 @@ class MemoryMember(MemoryReader):
         leaves = not self._instance or self._is_leaving
         if self._topics and self._fatal is None and leaves:
             self._revoke()
-            with suppress(NoAnswerError):  # its session ends all the same
+            with suppress(RequestTimeoutError):  # its session ends all the same
                 self._leave_group()
         super().close()
 
@@ -122,7 +122,7 @@ class MemoryMember(MemoryReader):
             else:
                 self._take_part(self._broker.group(self._group))
                 self._keep_up()
-        except NoAnswerError:
+        except RequestTimeoutError:
             self._silent_until_ns = self._deadline(self._backoff_s)
 
     def _has_news(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NO_COMMITTED_OFFSET, Committed, Edge
-from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, RequestTimeoutError
 from halfbridge.testkit.memory.group import NO_GENERATION, Membership
 from halfbridge.testkit.memory.log import OutOfRangeError, Placed
 
@@ -147,7 +147,7 @@ class MemoryReader(GroupOffsets):
         self._positions.clear()
         self._told_ends.clear()
         self._stopped.clear()
-        # What is of no partition is told all the same.
+        # Errors without a partition are reported too.
         kept = (one for one in self._fetched if one.partition() < 0 or not one.topic())
         self._fetched = deque(kept)
         self._seen_version = -1
@@ -263,7 +263,7 @@ class MemoryReader(GroupOffsets):
             if self._is_fetchable(place, at):
                 try:
                     self._fetch_one(place, at)
-                except NoAnswerError:
+                except RequestTimeoutError:
                     self._silent_until_ns = self._deadline(self._fetch_backoff_s)
                     return
 

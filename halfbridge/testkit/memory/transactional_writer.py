@@ -24,7 +24,7 @@ _TIMEOUT_MS = 60_000  # transaction.timeout.ms
 _FENCING = frozenset((Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH))
 _AGAIN = frozenset((Code.CONCURRENT_TRANSACTIONS,))
 _OFFSETS_AGAIN = _AGAIN | {Code.UNKNOWN_TOPIC_OR_PART}
-# What a broker says of a batch; of what fails otherwise the client says no more than INCONSISTENT.
+# Errors that a broker reports for a batch; for others librdkafka reports only INCONSISTENT.
 _SAID_BY_BROKER = frozenset(
     (Code.MSG_SIZE_TOO_LARGE, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP,
      Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE)
@@ -53,7 +53,7 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._is_idempotent = True
         self._state = _State.INIT
         self._fatal: KafkaFailure | None = None
-        self._is_fatal_untold = False
+        self._fatal_unreported = False
         self._abortable: KafkaFailure | None = None
         self._failed = 0
         self._added: set[Place | str] = set()
@@ -86,8 +86,8 @@ class MemoryTransactionalWriter(MemoryWriter):
 
     def poll(self, wait_s: float) -> int:
         served = super().poll(wait_s)
-        if self._is_fatal_untold and self._fatal is not None:
-            self._is_fatal_untold = False
+        if self._fatal_unreported and self._fatal is not None:
+            self._fatal_unreported = False
             raise self._fatal
         return served
 
@@ -225,7 +225,7 @@ class MemoryTransactionalWriter(MemoryWriter):
     def _died(self, failure: KafkaFailure) -> KafkaFailure:
         if self._fatal is None:
             self._fatal = KafkaFailure(failure.code, failure.text, name=failure.name, is_fatal=True)
-            self._is_fatal_untold = True
+            self._fatal_unreported = True
         return self._fatal
 
     def _prepare(self, place: Place, deadline_ns: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.partitioner import partition_by_crc, partition_of
 from halfbridge.serde.units import NS_PER_MS
-from halfbridge.testkit.memory.client import Client, Kind, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, RequestTimeoutError
 from halfbridge.testkit.memory.log import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -183,7 +183,7 @@ class SendQueue(Client):
                 if failure.code != Code.UNKNOWN_TOPIC_OR_PART or not self._left_s(until_ns):
                     return failure
                 self._wait(None, min(self._backoff_s, self._left_s(until_ns)))
-            except NoAnswerError:  # its records time out before the topic does
+            except RequestTimeoutError:  # its records time out before the topic does
                 self._wait(None, self._backoff_s)
                 until_ns = self._deadline(self._propagation_s)
                 if all(
@@ -255,7 +255,7 @@ class SendQueue(Client):
                     first = self._next_numbers.get(place, 0)
                     number = BatchNumber(self._producer_id, self._epoch, first)
                 offset = self._ask_to_store(place, rows, number, deadline_ns)
-            except NoAnswerError:
+            except RequestTimeoutError:
                 pass
             except KafkaFailure as failure:
                 if failure.code not in _RETRIED:

@@ -165,7 +165,7 @@ def _page(services: Services, page: Page) -> Callable[..., Any]:
         context = await page.look(visit)
         if "goto" in context:
             return RedirectResponse(context["goto"], 303)
-        told = "" if visit.session is None else services.gate.sessions.told(visit.session)
+        told = "" if visit.session is None else services.gate.sessions.pop_notice(visit.session)
         return rendered(page.template, visit, {"title": page.title, "told": told, **context})
 
     return endpoint
@@ -178,7 +178,7 @@ def _form(services: Services, form: Form) -> Callable[..., Any]:
         session = services.gate.check_change(request, fields.pop("csrf", ""))
         done = await form.act(services, session.principal, fields)
         services.answers.forget()
-        services.gate.sessions.tell(session, done.said)
+        services.gate.sessions.set_notice(session, done.said)
         return RedirectResponse(done.address, 303)
 
     return endpoint

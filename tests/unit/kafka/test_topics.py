@@ -21,7 +21,7 @@ from halfbridge.kafka.errors import (
     TopicSetupError,
 )
 from halfbridge.kafka.ports import NewTopic, SeenTopic
-from halfbridge.kafka.settings_topic import Said, read_settings
+from halfbridge.kafka.settings_topic import LimitsRecord, read_settings
 from halfbridge.kafka.topics import GRACE_S, RealTopics, Topics
 from halfbridge.serde.settings_topic import DAEMON_KEY
 from halfbridge.serde.topics import MESSAGE_BYTES_MAX, TopicNames
@@ -246,7 +246,7 @@ def _record(offset: int, value: bytes | None, key: bytes | None = DAEMON_KEY) ->
     return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
 
 
-def _read(reader: Any, stop: Event | None = None) -> tuple[list[Said], int]:
+def _read(reader: Any, stop: Event | None = None) -> tuple[list[LimitsRecord], int]:
     return read_settings(reader, TOPIC, stop=stop or Event(), clock=_Clock())
 
 

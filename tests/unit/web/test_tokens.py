@@ -182,5 +182,9 @@ def test_words_are_told_once_and_to_their_session() -> None:
     """What came of a change is shown on the next page of who made it."""
     sessions = Sessions(monotonic=ManualClock())
     one, other = sessions.open(ALICE), sessions.open(ALICE)
-    sessions.tell(one, "done")
-    assert (sessions.told(other), sessions.told(one), sessions.told(one)) == ("", "done", "")
+    sessions.set_notice(one, "done")
+    assert (sessions.pop_notice(other), sessions.pop_notice(one), sessions.pop_notice(one)) == (
+        "",
+        "done",
+        "",
+    )

@@ -152,14 +152,16 @@ class _LookUp:
         rest = Slice(begin_ms, self._wanted.until_ms)
         limits = asked.daemon_limits(self._cluster, self._names)
         pieces, judged = self._pieces(match.partition, rest, limits, Pieces([], []), life=0)
-        life = self._told(match.partition, rest, pieces, judged, limits)
+        life = self._build_life(match.partition, rest, pieces, judged, limits)
         later = self._later_life(life)
         if later is None:
             return life
         self._notes = []
         rest = Slice(later.from_ms, self._wanted.until_ms)
         pieces, judged = self._pieces(match.partition, rest, limits, pieces, life=later.number)
-        return self._told(match.partition, rest._replace(from_ms=begin_ms), pieces, judged, limits)
+        return self._build_life(
+            match.partition, rest._replace(from_ms=begin_ms), pieces, judged, limits
+        )
 
     def _pieces(
         self, partition: int, time: Slice, limits: Limits, known: Pieces, *, life: int
@@ -206,9 +208,10 @@ class _LookUp:
         begun_ms = min(max(0, record.timestamp()[1]) for record, _ in later)
         return _LaterLife(after(begun_ms), max(mark.resume_count for _, mark in later))
 
-    def _told(
+    def _build_life(
         self, partition: int, time: Slice, pieces: Pieces, judged: Judged, limits: Limits
     ) -> Life:
+        """Return the life from its records, checks and deliveries."""
         progress = self._progress_of(partition)
         half_events = [
             self._with_payload(made.half_event(record, half), record)

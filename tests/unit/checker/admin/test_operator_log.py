@@ -20,7 +20,7 @@ from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX
 from halfbridge.serde.records import ActionOutcome, OperatorAction
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.memory.client import Client, Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, Network, RequestTimeoutError
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.scheduler import Scheduler
 
@@ -50,7 +50,7 @@ class Silent(Network):
         if self.is_done:
             do()
         self.scheduler.wait(client.process, None, timeout_s)
-        raise NoAnswerError
+        raise RequestTimeoutError
 
 
 @pytest.fixture

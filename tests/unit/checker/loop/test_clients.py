@@ -32,7 +32,7 @@ from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from halfbridge.kafka.ports import Edge, NewTopic, Ports, SeenTopic
-from halfbridge.testkit.memory.client import Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.client import Kind, Network, RequestTimeoutError
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.process import ProcessClient
 from halfbridge.testkit.memory.scheduler import Scheduler
@@ -321,7 +321,7 @@ class Deaf(Network):
         if client not in self.unheard:
             return super().request(client, kind, place, do, timeout_s)
         self.scheduler.wait(client.process, None, min(timeout_s, UNHEARD_S))
-        raise NoAnswerError
+        raise RequestTimeoutError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from halfbridge.checker.process.settings_topic import SettingsRecord, disagreeme
 from halfbridge.checker.status import Status
 from halfbridge.kafka.errors import BridgeError, RetriableError, TopicSetupError
 from halfbridge.kafka.ports import Event
-from halfbridge.kafka.settings_topic import Said
+from halfbridge.kafka.settings_topic import LimitsRecord
 from halfbridge.serde.records import DaemonSettings
 from tests.fake_ports import fake_ports
 
@@ -21,12 +21,12 @@ class Log:
     """A settings topic in memory, which several workers read."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.said: list[LimitsRecord] = []
         self.failure: BridgeError | None = None
         self._end = 0
 
     def append(self, settings: DaemonSettings | None, problem: str = "") -> None:
-        self.said.append(Said(self._end, settings, problem))
+        self.said.append(LimitsRecord(self._end, settings, problem))
         self._end += 1
 
     def compact(self) -> None:
@@ -37,7 +37,7 @@ class Log:
         """Delete the topic and make it again."""
         self.said, self._end = [], 0
 
-    def read(self, stop: Event) -> tuple[list[Said], int]:
+    def read(self, stop: Event) -> tuple[list[LimitsRecord], int]:
         """Return what stands there, and where it ends."""
         del stop
         if self.failure is not None:
@@ -124,7 +124,7 @@ def test_workers_with_different_modes_both_say_so() -> None:
 
 def test_a_mode_that_is_not_known_is_told_as_it_stands() -> None:
     """A later version may have a third one."""
-    said = Said(0, DaemonSettings(worker="w-1", further={"delivery": 3}))
+    said = LimitsRecord(0, DaemonSettings(worker="w-1", further={"delivery": 3}))
     mine = limits_of(CheckerConfig(), "w-0")
     assert "delivery 3 (here exactly-once)" in disagreement(mine, [said])
 
@@ -241,6 +241,6 @@ def test_a_forged_name_is_cut() -> None:
     """Whatever stands in a record, a line of the log stays a line."""
     mine = DaemonSettings(worker="w-0")
     forged = mine._replace(worker="\n" * 5_000, check_count_max=5)
-    text = disagreement(mine, [Said(0, forged)])
+    text = disagreement(mine, [LimitsRecord(0, forged)])
     assert "\n" not in text
     assert len(text) < 600

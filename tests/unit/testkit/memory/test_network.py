@@ -8,7 +8,7 @@ import pytest
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import NewTopic
-from halfbridge.testkit.memory.client import Client, Kind, Network, NoAnswerError
+from halfbridge.testkit.memory.client import Client, Kind, Network, RequestTimeoutError
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.process import Process
 from halfbridge.testkit.memory.scheduler import Scheduler
@@ -51,7 +51,7 @@ class Faulty(Network):
         elif fate == "unanswered":
             do()
         self.scheduler.wait(client.process, None, timeout_s)
-        raise NoAnswerError
+        raise RequestTimeoutError
 
     def reaches(self, process: Process) -> bool:
         return process.name not in self.silent
