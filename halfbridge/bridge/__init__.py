@@ -11,6 +11,7 @@ from halfbridge.lazy import lazy_names
 from halfbridge.logs import keep_to_one_line
 
 if TYPE_CHECKING:
+    from halfbridge.bridge.aio import AsyncTransaction, AsyncTransactionProducer
     from halfbridge.bridge.check_pool import CheckCounts
     from halfbridge.bridge.cloud_events import CloudEvent
     from halfbridge.bridge.config import BridgeConfig
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         HalfNotStoredError,
         InvalidMessageError,
         NoAnswerError,
+        OtherLoopError,
         OutcomeUnknownError,
         ProducerClosedError,
         ProducerFencedError,
@@ -50,6 +52,8 @@ keep_to_one_line("halfbridge.bridge", "halfbridge.kafka")
 __all__ = [
     "AbortableError",
     "Answer",
+    "AsyncTransaction",
+    "AsyncTransactionProducer",
     "BackpressureError",
     "BridgeConfig",
     "BridgeError",
@@ -66,6 +70,7 @@ __all__ = [
     "Message",
     "MessageView",
     "NoAnswerError",
+    "OtherLoopError",
     "OutcomeUnknownError",
     "ProducerClosedError",
     "ProducerFencedError",
@@ -92,5 +97,6 @@ _MODULES = (
     "halfbridge.bridge.message_transaction",
     "halfbridge.bridge.check_pool",
     "halfbridge.bridge.producer",
+    "halfbridge.bridge.aio",
 )
 __getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

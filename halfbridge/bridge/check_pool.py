@@ -14,7 +14,7 @@ from inspect import iscoroutinefunction
 from itertools import count
 from queue import Empty, Full
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from halfbridge.kafka.error_log import LOG_AGAIN_S, OncePerName, log_safely
 from halfbridge.kafka.errors import NoAnswerError
@@ -72,6 +72,28 @@ def is_async(work: Callable[..., object]) -> bool:
     while isinstance(work, partial):
         work = work.func
     return iscoroutinefunction(work) or iscoroutinefunction(type(work).__call__)
+
+
+class Pool(Protocol[Task]):
+    """Runs the user's checker on tasks, a limited number at a time: `CheckPool`, or a loop's."""
+
+    def start(self) -> None:
+        """Begin to run tasks."""
+
+    def submit(self, task: Task) -> bool:
+        """Queue a task; False if there is no room, or too many outcomes were not taken."""
+
+    def drop_waiting(self) -> list[Task]:
+        """Remove the tasks that have not begun, and return them."""
+
+    def state(self) -> PoolState:
+        """Return how many can run, and how many hang."""
+
+    def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
+        """Yield accumulated outcomes until `stop`; finds overdue tasks every `pause_s`."""
+
+    def stop(self, timeout_s: float) -> None:
+        """Let running tasks finish, up to `timeout_s`; queued ones are dropped."""
 
 
 class CheckPool(Generic[Task]):
@@ -218,15 +240,7 @@ class CheckPool(Generic[Task]):
             self._tasks.put_nowait(None)
 
     def _next_batch(self, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
-        batch: list[Outcome[Task]] = []
-        try:
-            outcome = self._outcomes.get(timeout=pause_s)
-            while outcome is not None:
-                batch.append(outcome)
-                outcome = self._outcomes.get_nowait()
-        except Empty:
-            return batch, False
-        return batch, True
+        return next_batch(self._outcomes, pause_s)
 
     def _overdue(self, *, taken: int) -> list[Outcome[Task]]:
         """Return the tasks that have become overdue, and replace their threads."""
@@ -258,8 +272,25 @@ class CheckPool(Generic[Task]):
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]
 
 
+def next_batch(outcomes: Line, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
+    """Return the outcomes of a line, and whether its end (None) has come; waits for the first."""
+    batch: list[Outcome[Task]] = []
+    try:
+        outcome = outcomes.get(timeout=pause_s)
+        while outcome is not None:
+            batch.append(outcome)
+            outcome = outcomes.get_nowait()
+    except Empty:
+        return batch, False
+    return batch, True
+
+
 _LOG = logging.getLogger("halfbridge.bridge")
 _ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"
+_CLOSED = (
+    "the event loop of this member of group %s is closed, so the member answers no check and leaves"
+    " its group: close a producer before its loop ends, and make one in the loop that runs"
+)
 
 
 class HungCheckers:
@@ -301,7 +332,9 @@ class HungCheckers:
 
     def _log(self, state: PoolState) -> None:
         group, hung, hung_s = self._group, state.hung, state.hung_s
-        if not hung:
+        if not hung and not state.able:
+            log_safely(_LOG.error, _CLOSED, group)
+        elif not hung:
             log_safely(_LOG.info, "checkers of group %s return again", group)
         elif state.able:
             text = "%d checkers of group %s hang, the oldest for %.0f s; %d threads are left: %s"

@@ -31,7 +31,7 @@ from halfbridge.serde.units import MS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge.check_pool import CheckCounts, Outcome
+    from halfbridge.bridge.check_pool import CheckCounts, Outcome, Pool
     from halfbridge.bridge.shared import Shared
     from halfbridge.kafka.ports import Clock, Ports, Record, Running
     from halfbridge.serde.records import CheckRequest
@@ -59,6 +59,7 @@ class CheckResponder:
         *,
         knows: Callable[[str], bool],
         on_hung: Callable[[CheckCounts], object] | None = None,
+        new_pool: Callable[..., Pool[Any]] = CheckPool,
     ) -> None:
         config = shared.config
         self._shared = shared
@@ -70,7 +71,7 @@ class CheckResponder:
         self._lock = Lock()  # guards _busy, and nothing waits while it is held
         self._busy: set[tuple[str, int]] = set()
         self._stopping = ports.run.event()
-        self._pool: CheckPool[_Check] = CheckPool(
+        self._pool: Pool[_Check] = new_pool(
             lambda check: checker(check.view),
             ports,
             threads=config.check_threads,

@@ -39,7 +39,7 @@ INLINE_GRACE_S = 0.005  # several inline polls of a dense sender fall into it
 # sender pauses, and the background thread serves it sooner.
 DENSE_PER_S = 8_000
 _SLICE_S = 0.01
-_ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
+ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
 _IDLE_S = 0.5
 # A thread that waits alone polls for so long at a time: Ctrl-C has to wait for the end of a poll.
 _ALONE_SLICE_S = 0.05
@@ -76,6 +76,8 @@ class DeliveryServer:
         self._kick = ports.run.event()
         self._background: Running | None = None
         self._in_background: int | None = None  # the background thread's identity, once it runs
+        # Called once for each served batch, after its wakers were released; set by an event loop.
+        self.on_batch: Callable[[], object] | None = None
 
     def start(self) -> None:
         """Start the background thread."""
@@ -115,15 +117,25 @@ class DeliveryServer:
         """Return once fewer than in_flight_max records are unacknowledged, or BackpressureError."""
         deadline = self._now() + timeout_s
         while True:
-            self.serve(_ROOM_SLICE_S)
-            if len(self._writer) < self._in_flight_max:
-                self.is_full = False
+            self.serve(ROOM_SLICE_S)
+            if self.room() > 0:
                 return
             if self._now() > deadline:
-                raise BackpressureError(
-                    f"{self._in_flight_max} records are unacknowledged (in_flight_max), "
-                    f"and none was acknowledged in {timeout_s:g} s"
-                )
+                raise self.no_room(timeout_s)
+
+    def room(self) -> int:
+        """Return how many more records may be unacknowledged now."""
+        room = self._in_flight_max - len(self._writer)
+        if room > 0:
+            self.is_full = False
+        return room
+
+    def no_room(self, waited_s: float) -> BackpressureError:
+        """Return the error of a caller that waited for room so long."""
+        return BackpressureError(
+            f"{self._in_flight_max} records are unacknowledged (in_flight_max), "
+            f"and none was acknowledged in {waited_s:g} s"
+        )
 
     def serve(self, timeout_s: float) -> None:
         """Serve in this thread, waiting up to `timeout_s` for the first acknowledgement."""
@@ -138,6 +150,8 @@ class DeliveryServer:
         while woken:
             with suppress(IndexError):  # another thread was quicker
                 woken.popleft().wake()
+        if self.on_batch is not None:
+            self.on_batch()
         # One thread runs callbacks at a time, and callbacks do not nest: a callback that sends
         # comes back here through `sent`. The outer loop takes what was served after the release.
         while self.ready and self._draining.acquire(blocking=False):
@@ -156,7 +170,7 @@ class DeliveryServer:
         """
         deadline = self._now() + timeout_s
         while not self._is_quiet():
-            self.serve(_ROOM_SLICE_S)
+            self.serve(ROOM_SLICE_S)
             if self._now() > deadline:
                 break
         self.hand_out()  # `_is_quiet` held the lock, so another thread may have skipped callbacks
@@ -177,13 +191,17 @@ class DeliveryServer:
             elif deadline - timeout_s - self._crowded_at >= ALONE_AGAIN_S:
                 self._serve_alone(deadline, delivery)
             if not delivery.done():
-                self._inline_at = 0.0
-                if self._is_parked:
-                    self._kick.set()
+                self.leave_to_background()
                 waker.acquire(timeout=max(0.0, deadline - self._now()))
         finally:
             with self.guard:
                 self._waiting -= 1
+
+    def leave_to_background(self) -> None:
+        """Have the background thread serve at once, because the caller does not."""
+        self._inline_at = 0.0
+        if self._is_parked:
+            self._kick.set()
 
     def run_guarded(self, callback: Callable[[Any], object], delivery: Delivery) -> None:
         """Run a user's callback (for deliveries); an exception is logged."""
@@ -241,7 +259,8 @@ class DeliveryServer:
     def _serve_in_background(self) -> None:
         now = self._now()
         is_inline = self._is_served or now - self._inline_at < INLINE_GRACE_S
-        if is_inline or self._is_dense(now):
+        # An event loop that sends densely serves at the end of each turn, and then leaves the rest.
+        if is_inline or (self.on_batch is None and self._is_dense(now)):
             self._park(INLINE_GRACE_S)
             return
         served = self._poll(_SLICE_S)
@@ -263,6 +282,13 @@ class DeliveryServer:
         self._kick.wait(seconds)
         self._is_parked = False
         self._kick.clear()
+
+
+class Releasable(Protocol):
+    """What a delivery releases when it is done: a waker, or the wait of a task."""
+
+    def release(self) -> None:
+        """End the wait."""
 
 
 class Server(Protocol):
@@ -294,7 +320,7 @@ class Delivery:
         self._server = server
         self._is_done = False
         self._error: Any = None
-        self._wakers: list[Waker] | None = None
+        self._wakers: list[Releasable] | None = None
         self._callbacks: list[Callable[[Any], object]] | None = None
         self.offset = self.timestamp = -1
 
@@ -341,16 +367,20 @@ class Delivery:
             with suppress(IndexError):  # another thread was quicker
                 wakers.pop().release()
 
+    def wake_by(self, waker: Releasable) -> None:
+        """Have `waker` released once this is done; if this is done already, perhaps never."""
+        with self._server.guard:
+            if self._wakers is None:
+                self._wakers = []
+            self._wakers.append(waker)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until done, at most `timeout_s`; return whether it is."""
         if self._is_done:
             return True
         waker = self._server.new_waker()
         waker.acquire()
-        with self._server.guard:
-            if self._wakers is None:
-                self._wakers = []
-            self._wakers.append(waker)
+        self.wake_by(waker)
         if not self._is_done:  # else `settle` may have run before the waker was added
             self._server.await_release(self, waker, timeout_s)
         return self._is_done

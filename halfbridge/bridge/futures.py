@@ -77,17 +77,22 @@ class SendFuture(Delivery):
         Raises:
             HalfNotStoredError: not acknowledged (in time); only rollback is allowed now.
         """
+        if self._is_done:
+            return self.outcome(0.0)
+        shared = self.transaction.shared
+        seconds = shared.config.send_timeout_ms / MS_PER_S if timeout is None else timeout
+        self.wait(seconds)
+        return self.outcome(seconds)
+
+    def outcome(self, waited_s: float) -> SendReceipt:
+        """Return or raise what `result` does, without waiting: the caller has waited so long."""
         transaction = self.transaction
-        if not self._is_done:
-            shared = transaction.shared
-            seconds = shared.config.send_timeout_ms / MS_PER_S if timeout is None else timeout
-            if not self.wait(seconds) and transaction.give_up_send(self):
-                raise HalfNotStoredError(
-                    f"no acknowledgement of half message {self.index} of transaction "
-                    f"{transaction.id} in {seconds:g} s; do not run the local transaction; "
-                    "roll back",
-                    transaction_id=transaction.id,
-                )
+        if not self._is_done and transaction.give_up_send(self):
+            raise HalfNotStoredError(
+                f"no acknowledgement of half message {self.index} of transaction "
+                f"{transaction.id} in {waited_s:g} s; do not run the local transaction; roll back",
+                transaction_id=transaction.id,
+            )
         failure = self.exception()
         if failure is not None:
             raise failure
@@ -142,17 +147,22 @@ class DecisionFuture(Delivery):
         Raises:
             OutcomeUnknownError: not acknowledged (in time); the check settles it.
         """
+        if self._is_done:
+            return self.outcome(0.0)
+        shared = self.transaction.shared
+        seconds = shared.config.decision_timeout_ms / MS_PER_S if timeout is None else timeout
+        self.wait(seconds)
+        return self.outcome(seconds)
+
+    def outcome(self, waited_s: float) -> DecisionReceipt:
+        """Return or raise what `result` does, without waiting: the caller has waited so long."""
         transaction = self.transaction
-        if not self._is_done:
-            shared = transaction.shared
-            seconds = shared.config.decision_timeout_ms / MS_PER_S if timeout is None else timeout
-            if not self.wait(seconds) and transaction.give_up_decision(self):
-                raise OutcomeUnknownError(
-                    f"no acknowledgement of {self.resolution.value} of transaction "
-                    f"{transaction.id} in {seconds:g} s; the check settles it, or repeat the "
-                    "same call",
-                    transaction_id=transaction.id,
-                )
+        if not self._is_done and transaction.give_up_decision(self):
+            raise OutcomeUnknownError(
+                f"no acknowledgement of {self.resolution.value} of transaction {transaction.id} "
+                f"in {waited_s:g} s; the check settles it, or repeat the same call",
+                transaction_id=transaction.id,
+            )
         failure = self.exception()
         if failure is not None:
             raise failure

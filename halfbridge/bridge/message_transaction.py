@@ -310,11 +310,28 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            if self._state not in _NOTHING_TO_COMMIT:
-                self.commit()
-        elif issubclass(kind, self._rollback_on) and self._state in _UNDECIDED:
+        due = self.due_at_exit(kind)
+        if due is Event.COMMIT:
+            self.commit()
+        elif due is Event.ROLLBACK:
             roll_back_quietly(self, None)
+
+    def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
+        """Return what leaving the block decides, normally or by an exception of class `kind`."""
+        if kind is None:
+            return None if self._state in _NOTHING_TO_COMMIT else Event.COMMIT
+        is_proof = issubclass(kind, self._rollback_on) and self._state in _UNDECIDED
+        return Event.ROLLBACK if is_proof else None
+
+    @property
+    def unacknowledged(self) -> tuple[SendFuture, ...]:
+        """The sends, if one of them is outstanding; empty: none is."""
+        return tuple(self._sends)
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether no send is acknowledged, so that a rollback asks a broker first, and waits."""
+        return self._last_offset == NO_OFFSET
 
     def is_unanswered(self) -> bool:
         """Return whether a send has failed, and none was acknowledged.
@@ -564,11 +581,16 @@ def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
     try:
         transaction.rollback(timeout)
     except BridgeError as error:
-        _LOG.warning(
-            "rollback of %s failed, a check settles it: %s",
-            *(transaction.id, error),
-            extra=about(transaction_id=transaction.id),
-        )
+        log_failed_rollback(transaction.id, error)
+
+
+def log_failed_rollback(transaction_id: str, error: BridgeError) -> None:
+    """Log why the rollback at the end of a block failed."""
+    _LOG.warning(
+        "rollback of %s failed, a check settles it: %s",
+        *(transaction_id, error),
+        extra=about(transaction_id=transaction_id),
+    )
 
 
 def _error_of(error: Any) -> BridgeError:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.check_pool import CheckCounts, is_async
+from halfbridge.bridge.check_pool import CheckCounts, CheckPool, is_async
 from halfbridge.bridge.check_responder import CheckResponder
 from halfbridge.bridge.config import (
     BridgeConfig,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.registry import Collector
 
+    from halfbridge.bridge.check_pool import Pool
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.local_transaction import TransactionSendResult
     from halfbridge.bridge.message import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _ADMIN_TIMEOUT_S = 10.0  # start() and send() wait so long at most for one answer
-_CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: the records that were sent last have their time too
+CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: the records that were sent last have their time too
 
 
 class TransactionProducer:
@@ -155,7 +156,12 @@ class TransactionProducer:
                 on_decision_failed=self._on_decision_failed,
             )
             responder = CheckResponder(
-                shared, self._checker, ports, knows=real_topics.knows, on_hung=self._on_hung
+                shared,
+                self._checker,
+                ports,
+                knows=real_topics.knows,
+                on_hung=self._on_hung,
+                new_pool=self._new_pool,
             )
             responder.start()  # first: it may refuse the settings, and has no thread then
             shared.server.start()
@@ -164,7 +170,7 @@ class TransactionProducer:
             if self._flushes_at_exit:
                 _open.add(self)
 
-    def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Stop answering checks, wait for outstanding records, free everything; `with` calls this.
 
         Records without an acknowledgement after `timeout` seconds are in doubt.
@@ -295,7 +301,7 @@ class TransactionProducer:
         outcome = run(local_transaction, message, arg)
         return decided(transaction, receipt, outcome, timeout)
 
-    def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
+    def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> int:
         """Wait until nothing is unacknowledged; return how many records still are.
 
         Also waits for callbacks and for the decisions that callbacks send meanwhile. A callback
@@ -347,6 +353,10 @@ class TransactionProducer:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def _new_pool(self, *work: Any, **limits: Any) -> Pool[Any]:
+        """Return what runs the checker."""
+        return CheckPool(*work, **limits)
+
     def _started(self) -> Shared:
         if self._shared is None:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
@@ -378,7 +388,9 @@ def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> No
         allowed = "a callable that takes a MessageView and returns a Resolution"
         raise _refused("checker", checker, allowed)
     if is_async(checker):
-        raise _refused("checker", checker, "a plain function: an `async def` is not awaited")
+        raise _refused(
+            "checker", checker, "a plain function: an `async def` needs AsyncTransactionProducer"
+        )
     if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
         raise _refused("topics", topics, "a list of names")
 

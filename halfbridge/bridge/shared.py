@@ -74,12 +74,12 @@ class Shared:
         self.ends = EndAsker(config, ports)
         self._message_bytes_max = half.message_bytes_max
         self._real_topics = real_topics
-        self._writer = writer
-        self._room_timeout_s = config.send_timeout_ms / MS_PER_S
-        records = RecordWriter(
+        self.writer = writer
+        self.room_timeout_s = config.send_timeout_ms / MS_PER_S
+        self.records = records = RecordWriter(
             writer,
             ports,
-            room_timeout_s=self._room_timeout_s,
+            room_timeout_s=self.room_timeout_s,
             serve=self.server.serve,
             refuse=partial(self.check_open, decides=True),
         )
@@ -131,6 +131,10 @@ class Shared:
             self.check_immunity(immunity)
         self._real_topics.check(message.topic, message.partition or 0)
 
+    def has_seen(self, message: Message) -> bool:
+        """Return whether `check` needs to ask no broker about the topic of a message."""
+        return self._real_topics.has_seen(message.topic, message.partition or 0)
+
     def check_immunity(self, immunity_ms: int) -> None:
         """Raise InvalidMessageError unless a transaction may have this immunity; shorten it."""
         check_whole_number("immunity_ms", immunity_ms)
@@ -150,7 +154,7 @@ class Shared:
             ProducerClosedError: closed during the wait; `close` no longer waits for the record.
         """
         if self.server.is_full:
-            self.server.wait_for_room(self._room_timeout_s)
+            self.server.wait_for_room(self.room_timeout_s)
             self.check_open(decides=True)
 
     def close(self, timeout_s: float) -> int:
@@ -163,10 +167,10 @@ class Shared:
         # A decision may have passed the check before `_closed` was set.
         left = self.server.flush(max(0.0, deadline - self.now()))
         if left:
-            self._writer.purge()  # their callbacks run before this returns
+            self.writer.purge()  # their callbacks run before this returns
             self.server.flush(PURGE_S)
         self.server.stop()
-        self._writer.close()
+        self.writer.close()
         self.ends.close()
         return left
 

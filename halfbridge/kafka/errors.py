@@ -111,6 +111,13 @@ class ForkedProcessError(FatalError):
     """The producer was made in a parent process; librdkafka's threads do not survive a fork."""
 
 
+class OtherLoopError(FatalError):
+    """An asynchronous producer was used outside the event loop that started it.
+
+    Each loop makes a producer of its own; `asyncio.run` makes a new loop each time.
+    """
+
+
 class TopicSetupError(BridgeError):
     """A topic is missing or has the wrong shape; the text names the command that corrects it.
 

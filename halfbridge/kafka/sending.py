@@ -62,6 +62,8 @@ class RecordWriter:
         self._serve = serve
         self._refuse = refuse
         self._acknowledgements = Acknowledgements(ports.run.current)
+        # Called with the writer's arguments where its queue is full. An event loop sets another.
+        self.on_full: Callable[..., None] = self.wait_and_produce
 
     def produce(  # noqa: PLR0917  (once a record: keywords cost)
         self,
@@ -77,7 +79,7 @@ class RecordWriter:
             try:
                 self._produce(topic, value, key, partition, on_delivery, 0, headers)
             except BufferError:
-                self._produce_with_patience(topic, value, key, partition, on_delivery, 0, headers)
+                self.on_full(topic, value, key, partition, on_delivery, 0, headers)
         except KafkaFailure as failure:
             raise bridge_error(failure) from failure
         except RuntimeError:
@@ -103,7 +105,8 @@ class RecordWriter:
             self._writer.flush(PURGE_S)
         self._writer.close()
 
-    def _produce_with_patience(self, *arguments: Any) -> None:
+    def wait_and_produce(self, *arguments: Any) -> None:
+        """Wait for room in the writer's queue, and hand the record to it."""
         deadline = self._now() + self._room_timeout_s
         while True:
             self._serve(ROOM_SLICE_S)
@@ -111,12 +114,16 @@ class RecordWriter:
                 self._produce(*arguments)
             except BufferError:
                 if self._now() > deadline:
-                    raise BackpressureError(
-                        f"the send queue stayed full for {self._room_timeout_s:g} s:"
-                        " the brokers do not answer, or are too slow"
-                    ) from None
+                    raise self.stayed_full() from None
             else:
                 return
+
+    def stayed_full(self) -> BackpressureError:
+        """Return the error of a record that found no room in time."""
+        return BackpressureError(
+            f"the send queue stayed full for {self._room_timeout_s:g} s:"
+            " the brokers do not answer, or are too slow"
+        )
 
 
 class Acknowledgements:

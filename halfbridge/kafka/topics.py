@@ -193,9 +193,13 @@ class RealTopics:
                 changes the message.
             TopicSetupError: the topic does not exist; its owner creates it.
         """
-        partitions = self._partitions.get(topic)
-        if partitions is None or partition >= partitions:
+        if not self.has_seen(topic, partition):
             self._check_slowly(topic, partition)
+
+    def has_seen(self, topic: str, partition: int) -> bool:
+        """Return whether `check` asks no broker."""
+        partitions = self._partitions.get(topic)
+        return partitions is not None and partition < partitions
 
     def knows(self, topic: str) -> bool:
         """Tell whether this producer answers checks about `topic`."""

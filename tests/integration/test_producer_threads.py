@@ -93,7 +93,7 @@ def test_the_in_flight_limit_holds(cluster: Cluster) -> None:
         most = 0
         for _ in range(500):
             producer.begin().send_async(Message(cluster.orders))
-            most = max(most, len(producer._shared._writer))
+            most = max(most, len(producer._shared.writer))
         assert producer.flush(TIMEOUT_S) == 0
     assert 0 < most <= 20  # len() counts a record twice while its report is served
     assert len(cluster.read(cluster.names.half)) == 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge import TransactionProducer
+from halfbridge.bridge import AsyncTransactionProducer, TransactionProducer
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
@@ -130,3 +130,16 @@ class MemoryProducer(TransactionProducer):
         """As TransactionProducer.close; nothing is done for a process that has died."""
         if not self.process.is_dead:
             super().close(timeout)
+
+
+class MemoryAsyncProducer(AsyncTransactionProducer):
+    """The shipped asynchronous producer, in a process of the stack, which dies with `process`."""
+
+    def __init__(self, process: Process, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.process = process
+
+    async def close(self, timeout: float = _CLOSE_S) -> None:
+        """As AsyncTransactionProducer.close; nothing is done for a process that has died."""
+        if not self.process.is_dead:
+            await super().close(timeout)

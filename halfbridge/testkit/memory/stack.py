@@ -16,9 +16,11 @@ the fixture `halfbridge_memory`.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.checker.admin.shape import Layout, wanted_topics
 from halfbridge.checker.config import CheckerConfig
@@ -30,11 +32,16 @@ from halfbridge.serde.progress import START
 from halfbridge.serde.records import OpKind
 from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.memory.crash import Crash, Crashes, CrashNotReachedError, Step, WatchedKafka
+from halfbridge.testkit.memory.loop import VirtualLoop, run_on
 from halfbridge.testkit.memory.machine import Machine, Passing
-from halfbridge.testkit.memory.programs import MemoryDaemon, MemoryProducer
+from halfbridge.testkit.memory.programs import (
+    MemoryAsyncProducer,
+    MemoryDaemon,
+    MemoryProducer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
     from typing_extensions import Self
 
@@ -45,6 +52,9 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.broker import Broker
     from halfbridge.testkit.memory.log import Record
 
+T = TypeVar("T")
+AnyProducer = TypeVar("AnyProducer", MemoryProducer, MemoryAsyncProducer)
+_Made = tuple["MemoryProducer | MemoryAsyncProducer", dict[str, Any]]
 PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 ADDRESS = "memory"
 # Virtual. Checks are asked after 6 s and 30 s; a client that died keeps its group for 6 s.
@@ -139,10 +149,36 @@ class MemoryStack:
             checker: Answers checks.
             settings: As TransactionProducer takes them, `topics` too.
         """
-        shared = {name: getattr(self.config, name) for name in _SAME}
-        shared["key_file"] = str(self.config.key_file or "")
-        arguments = {**shared, "producer_group": producer_group, **settings, "checker": checker}
-        return self._new_producer(arguments)
+        return self._new_producer(
+            self._arguments(producer_group, settings, checker), MemoryProducer
+        )
+
+    def async_producer(
+        self,
+        producer_group: str,
+        *,
+        checker: Callable[[MessageView], Awaitable[Resolution | Answer]],
+        **settings: Any,
+    ) -> MemoryAsyncProducer:
+        """Return an asynchronous producer: use it in an `async with` block, inside `run`.
+
+        Arguments are those of `producer`.
+        """
+        return self._new_producer(
+            self._arguments(producer_group, settings, checker), MemoryAsyncProducer
+        )
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end as `asyncio.run` does, on a loop that has virtual time.
+
+        `asyncio.sleep` takes no time in reality. Executors, `asyncio.to_thread` too, run their
+        calls in the test's own thread. What the loop cannot see, such as a thread of another
+        library, does not hold the time: virtual time passes meanwhile.
+
+        Raises:
+            TimeoutError: no task of the loop could go on for WAIT_S_MAX seconds, which are virtual.
+        """
+        return run_on(VirtualLoop(self._parts.machine, WAIT_S_MAX), main)
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -243,7 +279,8 @@ class MemoryStack:
         """Start a new client in place of the one that died last; return it, started.
 
         The new client has the same group, checker and settings, and answers checks. The stack
-        closes it at its end.
+        closes it at its end. In place of an asynchronous client it is a blocking one, outside
+        `run`, which calls the `async def` checker by `asyncio.run`.
 
         Raises:
             RuntimeError: no client has died.
@@ -254,7 +291,10 @@ class MemoryStack:
         if not dead:
             raise RuntimeError("no client has died: see crash_at")
         parts.made.remove(dead[-1])
-        producer = self._new_producer(dead[-1][1])
+        died, arguments = dead[-1]
+        if isinstance(died, MemoryAsyncProducer):
+            arguments = {**arguments, "checker": partial(_run_check, arguments["checker"])}
+        producer = self._new_producer(arguments, MemoryProducer)
         producer.start()
         self._stack.callback(producer.close)
         return producer
@@ -267,13 +307,20 @@ class MemoryStack:
             raise RuntimeError("this stack is not started; use `with` or start()")
         return self._started
 
-    def _new_producer(self, arguments: dict[str, Any]) -> MemoryProducer:
+    def _arguments(
+        self, producer_group: str, settings: dict[str, Any], checker: Callable[..., object]
+    ) -> dict[str, Any]:
+        shared = {name: getattr(self.config, name) for name in _SAME}
+        shared["key_file"] = str(self.config.key_file or "")
+        return {**shared, "producer_group": producer_group, **settings, "checker": checker}
+
+    def _new_producer(self, arguments: dict[str, Any], kind: type[AnyProducer]) -> AnyProducer:
         parts = self._parts
         machine = parts.machine
         process = machine.process(f"{arguments['producer_group']} {len(parts.made)}")
         kafka = WatchedKafka(parts.crashes, machine.broker, machine.network, process)
         ports = replace(machine.ports(process), kafka=kafka)
-        producer = MemoryProducer(process, ports=ports, **arguments)
+        producer = kind(process, ports=ports, **arguments)
         parts.made.append((producer, arguments))
         return producer
 
@@ -293,11 +340,15 @@ class _Started:
     daemon: MemoryDaemon
     crashes: Crashes
     passing: Passing
-    made: list[tuple[MemoryProducer, dict[str, Any]]] = field(default_factory=list)
+    made: list[_Made] = field(default_factory=list)
 
-    def dead(self) -> list[tuple[MemoryProducer, dict[str, Any]]]:
+    def dead(self) -> list[_Made]:
         """Return the clients that have died and were not replaced."""
         return [made for made in self.made if made[0].process.is_dead]
+
+
+def _run_check(check: Callable[[Any], Coroutine[Any, Any, Any]], view: MessageView) -> object:
+    return asyncio.run(check(view))
 
 
 # Virtual: an undecided transaction is given up after 72 h (transaction_age_ms_max).
