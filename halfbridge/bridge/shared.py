@@ -177,7 +177,7 @@ class Shared:
     @property
     def in_flight(self) -> int:
         """How many records brokers have not acknowledged yet."""
-        return len(self._writer)
+        return len(self.writer)
 
     @property
     def is_forked(self) -> bool:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import GreenletExit
 
+from halfbridge.serde.units import NS_PER_S
 from halfbridge.testkit.memory.machine import Passing
-from halfbridge.testkit.memory.process import NS_PER_S, ProcessDeadError
+from halfbridge.testkit.memory.process import ProcessDeadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

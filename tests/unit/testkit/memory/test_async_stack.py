@@ -239,7 +239,6 @@ def test_a_check_that_raises_decides_nothing(stack: MemoryStack) -> None:
 
 def test_an_exception_decides_nothing_but_where_it_proves_a_rollback(stack: MemoryStack) -> None:
     """`rollback_on` names it; every other one leaves the transaction to a check."""
-
     states: list[AsyncTransaction] = []
 
     class NotAcceptedError(Exception):
