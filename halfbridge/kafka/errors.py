@@ -10,7 +10,8 @@ BridgeError
 ├─ FatalError                close this producer, make a new one
 │  ├─ ProducerFencedError    another instance holds the transactional id
 │  ├─ ProducerClosedError    used before start or after close
-│  └─ ForkedProcessError     made before a fork; make one in the child
+│  ├─ ForkedProcessError     made before a fork; make one in the child
+│  └─ OtherLoopError         used in another event loop; make a producer in each loop
 ├─ NoAnswerError             raised by a checker that cannot tell now: the daemon asks again
 ├─ TopicSetupError           an operator makes topics; the text names the command
 ├─ InvalidMessageError       (also ValueError) the caller changes the message
