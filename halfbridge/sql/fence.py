@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager, suppress
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, overload
 
 from sqlalchemy import Connection, event
@@ -311,6 +312,14 @@ class Fence:
         )
 
     def _check_producer(self, producer: TransactionProducer) -> None:
+        if iscoroutinefunction(producer.start):
+            raise ConfigError(
+                field="producer",
+                value=type(producer).__name__,
+                origin="argument",
+                allowed="a TransactionProducer: there is no block for asyncio; run this one with"
+                " asyncio.to_thread",
+            )
         config = producer.config
         if config.producer_group != self.producer_group:
             raise ConfigError(

@@ -11,7 +11,13 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from halfbridge.bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
+from halfbridge.bridge import (
+    AsyncTransactionProducer,
+    IllegalTransitionError,
+    MessageView,
+    OutcomeUnknownError,
+    Resolution,
+)
 from halfbridge.kafka.errors import ConfigError, InvalidMessageError
 from halfbridge.serde.headers import parse_half
 from halfbridge.sql import (
@@ -467,15 +473,22 @@ def test_a_message_commit_in_doubt(scene: Scene) -> None:
     assert scene.fenced(tx.id) == ("committed", 1)
 
 
+async def _check(_: MessageView) -> Resolution:
+    return Resolution.UNKNOWN
+
+
 @on("sqlite")
 def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
-    """Another group, or less time for a check than the fence waits: a clear error, at once."""
+    """Another group, less time for a check than the fence waits, or asyncio: an error, at once."""
     assert scene.cluster is not None
     hasty = scene.cluster.producer(check_timeout_ms=3_999)
     with pytest.raises(ConfigError, match=r"check_timeout_ms: 3999 .* at least 4000"):
         scene.fence.transaction(hasty)
     with pytest.raises(ConfigError, match="producer_group"):
         scene.fence.transaction(scene.cluster.producer(producer_group="others"))
+    asynchronous: Any = AsyncTransactionProducer(checker=_check, config=hasty.config)
+    with pytest.raises(ConfigError, match=r"AsyncTransactionProducer .* asyncio\.to_thread"):
+        scene.fence.transaction(asynchronous)
 
 
 @on("sqlite")
