@@ -43,7 +43,7 @@ _WATCH_ROWS = 40
 _WATCH_S = 2.0
 # Transactions that `tx find` shows: a screen, which a person can read.
 _FOUND, _FOUND_MAX = 20, 1_000
-_PROGRESS_S = 1.0
+_PROGRESS_S = 1.0  # between two lines of progress
 
 
 @click.group()
@@ -65,7 +65,7 @@ def _messages(text: str) -> int:
 
 
 FENCE_URL_VARIABLE = "HALFBRIDGE_FENCE_URL"
-_LIMIT_MAX = 100_000
+_LIMIT_MAX = 100_000  # transactions that one command holds in memory
 _JUDGING = settings_options(CheckerConfig, only=JUDGING)
 _decision = together(
     click.argument("transaction_id", metavar="[ID]", required=False),

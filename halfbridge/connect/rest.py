@@ -60,7 +60,8 @@ class ConnectRest:
     """Calls of one Kafka Connect cluster, at any worker's `url`.
 
     Raises:
-        ConnectError: not an http or https address, or one with a password, which errors would show.
+        ConnectError: not an http or https address, or one with a password, which errors would show;
+            the user corrects it.
     """
 
     def __init__(self, url: str, *, call_s: float = _CALL_S_MAX) -> None:
@@ -76,7 +77,7 @@ class ConnectRest:
         """Return whether the worker has joined its group and answers.
 
         Raises:
-            ConnectError: it cannot be reached.
+            ConnectError: it cannot be reached; try again later.
         """
         try:
             self._call("GET", "/health")
@@ -97,7 +98,8 @@ class ConnectRest:
         """Return the states of all connectors, sorted by name.
 
         Raises:
-            ConnectError: it cannot be reached, or something else answers at the address.
+            ConnectError: it cannot be reached (try again later), or something else answers at the
+                address (the user corrects it).
         """
         answer = self._call("GET", "/connectors?expand=status")
         try:

@@ -163,7 +163,8 @@ class Codec(Generic[R]):
 
         Raises:
             UnknownSchemaError: a newer writer; upgrade this reader.
-            DecodeError: too long, or not valid by the schema; `data` keeps the bytes.
+            DecodeError: too long, or not valid by the schema; `data` keeps the bytes. The writer of
+                the record is wrong.
         """
         if len(data) > self._bytes_max:
             raise DecodeError(

@@ -126,13 +126,16 @@ class Inbox:
                 deliver. At most 255 characters.
 
         Raises:
-            NoIdentityError: The message has no transaction id, and no key was given.
-            InboxUsageError: The connection is in AUTOCOMMIT, or the key cannot be stored.
-            TableError: The storage engine of the table has no transactions.
+            NoIdentityError: The message has no transaction id, and no key was given; the caller
+                gives key=, or skips the message.
+            InboxUsageError: The connection is in AUTOCOMMIT, or the key cannot be stored; the
+                calling code is wrong.
+            TableError: The storage engine of the table has no transactions; an operator changes it.
             NotDurableError: The database may lose a commit after the message's offset was
-                committed.
+                committed; an operator changes its settings.
             DBAPIError: The database cannot tell: a lock time-out; a deadlock; or, above READ
-                COMMITTED, another transaction took the message since this one began.
+                COMMITTED, another transaction took the message since this one began. The caller
+                rolls back and takes the message again.
         """
         transaction_id, index = identity_of(message) if key is None else (key, KEYED)
         if flaw := storage_flaw(transaction_id):
@@ -187,8 +190,8 @@ class Inbox:
 
         Raises:
             ConfigError: `older_than_ms` is less than the retention, which is missing or infinite,
-                say.
-            AdminError: No broker answers.
+                say; whoever calls gives another age.
+            AdminError: No broker answers; try again later.
         """
         if (retention_ms is None) == (not topics):
             raise _refused("retention_ms", retention_ms, "retention_ms or topics, one of the two")

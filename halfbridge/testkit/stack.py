@@ -156,9 +156,9 @@ class HalfbridgeStack:
 
         Raises:
             KafkaMissingError: no Kafka can be had here; its text says what to do.
-            AdminError: its topics cannot be made.
-            DaemonError: the daemon did not start.
-            ConfigError: a setting is wrong.
+            AdminError: its topics cannot be made; the cluster's owner follows the text.
+            DaemonError: the daemon did not start; its log is in the text.
+            ConfigError: a setting is wrong; the test's author corrects it.
         """
         try:
             servers = self._given or self._start_kafka()
@@ -214,8 +214,8 @@ class HalfbridgeStack:
         """Return what consumers see of some topics, from their start; wait until `count` are there.
 
         Raises:
-            TimeoutError: there were fewer than `count` in time.
-            DaemonError: the daemon has ended.
+            TimeoutError: there were fewer than `count` in time; the test's author looks for why.
+            DaemonError: the daemon has ended; its log is in the text.
         """
         deadline = time.monotonic() + timeout_s
         while True:

@@ -48,8 +48,8 @@ class Appender:
         """Return the offset and the timestamp (ms since 1970) of the record, which is stored.
 
         Raises:
-            AdminError: the record is not stored.
-            InDoubtError: the record may be stored.
+            AdminError: the record is not stored; run the command again.
+            InDoubtError: the record may be stored; read the log before the command is run again.
         """
         topic, partition = place
         acks: list[tuple[Any, Any]] = []

@@ -194,8 +194,9 @@ class Cluster:
         """Yield a partition's committed records from `start` up to `end`, an end it has had.
 
         Raises:
-            DamagedRecordError: a record cannot be read.
-            AdminError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn.
+            DamagedRecordError: a record cannot be read; an operator follows its text.
+            AdminError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn; run the
+                command again later.
         """
         if start >= end:
             return

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.topics import TopicNames
 
+# More than twice the age of a discard (72 h); a month to see and redeliver a dead letter.
 HALF_RETENTION_MS = 7 * DAY_MS
 DEAD_RETENTION_MS = 30 * DAY_MS
 DEAD_PARTITIONS = 1  # dead letters are few, and are read in one order

@@ -70,7 +70,8 @@ def audit_snapshot(
     real topics are waited for, `settle_s` at most.
 
     Raises:
-        JobError: the installation's topics are not there, or no broker answers.
+        JobError: the installation's topics are not there, or no broker answers; the user follows
+            its text.
     """
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
@@ -119,7 +120,7 @@ def other_halves(
     installations that the cluster has are read.
 
     Raises:
-        JobError: one that is named is not there, or no broker answers.
+        JobError: one that is named is not there, or no broker answers; the user follows its text.
     """
     with connect(spark, bootstrap_servers, kafka) as cluster:
         present = cluster.topics()

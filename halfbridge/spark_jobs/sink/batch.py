@@ -67,8 +67,9 @@ class BatchCommitter:
                 says what to do; no new row was published.
             AttemptGivenUpError: the batch came too late; a new run publishes it.
             CommitInDoubtError: brokers do not answer; a new run settles the batch.
-            RefusedError: published rows are dead letters, and fail.on.refused is set.
-            SinkSetupError: the manifest topic is missing or too small.
+            RefusedError: published rows are dead letters, and fail.on.refused is set; the owner of
+                the query corrects the rows or the topics.
+            SinkSetupError: the manifest topic is missing or too small; an operator corrects it.
         """
         winner = self.record(batch_id, reports, plan)
         # Decisions come first, even if this commit fails: the driver that wrote the winner may

@@ -71,8 +71,10 @@ class ManifestLog:
 
         Raises:
             CommitInDoubtError: brokers do not answer in time; repeat the call.
-            SinkSetupError: the beginning of the log was deleted, perhaps with the answer.
-            SearchLimitError: the answer lies further back than `records_max`.
+            SinkSetupError: the beginning of the log was deleted, perhaps with the answer; an
+                operator corrects the retention.
+            SearchLimitError: the answer lies further back than `records_max`; nobody acts, it
+                passes with the next batch.
         """
         with locked(self._lock):
             return self._find(app_id, batch_id, beyond=-1, records_max=records_max)
@@ -81,7 +83,8 @@ class ManifestLog:
         """Append a record and return all records of its batch.
 
         Raises:
-            CommitInDoubtError: no acknowledgement in time; the record may be stored nevertheless.
+            CommitInDoubtError: no acknowledgement in time; the record may be stored
+                nevertheless, and a new run finds it.
             SinkSetupError: the record is larger than the topic allows; the text says what to do.
         """
         data = BATCH_MANIFEST.encode(manifest)

@@ -118,7 +118,8 @@ class Sender:
         """Return once every record is acknowledged or has failed; callbacks get the results.
 
         Raises:
-            SendError: some records are not acknowledged in time, and are given up.
+            SendError: some records are not acknowledged in time, and are given up; Spark runs the
+                task again.
         """
         if self.is_broken:
             raise SendError(_FAILED_BEFORE)
@@ -133,7 +134,8 @@ class Sender:
         """Send records, and return the last offset of each partition once all are stored.
 
         Raises:
-            SendError: it is not proven that all are stored. The client is given up.
+            SendError: it is not proven that all are stored. The client is given up; Spark runs the
+                task again.
         """
         failures: list[KafkaFailure] = []
         last: dict[int, int] = {}
@@ -194,8 +196,9 @@ class HalfSender(Sender):
         """Return the limits of a real topic; they are kept for later attempts.
 
         Raises:
-            RowError: the topic is internal, or has no such partition.
-            SinkSetupError: the topic does not exist, or no broker answers.
+            RowError: the topic is internal, or has no such partition; the query is corrected.
+            SinkSetupError: the topic does not exist (its owner creates it), or no broker answers
+                (start the query again later).
         """
         with failing_as(SinkSetupError, NO_ANSWER):
             self._places.check(topic, partition)
@@ -250,9 +253,9 @@ class Decider(Sender):
 
         Raises:
             CommitInDoubtError: not all decisions of a round were acknowledged; later rounds were
-                not written.
+                not written. A new run settles them.
             SinkOptionError: the key file cannot be used here; the rounds that are left were not
-                written.
+                written. Whoever installs the file corrects it.
         """
         signer = read_signer(self._options, producer_group, self._time_ms())
         last: dict[int, int] = {}

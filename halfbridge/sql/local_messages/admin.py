@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, func, or_, select, true
 
+from halfbridge.serde.units import DAY_MS
 from halfbridge.sql.fence_purge import TRANSACTION_AGE_MS_MAX
 from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.rows import RowEvent, RowState
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from halfbridge.sql.local_messages.writer import LocalMessages
 
-PURGE_AGE_MS_DEFAULT = 7 * 86_400_000
-_PURGE_BATCH = 1_000
+PURGE_AGE_MS_DEFAULT = 7 * DAY_MS  # settled rows are for questions about the last days
+_PURGE_BATCH = 1_000  # rows locked at a time
 _SHOWN = (
     *("id", "state", "topic", "partition", "key_hash", "transaction_id", "decision_acknowledged"),
     *("retries", "send_alone", "cause", "created_at", "updated_at", "next_attempt_at"),
