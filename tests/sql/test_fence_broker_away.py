@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge import Answer, IllegalTransitionError, Resolution, State
+from halfbridge.bridge import Answer, Resolution, State
 from halfbridge.kafka.errors import BridgeError, HalfNotStoredError
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
@@ -77,9 +77,9 @@ def in_a_block(scene: Scene, txs: list[Any]) -> None:
 
 
 def with_the_send_outstanding(scene: Scene, txs: list[Any]) -> None:
-    """Work while the send is on its way, which is refused."""
+    """Work while the send is on its way: the end of the block waits for it."""
     with (
-        pytest.raises(IllegalTransitionError),
+        pytest.raises(HalfNotStoredError),
         scene.fence.transaction(scene.producer) as (tx, connection),
     ):
         txs.append(tx)
