@@ -19,8 +19,7 @@ import click
 
 from halfbridge.checker.process.slots import default_state_dir
 from halfbridge.cli.broker import refuse_taken
-from halfbridge.cli.options import port_option, require_extra
-from halfbridge.logs import LOG_FORMATS
+from halfbridge.cli.options import log_format_option, port_option, require_extra
 from halfbridge.signals import on_signals
 
 if TYPE_CHECKING:
@@ -53,14 +52,7 @@ _DATA = "dev-broker"
     help="Directory that keeps the data. [default: $XDG_STATE_HOME/halfbridge]",
 )
 @click.option("--fresh", is_flag=True, help="Delete the data of earlier runs first.")
-@click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default="text",
-    envvar="HALFBRIDGE_LOG_FORMAT",
-    show_default=True,
-    help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
-)
+@log_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object.")
 def dev(**values: Any) -> int:
     """Run Kafka, the internal topics, the daemon and the web page until Ctrl-C.

@@ -25,7 +25,6 @@ from halfbridge.sql.bounds import CHECK_BOUNDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.bridge import TransactionProducer
     from halfbridge.sql.fence import Fence
 
 _SETTINGS = (
@@ -67,14 +66,14 @@ def respond(**values: Any) -> int:
     plans = planned(values, os.environ)
     log_to_stderr(values["log_level"], values["log_format"])
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
-    from halfbridge.cli.relay import run_until_signal
+    from halfbridge.cli.relay import run_until_signal, started_producer
 
     with ExitStack() as stack:
         fences = [_opened_fence(stack, config, settings) for config, settings in plans]
-        from halfbridge.sql.responder import Responder
+        from halfbridge.sql.responder import Responder, answering
 
         members = [
-            (fence, _started_producer(stack, fence, config))
+            (fence, started_producer(stack, answering(fence), config))
             for fence, (config, _) in zip(fences, plans, strict=True)
         ]
         told = ", ".join(f"{fence.producer_group} from {fence.engine.url!r}" for fence in fences)
@@ -148,17 +147,6 @@ def _opened_fence(stack: ExitStack, config: BridgeConfig, settings: FenceSetting
     with suppress(SQLAlchemyError):
         fence.table_id()
     return fence
-
-
-def _started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
-    from halfbridge.bridge.producer import TransactionProducer
-    from halfbridge.sql.local_messages.service import CLOSE_S_MAX
-    from halfbridge.sql.responder import answering
-
-    producer = TransactionProducer(checker=answering(fence), config=config)
-    stack.callback(producer.close, CLOSE_S_MAX)
-    producer.start()
-    return producer
 
 
 def _usage(text: str) -> click.UsageError:

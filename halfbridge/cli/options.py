@@ -53,6 +53,14 @@ CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
 # Settings of commands that judge half and op records, or write some.
 JUDGING = (*CONNECTION, "key_file")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    envvar="HALFBRIDGE_LOG_FORMAT",
+    show_default=True,
+    help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
+)
 # Options of a command that logs, for `log_to_stderr`.
 logging_options = together(
     click.option(
@@ -64,14 +72,7 @@ logging_options = together(
         help="Least level of log lines; SIGUSR1 switches to debug, and back."
         " [HALFBRIDGE_LOG_LEVEL]",
     ),
-    click.option(
-        "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        default="text",
-        envvar="HALFBRIDGE_LOG_FORMAT",
-        show_default=True,
-        help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
-    ),
+    log_format_option,
 )
 # Options of a command that serves metrics and health, for `run_until_signal`.
 metrics_options = together(

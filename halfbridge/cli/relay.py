@@ -39,11 +39,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from halfbridge.bridge import TransactionProducer
+    from halfbridge.bridge import Answer, MessageView, TransactionProducer
     from halfbridge.changes.values import Schemas
     from halfbridge.connect.connector import ConnectorPlan
     from halfbridge.relays import RelayRunner
-    from halfbridge.sql.fence import Fence
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
 
@@ -289,7 +288,7 @@ def _run(
     )
     fence.create()
     with ExitStack() as stack:
-        producer = started_producer(stack, checking, bridge_config)
+        producer = started_producer(stack, checking.check, bridge_config)
         made = Relay(messages, fence, producer, relay_config)
         service = RelayService(made, producer, callback=callback)
         says = f"relaying {messages.tables.messages.fullname} as {made.owner}"
@@ -320,13 +319,15 @@ def _no_callback(path: str, why: str) -> ConfigError:
     )
 
 
-def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
-    """Return a relay's started producer, with `fence` as its checker; the stack closes it."""
+def started_producer(
+    stack: ExitStack, checker: Callable[[MessageView], Answer], config: BridgeConfig
+) -> TransactionProducer:
+    """Return the started producer of a service; the stack closes it."""
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.service import CLOSE_S_MAX
 
-    producer = TransactionProducer(checker=fence.check, config=config)
+    producer = TransactionProducer(checker=checker, config=config)
     stack.callback(producer.close, CLOSE_S_MAX)
     producer.start()
     return producer
