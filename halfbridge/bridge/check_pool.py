@@ -184,13 +184,7 @@ class CheckPool(Generic[Task]):
 
     def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
         """Yield accumulated outcomes until `stop`; finds overdue tasks every `pause_s`."""
-        while True:
-            batch, is_last = self._next_batch(pause_s)
-            batch.extend(self._overdue(taken=len(batch)))
-            if batch:
-                yield batch
-            if is_last:
-                return
+        return all_batches(partial(self._next_batch, pause_s), self._overdue)
 
     def stop(self, timeout_s: float) -> None:
         """Let running tasks finish, up to `timeout_s`; queued ones are dropped."""
@@ -270,6 +264,20 @@ class CheckPool(Generic[Task]):
         thread = self._run.start(partial(self._work_off, number), f"halfbridge-checker-{number}")
         self._able += 1
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+
+
+def all_batches(
+    take: Callable[[], tuple[list[Outcome[Task]], bool]],
+    overdue: Callable[..., list[Outcome[Task]]],
+) -> Iterator[list[Outcome[Task]]]:
+    """Yield what `take` returns (`next_batch`) and what became overdue, until the last batch."""
+    while True:
+        batch, is_last = take()
+        batch.extend(overdue(taken=len(batch)))
+        if batch:
+            yield batch
+        if is_last:
+            return
 
 
 def next_batch(outcomes: Line, pause_s: float) -> tuple[list[Outcome[Task]], bool]:

@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic
 
-from halfbridge.bridge.check_pool import Outcome, PoolState, Task, next_batch
+from halfbridge.bridge.check_pool import Outcome, PoolState, Task, all_batches, next_batch
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -108,14 +109,7 @@ class LoopChecks(Generic[Task]):
 
     def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
         """Yield accumulated outcomes until `stop`; finds overdue tasks every `pause_s`."""
-        batch: list[Outcome[Task]]
-        while True:
-            batch, is_last = next_batch(self._outcomes, pause_s)
-            batch.extend(self._overdue(taken=len(batch)))
-            if batch:
-                yield batch
-            if is_last:
-                return
+        return all_batches(partial(next_batch, self._outcomes, pause_s), self._overdue)
 
     def stop(self, timeout_s: float) -> None:
         """Let running checks finish, up to `timeout_s`, then cancel them; queued ones are dropped.

@@ -208,11 +208,11 @@ class Message:
     @property
     def header_bytes(self) -> int:
         """Bytes of header names (UTF-8) and values; of a CloudEvent's the most there may be."""
-        headers = self.header_pairs if self.headers else ()
+        if not self.headers and self.cloud_event is None:
+            return 0
+        headers = self.header_pairs
         if self.cloud_event is not None:
             headers += self.cloud_event.longest()
-        if not headers:
-            return 0
         return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
     @property

@@ -58,14 +58,7 @@ def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database
 def test_late_sends_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
     """A service is killed at each step of a block that sends after its statements: all or none."""
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", kind.name))
-    scene.begin(services=1)
-    scene.run_each_step(BLOCKS_BEFORE_DEATH)
-    scene.start(0)
-    scene.await_transactions(len(scene.transactions()) + THREADS * BLOCKS_BEFORE_DEATH)
-    scene.check()
-    assert {step: scene.killed[f"service killed {step.value}"] for step in Step} == dict.fromkeys(
-        Step, 1
-    )
+    _kill_at_each_step(scene)
 
 
 @pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb"], indirect=True)
@@ -75,6 +68,12 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
     Marks, work and messages are those of the messages taken, each once.
     """
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", Kind.TAKEN.name))
+    _kill_at_each_step(scene)
+    assert scene.endings().get("TAKEN TakenBeforeError", 0) >= BLOCKS_BEFORE_DEATH
+
+
+def _kill_at_each_step(scene: FenceScene) -> None:
+    """Kill a service once at each step, and check what its successor finds."""
     scene.begin(services=1)
     scene.run_each_step(BLOCKS_BEFORE_DEATH)
     scene.start(0)
@@ -83,4 +82,3 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
     assert {step: scene.killed[f"service killed {step.value}"] for step in Step} == dict.fromkeys(
         Step, 1
     )
-    assert scene.endings().get("TAKEN TakenBeforeError", 0) >= BLOCKS_BEFORE_DEATH

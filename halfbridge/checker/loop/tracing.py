@@ -32,13 +32,13 @@ class WorkerTracing:
         dead = {each.half.metadata.transaction_id for each in refused}
         for one in plan.deliveries:
             if one.transaction_id not in dead:
-                self._span("deliver", "send", one.messages)
+                self._span("deliver", one.messages)
 
     def asked(self, check: Check) -> None:
         """Note that a check was sent to its producer group."""
-        self._span("ask", "send", (check.half,), check_number=check.check_number)
+        self._span("ask", (check.half,), check_number=check.check_number)
 
-    def _span(self, name: str, kind: str, halves: Sequence[HalfRead], **more: int) -> None:
+    def _span(self, name: str, halves: Sequence[HalfRead], **more: int) -> None:
         with suppress(Exception):
             bodies: list[Any] = [half.body for half in halves if half.body is not None]
             contexts = [context_of(body.headers()) for body in bodies]
@@ -49,7 +49,7 @@ class WorkerTracing:
             metadata = halves[0].metadata
             about = attributes(
                 name,
-                kind,
+                "send",
                 group=metadata.producer_group,
                 topic=metadata.real_topic,
                 transaction_id=metadata.transaction_id,
