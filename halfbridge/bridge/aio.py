@@ -447,5 +447,5 @@ class _Client(TransactionProducer):
 
 
 def _begin_check(checker: Callable[[MessageView], _T], view: MessageView) -> _T:
-    """Return the coroutine of a check, for `LoopChecks`."""
+    """Return the coroutine of a check, for `LoopChecks`; _Client would refuse the `async def`."""
     return checker(view)

@@ -58,8 +58,8 @@ class LethalRecord(NamedTuple):
 def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
     """Read partitions to their ends in a child process; blocks for at most some minutes.
 
-    `properties` are a consumer's. Return where a record ended the child; None: all was
-    read, or could not be tried.
+    `properties` are a consumer's. Return where a record ended the child; None: all was read, or
+    could not be tried.
     """
     found = find_damage(properties, starts)
     return found if found is not None and found.signal else None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.headers import Header
 
-_CAUSES_MAX = 10  # errors within one another: those of a registry are two or three
+_CAUSES_MAX = 10  # errors within one another; a registry's client raises two or three
 _SHOWN_MAX = 300  # characters of a serializer's error
 # Statuses of HTTP by which a server asks for the same request later; so do all from 500 on.
 _LATER = (408, 429)

@@ -42,7 +42,8 @@ def with_tokens(properties: Mapping[str, Any]) -> dict[str, Any]:
     The property is "package.module:function" or a function. It gets `sasl.oauthbearer.config`, and
     returns (token, expiry in seconds since 1970) or (token, expiry, principal, extensions). If it
     raises, returns something else, or nothing within ANSWER_S_MAX, then `error_cb` gets an
-    error with its name in place of those of refused log-ins, and it is called again.
+    error that names the function in place of the errors of refused log-ins, and librdkafka calls
+    the function again.
 
     Raises:
         ConfigError: there is no such function, or the client would not call it; who set the

@@ -1,8 +1,8 @@
 """An event loop of asyncio that lives in virtual time, for asynchronous clients of the stack.
 
 Where a loop waits for its selector, this one lets the brokers and the tasks below go on, and time
-pass, until the loop has something to do. Their calls come by `call_soon_threadsafe`, as those of
-threads do, so the selector sees them.
+pass, until the loop has something to do. They call `call_soon_threadsafe`, as threads
+do, so the selector sees their calls.
 """
 
 from __future__ import annotations
