@@ -43,7 +43,11 @@ FIRST_KAFKA_TXNS = 1
 SPARES = 3
 AWAY_S = 0.5
 NEVER_S = 1e9
-# So that a short run comes to the end of a wait, and to further attempts.
+# A schedule may be slower than the client's time limit of a check request. A run without faults
+# loses no request.
+NEVER_MS = 1_000_000_000
+# So that a short run comes to the end of a wait, and to further attempts. Elsewhere a partition
+# whose records time out is not given up: no promise allows it there.
 AWAY_MS_MIN = 1_000
 BLAMED_MS = 500
 # So that a short run has time for more than look-ups.
@@ -103,7 +107,12 @@ def run(
             patch.object(producers, "SPARES_MAX", SPARES if world.profile.refuses else 0),
             patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),
             patch.object(asking, "STALL_S", AWAY_S if world.profile.refuses else QUESTION_S),
-            patch.object(deferred, "AWAY_MS_MIN", AWAY_MS_MIN),
+            patch.object(
+                asking, "REQUEST_MS_MAX", asking.REQUEST_MS_MAX if world.rate else NEVER_MS
+            ),
+            patch.object(
+                deferred, "AWAY_MS_MIN", AWAY_MS_MIN if world.profile.refuses else NEVER_MS
+            ),
             patch.object(routes, "BLAMED_MS", BLAMED_MS),
             patch.object(topic_watch, "FRESH_S", FRESH_S),
             patch.object(collector, "BACKGROUND_RECORDS", world.profile.background_records),

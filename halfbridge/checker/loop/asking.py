@@ -227,7 +227,7 @@ _QUEUE_CHECKS_MAX = 20_000  # a second of checks at the default check_rate_max
 # Bytes of the requests in the queue, which contain half messages: one batch of a kafka_txn.
 _QUEUE_KIB_MAX = 16_384
 # A request that was not sent by then is sent anew when its transaction is due again (30 s).
-_REQUEST_MS_MAX = 5_000
+REQUEST_MS_MAX = 5_000
 # The client library's default: no answer is due within milliseconds.
 _LINGER_MS = 5
 # A refused timestamp. If a batch has several records with refused timestamps, librdkafka reports
@@ -257,7 +257,7 @@ class CheckSender:
             "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
             **client_config(config),
             "enable.idempotence": True,
-            "message.timeout.ms": _REQUEST_MS_MAX,
+            "message.timeout.ms": REQUEST_MS_MAX,
             "message.max.bytes": MESSAGE_BYTES_MAX,
             "linger.ms": _LINGER_MS,
         }
