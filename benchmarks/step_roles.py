@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.timed_ports import TimedKafka
 from halfbridge import Message, Resolution, TransactionProducer
-from halfbridge.bench.load import make_keys, make_packer, scheduled
+from halfbridge.bench.load import make_keys, make_packer, print_fact, scheduled
 from halfbridge.bench.plain_clients import consume, make_consumer
-from halfbridge.bench.roles import print_fact
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.service import run_worker
 from halfbridge.checker.status import Status

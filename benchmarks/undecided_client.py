@@ -14,8 +14,8 @@ from array import array
 from typing import Any
 
 from halfbridge import Message, Resolution, TransactionProducer
-from halfbridge.bench.load import BenchConfig, make_keys, make_packer, unpack_head
-from halfbridge.bench.roles import PRODUCER_GROUP, on_sigusr1, print_fact
+from halfbridge.bench.load import BenchConfig, make_keys, make_packer, print_fact, unpack_head
+from halfbridge.bench.roles import PRODUCER_GROUP, on_sigusr1
 from halfbridge.serde.units import NS_PER_S
 
 ALONE = 0  # number of the first transaction; the others have 1, 2, ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +40,7 @@ class BenchConfig:
         in_flight: Most unacknowledged records of the pipelined client.
         rate: Transactions a second, sent on schedule (open loop); 0: as fast as possible.
         threads: Threads that each block on send and commit; 0: one pipelined thread.
+        tasks: Tasks of an event loop that each await send and commit; 0: no event loop.
         warmup_s: Duration of the load before the measurement, in which the broker's JVM compiles.
         partitions: Partitions of half topic, op topic and real topic.
         keys: Number of distinct message keys; 0: null keys.
@@ -59,6 +61,7 @@ class BenchConfig:
     partitions: int
     keys: int
     linger_ms: float | None
+    tasks: int = 0
     bootstrap_servers: str = ""
     topic_prefix: str = ""
     real_topic: str = ""
@@ -70,7 +73,7 @@ class BenchConfig:
     @property
     def is_pipelined(self) -> bool:
         """Tell whether one thread sends as fast as it can, without waiting."""
-        return not self.rate and not self.threads
+        return not (self.rate or self.threads or self.tasks)
 
     @property
     def client_settings(self) -> dict[str, Any]:
@@ -133,6 +136,12 @@ def scheduled(numbers: Iterator[int], rate: float) -> Iterator[tuple[int, int]]:
         if ahead_ns > 0:
             time.sleep(ahead_ns / NS_PER_S)
         yield number, due_ns
+
+
+def print_fact(fact: dict[str, Any]) -> None:
+    """Print one JSON line for the process that runs the bench."""
+    sys.stdout.write(json.dumps(fact) + "\n")
+    sys.stdout.flush()
 
 
 class Turns:

@@ -13,8 +13,8 @@ full speed and on schedule. Each prints one JSON line.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import json
 import signal
 import sys
 import threading
@@ -32,11 +32,13 @@ from halfbridge.bench.load import (
     lead_in,
     make_keys,
     make_packer,
+    print_fact,
     scheduled,
     unpack_head,
 )
 from halfbridge.bench.plain_clients import consume, make_consumer, make_plain_producer, produce_all
 from halfbridge.bench.result import latency_of, per_second
+from halfbridge.bench.tasks import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,6 +212,8 @@ class Sight:
 def run_client(config: BenchConfig) -> int:
     """Warm up, wait for the signal, measure; return 1 if a transaction failed."""
     signalled = on_sigusr1()
+    if config.tasks:
+        return asyncio.run(run_tasks(config, signalled, producer_group=PRODUCER_GROUP))
     with TransactionProducer(
         bootstrap_servers=config.bootstrap_servers,
         topic_prefix=config.topic_prefix,
@@ -308,12 +312,6 @@ def on_sigusr1() -> threading.Semaphore:
     signalled = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: signalled.release())
     return signalled
-
-
-def print_fact(fact: dict[str, Any]) -> None:
-    """Print one JSON line for the driver."""
-    sys.stdout.write(json.dumps(fact) + "\n")
-    sys.stdout.flush()
 
 
 def _not_acknowledged(*reasons: str) -> int:

@@ -40,6 +40,12 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     help="Threads that block on send and on commit; 0: pipelined.",
 )
 @click.option(
+    "--tasks",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    help="Tasks of an asyncio client that await send and commit; 0: no asyncio.",
+)
+@click.option(
     "--warmup",
     "warmup_s",
     type=click.FloatRange(0, 600),
@@ -85,6 +91,8 @@ def bench(*, as_json: bool, daemon_arguments: str, **values: Any) -> int:
     from halfbridge.testkit.broker import BrokerStartError
     from halfbridge.testkit.children import ChildFailedError, InterruptedRunError
 
+    if values["threads"] and values["tasks"]:
+        raise click.UsageError("--threads and --tasks are two clients; give one of them")
     config = BenchConfig(**values, daemon_arguments=tuple(shlex.split(daemon_arguments)))
     try:
         result = run_bench(config.with_linger(), say=partial(click.echo, err=True))

@@ -30,6 +30,16 @@ def _topics(servers: str) -> set[str]:
     return names
 
 
+@pytest.mark.parametrize("rate", [(), ("--rate", "100")], ids=["full speed", "on schedule"])
+def test_an_asyncio_client(kafka_bootstrap_servers: str, rate: tuple[str, ...]) -> None:
+    """Tasks that await: all messages arrive, once."""
+    words = ("--messages", "200", "--tasks", "50", "--json")
+    found = json.loads(_bench(kafka_bootstrap_servers, *words, *rate))
+    assert (found["lost"], found["duplicates"]) == (0, 0)
+    assert found["config"]["tasks"] == 50
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
+
+
 def test_a_run_measures_itself_and_what_is_plain(kafka_bootstrap_servers: str) -> None:
     """Threads that block: all arrives, baselines and processor time are told, topics are gone."""
     servers = kafka_bootstrap_servers

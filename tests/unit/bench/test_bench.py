@@ -280,6 +280,7 @@ def test_a_pipelined_client_lingers() -> None:
     free = replace(CONFIG, linger_ms=None)
     assert free.with_linger().client_settings == {"linger_ms": 5.0}
     assert replace(free, threads=4).with_linger().client_settings == {}
+    assert replace(free, tasks=4).with_linger().client_settings == {}
     assert replace(free, rate=10.0).with_linger().client_settings == {}
     assert CONFIG.with_linger().client_settings == {"linger_ms": 0.5}
 
