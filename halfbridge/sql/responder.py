@@ -9,19 +9,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 from sqlalchemy import literal, select
 from sqlalchemy.exc import DBAPIError
 
+from halfbridge.bridge.client_metrics import ClientCollector
 from halfbridge.logs import about
 from halfbridge.relays import ROUND_S_MAX, RelayRunner, ServiceMetrics
 from halfbridge.sql.bounds import CHECK_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from prometheus_client.core import Metric
+    from collections.abc import Callable, Sequence
 
     from halfbridge.bridge import Answer, MessageView, TransactionProducer
     from halfbridge.sql.fence import Fence
@@ -77,7 +74,7 @@ class Responder(RelayRunner):
         )
         self._fences = [fence for fence, _ in members]
         self._probe_s = probe_s
-        self.metrics.registry.register(_Checks([producer for _, producer in members]))
+        self.metrics.registry.register(ClientCollector([producer for _, producer in members]))
 
     def _work(self) -> None:
         answers = [self._answers(fence) for fence in self._fences if not self.is_stopping]
@@ -101,26 +98,3 @@ class Responder(RelayRunner):
             return False
         self.recovered(fence.producer_group)
         return True
-
-
-class _Checks(Collector):
-    """Collects what the producers' check responders have counted."""
-
-    _COUNTED = ("received", "answered", "failed", "timed_out", "refused", "unwritten", "unreadable")
-
-    def __init__(self, producers: Sequence[TransactionProducer]) -> None:
-        self._producers = producers
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counts of all groups."""
-        family = CounterMetricFamily(
-            "halfbridge_responder_checks",
-            "Check requests, by `producer_group` and by `what` became of them, as in CheckCounts.",
-            labels=["producer_group", "what"],
-        )
-        for producer in self._producers:
-            counts = producer.check_counts()
-            for what in self._COUNTED:
-                group = producer.config.producer_group
-                family.add_metric([group, what], float(getattr(counts, what)))
-        yield family
