@@ -103,7 +103,7 @@ def make_packer(size_bytes: int) -> Callable[[int, int], bytes]:
     The filler is not compressible, so that compression does not improve the result.
 
     Raises:
-        ValueError: `size_bytes` is too small for time and number.
+        ValueError: `size_bytes` is too small for time and number; the caller gives more.
     """
     if size_bytes < HEAD_BYTES:
         raise ValueError(f"a measured message has at least {HEAD_BYTES} bytes")

@@ -46,7 +46,7 @@ def consume(consumer: Any, count_max: int, timeout_s: float) -> list[Any]:
     """Return the available messages, after a wait of up to `timeout_s` for the first.
 
     Raises:
-        KafkaException: The topic cannot be read; the run has failed.
+        KafkaException: the topic cannot be read, and the run has failed; the user runs it again.
     """
     first = consumer.poll(timeout_s)
     if first is None:

@@ -36,8 +36,9 @@ def run_bench(config: BenchConfig, *, say: Callable[[str], None]) -> BenchResult
     Without bootstrap_servers a broker is started.
 
     Raises:
-        ChildFailedError: A process ended by itself; its last output is in the message.
-        InterruptedRunError: SIGINT, SIGTERM or SIGHUP was received.
+        ChildFailedError: a process ended by itself; the user acts on its last output, which is in
+            the message.
+        InterruptedRunError: SIGINT, SIGTERM or SIGHUP was received; the user runs it again.
         BridgeError: The given cluster cannot be used; the operator must act.
     """
     with Interrupts() as interrupts, open_brokers(config.bootstrap_servers, say=say) as brokers:

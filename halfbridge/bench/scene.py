@@ -57,7 +57,8 @@ def open_brokers(bootstrap_servers: str, *, say: Callable[[str], None]) -> Itera
     """Yield the given brokers; if none are given, a broker that ends with the block.
 
     Raises:
-        BrokerStartError: The broker did not start; the last lines of its log are in the message.
+        BrokerStartError: the broker did not start; the user acts on the last lines of its log,
+            which are in the message.
         JarsError, JavaNotFoundError: The user must act.
     """
     if bootstrap_servers:
@@ -162,7 +163,8 @@ class Scene:
         """Return how many transactions the client's warm-up had, when all are delivered.
 
         Raises:
-            ChildFailedError: They were not; the daemon's last output is in the message.
+            ChildFailedError: they were not; the user acts on the daemon's last output, which is in
+                the message.
         """
         warmup_s = self.config.warmup_s
         self.say(f"warming up for {warmup_s:g} s")

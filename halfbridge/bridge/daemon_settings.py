@@ -224,8 +224,10 @@ class Gate:
         """Check that a transaction may begin; the first call waits for the first reading.
 
         Raises:
-            TransactionsRejectedError: an operator stopped new transactions; nothing was begun.
-            TopicSetupError: one of `topics`, to which the producer is bound, takes no transactions.
+            TransactionsRejectedError: an operator stopped new transactions; nothing was begun;
+                repeat the call once they allow them again.
+            TopicSetupError: one of `topics`, to which the producer is bound, takes no transactions;
+                name another, or run the command of the text.
         """
         if self._is_waited_for:
             self._was_read.wait(FIRST_READ_S)

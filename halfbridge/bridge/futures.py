@@ -75,7 +75,8 @@ class SendFuture(Delivery):
         `timeout` None: the config's send_timeout_ms.
 
         Raises:
-            HalfNotStoredError: not acknowledged (in time); only rollback is allowed now.
+            HalfNotStoredError: not acknowledged (in time); the caller rolls back, for nothing else
+                is allowed now.
         """
         if self._is_done:
             return self.outcome(0.0)

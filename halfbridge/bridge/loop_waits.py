@@ -79,8 +79,8 @@ class LoopWaits:
         """Return once a record may be sent; it must be sent before the next await.
 
         Raises:
-            BackpressureError: not within send_timeout_ms; nothing was sent.
-            ProducerClosedError: closed meanwhile.
+            BackpressureError: not within send_timeout_ms; nothing was sent; slow down and repeat.
+            ProducerClosedError: closed meanwhile; make another producer.
         """
         if not (self._server.is_full or self._kept or self._queue):
             return

@@ -206,7 +206,7 @@ class Transaction:
 
         Raises:
             IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
-                decision was sent; nothing changed.
+                decision was sent; nothing changed; correct the caller.
         """
         with self._lock:
             self._state = step(self._state, Event.SEAL, transaction_id=self.id)
@@ -271,7 +271,8 @@ class Transaction:
             OutcomeUnknownError: not sent, or, with `wait`, not acknowledged: in doubt; the check
                 settles it, or call commit again.
             BackpressureError: no room in time; nothing was decided; slow down and repeat.
-            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
+            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back;
+                correct the caller.
         """
         return self._decide_and_wait(Event.COMMIT, timeout, wait=wait)
 
@@ -283,7 +284,7 @@ class Transaction:
         Raises:
             OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
             BackpressureError: no room in time; nothing was decided; slow down and repeat.
-            IllegalTransitionError: nothing was sent, or a commit was.
+            IllegalTransitionError: nothing was sent, or a commit was; correct the caller.
         """
         self.shared.check_open(decides=True)
         self._await_sends(self.shared.now())
@@ -293,7 +294,8 @@ class Transaction:
         """Send COMMIT and return at once. Once: a repeat returns the same future.
 
         Raises:
-            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
+            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back;
+                correct the caller.
         """
         return self._decide(Event.COMMIT, pipelined=True)
 

@@ -127,8 +127,8 @@ class TransactionProducer:
 
         Raises:
             ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
-            TopicSetupError: half, op, check or a bound topic is missing or has the wrong
-                shape; the text names the command.
+            TopicSetupError: half, op, check or a bound topic is missing or has the wrong shape; an
+                operator runs the command that the text names.
             ConfigError: the Kafka client refuses a property, perhaps for consumers only; or gevent
                 or eventlet has patched `threading`. The user corrects it.
             BridgeError: the brokers do not answer; try again later.
@@ -207,11 +207,12 @@ class TransactionProducer:
                 proves not to have committed. Any other exception decides nothing.
 
         Raises:
-            InvalidMessageError: immunity or context is too long; nothing was begun.
+            InvalidMessageError: immunity or context is too long; nothing was begun; shorten it.
             TransactionsRejectedError: an operator stopped new transactions; repeat it later.
             ConfigError: a class of `rollback_on` may come after the local transaction has
                 committed, such as OSError; nothing was begun. Name narrower classes.
-            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork;
+                start it, or make another.
         """
         shared = self._started()
         shared.check_open()
@@ -248,9 +249,11 @@ class TransactionProducer:
             message_count: `Transaction.message_count`.
 
         Raises:
-            InvalidMessageError: a number that no transaction can have; nothing was sent.
+            InvalidMessageError: a number that no transaction can have; nothing was sent; correct
+                it.
             BackpressureError: no room in time; repeat the call later.
-            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork;
+                start it, or make another.
         """
         again = Transaction.sent_by_another(
             self._started(),
@@ -285,7 +288,8 @@ class TransactionProducer:
         Raises:
             TypeError: the local transaction returned neither a Resolution nor None; nothing was
                 decided, and the check asks later. Correct what it returns.
-            HalfNotStoredError: no ack; the local transaction did not run; a rollback was tried.
+            HalfNotStoredError: no ack; the local transaction did not run; a rollback was tried;
+                repeat the call later.
             BridgeError: as `Transaction.send`; nothing was sent.
 
         Source: RocketMQ 4 TransactionMQProducer.sendMessageInTransaction.
@@ -400,7 +404,7 @@ def configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeC
 
     Raises:
         ConfigError: a setting is wrong or missing; the user corrects it.
-        TypeError: there is no such setting.
+        TypeError: there is no such setting; the programmer corrects it.
     """
     if config is None:
         return BridgeConfig.from_environ(os.environ, **settings)

@@ -105,10 +105,11 @@ class Shared:
         """Check that `message` can be sent and, once committed, delivered.
 
         Raises:
-            InvalidMessageError: no Message, too large, immunity too long, topic or partition wrong.
+            InvalidMessageError: no Message, too large, immunity too long, topic or partition wrong;
+                the caller corrects it.
             TopicSetupError: the real topic does not exist; its owner creates it.
-            TransactionsRejectedError: an operator stopped new transactions.
-            FatalError: the producer is closed.
+            TransactionsRejectedError: an operator stopped new transactions; repeat the call later.
+            FatalError: the producer is closed; make another.
         """
         if self._closing is not None:
             self.check_open()
@@ -150,8 +151,9 @@ class Shared:
         """Return once fewer than in_flight_max records are unacknowledged.
 
         Raises:
-            BackpressureError: not within send_timeout_ms; nothing was sent.
-            ProducerClosedError: closed during the wait; `close` no longer waits for the record.
+            BackpressureError: not within send_timeout_ms; nothing was sent; slow down and repeat.
+            ProducerClosedError: closed during the wait; `close` no longer waits for the record;
+                make another producer.
         """
         if self.server.is_full:
             self.server.wait_for_room(self.room_timeout_s)

@@ -250,7 +250,7 @@ class Writer(Protocol):
 
         Raises:
             BufferError: the queue is full; `poll` makes room.
-            KafkaFailure: the client refuses the record.
+            KafkaFailure: the client refuses the record; the caller corrects it.
         """
 
     def poll(self, wait_s: float) -> int:

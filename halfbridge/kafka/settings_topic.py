@@ -106,8 +106,8 @@ def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock
 
     Raises:
         TopicSetupError: no such topic, or no right to read it; an operator acts.
-        RetriableError: not read to its end in `READ_S`, or `stop` was set.
-        BridgeError: as the Kafka client says.
+        RetriableError: not read to its end in `READ_S`, or `stop` was set; repeat the call later.
+        BridgeError: as the Kafka client says; its class says who acts.
     """
     deadline = clock.monotonic() + READ_S
     try:

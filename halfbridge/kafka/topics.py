@@ -88,7 +88,8 @@ class Topics:
         """Check half and op topic, and return the half topic's shape.
 
         Raises:
-            TopicSetupError: a topic is missing, or the two differ; the text names the command.
+            TopicSetupError: a topic is missing, or the two differ; an operator runs the command
+                that the text names.
             BridgeError: no broker answered; try again later.
         """
         half, op = self._names.half, self._names.op
@@ -120,7 +121,8 @@ class Topics:
         """Create the topics that were missing in the last look-up; return once they appear.
 
         Raises:
-            TopicSetupError: a topic could not be made, or does not appear; the text says which.
+            TopicSetupError: a topic could not be made, or does not appear; an operator acts on the
+                text, which says which.
             BridgeError: no broker answered; try again later.
         """
         missing = [one for one in wanted if one.name not in self._last]

@@ -58,8 +58,9 @@ def headers_of(record: Any) -> Headers | None:
     """Return the headers of a record as the Kafka client hands it over; None without any.
 
     Raises:
-        DecodeError: a name is not UTF-8 text. The Python client does not return it, and its list is
-            broken from then on: the record's headers must not be asked for again.
+        DecodeError: a name is not UTF-8 text; the record's writer must act. The Python client does
+            not return it, and its list is broken from then on: the record's headers must not be
+            asked for again.
     """
     try:
         headers: Headers | None = _headers(record)

@@ -84,7 +84,8 @@ def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Pr
 
     Raises:
         ProgressError: offset or text missing, damaged, of a newer version, or contradicting each
-            other. O itself may be wrong then, and guessing delivers twice or loses.
+            other; an operator runs `halfbridge checker init`. O itself may be wrong then, and
+            guessing delivers twice or loses.
     """
     if half_offset < 0 or op_offset < 0:
         raise ProgressError("no committed offset: expired, deleted or never initialised")

@@ -209,7 +209,8 @@ def to_plain(config: Any) -> dict[str, Any]:
     """Return a settings dataclass as values for JSON, which `load` accepts as flags.
 
     Raises:
-        SettingError: or what the class's `refusal` names: a Kafka property is a function.
+        SettingError: or what the class's `refusal` names: a Kafka property is a function; the user
+            names it as text.
     """
     plain: dict[str, Any] = {}
     for each in fields(config):

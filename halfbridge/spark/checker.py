@@ -91,7 +91,7 @@ class SinkChecker:
 
         Raises:
             StillOpenError, NotOfTheSinkError, SinkError: there is no answer, which does not count
-                as one.
+                as one; the daemon asks again.
         """
         if view.context is None:
             raise NotOfTheSinkError(f"{view.transaction_id} has no RMQ_CONTEXT")
@@ -138,8 +138,8 @@ class SinkResponder:
 
     Raises:
         SinkOptionError: a setting is wrong, or the key file cannot be used; correct it.
-        BridgeError: when entered: topics are missing or no broker answers; the text says what to
-            do.
+        BridgeError: when entered: topics are missing or no broker answers; an operator follows the
+            text.
     """
 
     def __init__(

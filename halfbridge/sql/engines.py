@@ -54,8 +54,9 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
         option: The option that gave the URL, for errors.
 
     Raises:
-        ConfigError: The database is not supported, or the driver is not installed. The text does
-            not repeat the URL, which may contain a password.
+        ConfigError: The database is not supported, or the driver is not installed; the user
+            corrects the URL, or installs it. The text does not repeat the URL, which may contain a
+            password.
     """
     try:
         parsed = make_url(url)

@@ -168,19 +168,22 @@ class Fence:
                 daemon's transaction_timeout_ms.
 
         Raises:
-            ConfigError: The producer's group or check_timeout_ms does not fit the fence.
+            ConfigError: The producer's group or check_timeout_ms does not fit the fence; correct
+                the producer.
             TableError: The table does not exist; call `create`.
             FencedError: A check came first; nothing was committed. Begin another block.
             FenceUsageError: The calling code is wrong, as the text says; nothing was committed.
-            TransactionEndedError: The database transaction ended inside the block; `outcome` says
-                how.
+            TransactionEndedError: The database transaction ended inside the block. Correct the
+                block; `outcome` says what is left of its work.
             CommitUnknownError: The database's commit is in doubt; the check decides. Do not repeat
                 the work.
             OutcomeUnknownError: The database has committed, but the message transaction's commit is
                 in doubt; the check commits it. Do not repeat the work.
-            HalfNotStoredError: A half message was not acknowledged; nothing was committed.
+            HalfNotStoredError: A half message was not acknowledged; nothing was committed; repeat
+                the block later.
             BridgeError, IllegalTransitionError: As `Transaction.send`; nothing was committed.
-            SQLAlchemyError: A statement failed; nothing was committed.
+            SQLAlchemyError: A statement failed; nothing was committed; act as the driver's error
+                demands, and begin another block.
         """
         self._check_producer(producer)
         return _fenced(
@@ -200,7 +203,8 @@ class Fence:
         Raises:
             FencedError: A check came first, and neither transaction may commit; roll both back.
             FenceUsageError: AUTOCOMMIT, a savepoint or a two-phase commit; the caller's mistake.
-            IllegalTransitionError: A send is outstanding or has failed, or nothing was sent.
+            IllegalTransitionError: A send is outstanding or has failed, or nothing was sent;
+                correct the caller.
             NotDurableError, TableError: An operator must act.
             SQLAlchemyError: The database refuses the row; roll both back.
         """

@@ -71,7 +71,7 @@ def purge(
         progress: Called after each batch with the number of rows deleted so far.
 
     Raises:
-        ValueError: older_than_ms is too small.
+        ValueError: older_than_ms is too small; the caller gives a greater age.
         PurgeError: Locks are held for too long, or a clock is wrong; run the purge again.
     """
     keep_ms = needed_ms(transaction_age_ms_max, dead_letter_retention_ms)

@@ -99,7 +99,8 @@ class EmbeddedCluster:
         """Start all nodes and return when each one answers and knows all the others.
 
         Raises:
-            BrokerStartError: with the last lines of the log; nothing is left behind.
+            BrokerStartError: nothing is left behind; the user acts on the last lines of the log,
+                which are in the text.
             JarsError, JavaNotFoundError: the user must act.
         """
         if self._nodes:
@@ -372,7 +373,8 @@ class KafkaNode:
         """Return when this node answers clients and knows `brokers_min` live brokers.
 
         Raises:
-            BrokerStartError: it ended, or did not answer within `timeout_s`.
+            BrokerStartError: it ended, or did not answer within `timeout_s`; the user acts on its
+                log, which is in the text.
         """
         try:
             wait_ready(

@@ -152,9 +152,10 @@ class Children:
         """Return when `ready`.
 
         Raises:
-            InterruptedRunError: a signal came.
-            ChildFailedError: a child has ended with an error.
-            NotInTimeError: the time is over.
+            InterruptedRunError: a signal came; the caller ends the run.
+            ChildFailedError: a child has ended with an error; the user acts on its output, which is
+                in the text.
+            NotInTimeError: the time is over; the caller allows more, or ends the run.
         """
         deadline = time.monotonic() + timeout_s
         while not ready():

@@ -100,7 +100,8 @@ class ConnectWorker:
         """Start and return when connectors can be made.
 
         Raises:
-            ConnectStartError: with the last lines of the log; nothing is left behind.
+            ConnectStartError: nothing is left behind; the user acts on the last lines of the log,
+                which are in the text.
             JarsError, JavaNotFoundError: the user must act.
         """
         if self._place is not None:

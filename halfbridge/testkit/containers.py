@@ -79,7 +79,8 @@ class BrokerContainer(DockerContainer):
         """Start and return when a client gets an answer.
 
         Raises:
-            NotReadyError: with the last lines of the container's log; the container is removed.
+            NotReadyError: the container is removed; the user acts on the last lines of its log,
+                which are in the text.
         """
         super().start()
         try:

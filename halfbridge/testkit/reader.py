@@ -91,7 +91,8 @@ class Witness:
         """Yield batches until the log ends of this moment are reached.
 
         Raises:
-            TimeoutError: they were not reached in time; an open kafka_txn may hold them back.
+            TimeoutError: they were not reached in time; an open kafka_txn may hold them back; the
+                test's author finds out why.
         """
         self._look_again()
         deadline = time.monotonic() + timeout_s
@@ -159,8 +160,10 @@ def read_all(
     """Return every committed record of `topics`, per partition in offset order.
 
     Raises:
-        TimeoutError: the ends were not reached; an open kafka_txn may hold them back.
-        KafkaFailure: a topic is missing or cannot be read.
+        TimeoutError: the ends were not reached; an open kafka_txn may hold them back; the test's
+            author finds out why.
+        KafkaFailure: a topic is missing or cannot be read; the test's author corrects its name, or
+            the rights.
     """
     witness = Witness(bootstrap_servers, topics)
     try:

@@ -35,7 +35,7 @@ def wait_ready(
     `check` is called at each turn, and raises when waiting has become pointless.
 
     Raises:
-        NotReadyError: not within `timeout_s`; whoever runs the cluster must look at it.
+        NotReadyError: not within `timeout_s`; whoever runs the cluster must act.
     """
     deadline = time.monotonic() + timeout_s
     _wait_listening(bootstrap_servers, deadline, check)

@@ -40,7 +40,8 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
 
     Raises:
         KafkaMissingError: one line with what to do; the user must act.
-        BrokerStartError: the embedded broker was started and failed.
+        BrokerStartError: the embedded broker was started and failed; the user acts on its log,
+            which is in the text.
     """
     choice = kafka_choice(environ)
     if given := choice.test_bootstrap:

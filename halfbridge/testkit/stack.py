@@ -155,9 +155,10 @@ class HalfbridgeStack:
         """Start what is needed; return when the daemon is ready.
 
         Raises:
-            KafkaMissingError: no Kafka can be had here; its text says what to do.
+            KafkaMissingError: no Kafka can be had here; the user follows the text.
             AdminError: its topics cannot be made; the cluster's owner follows the text.
-            DaemonError: the daemon did not start; its log is in the text.
+            DaemonError: the daemon did not start; the test's author acts on its log, which is in
+                the text.
             ConfigError: a setting is wrong; the test's author corrects it.
         """
         try:
@@ -214,8 +215,9 @@ class HalfbridgeStack:
         """Return what consumers see of some topics, from their start; wait until `count` are there.
 
         Raises:
-            TimeoutError: there were fewer than `count` in time; the test's author looks for why.
-            DaemonError: the daemon has ended; its log is in the text.
+            TimeoutError: there were fewer than `count` in time; the test's author finds out why.
+            DaemonError: the daemon has ended; the test's author acts on its log, which is in the
+                text.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -234,8 +236,10 @@ class HalfbridgeStack:
         that a test leaves undecided for good keeps all others waiting: give it a stack of its own.
 
         Raises:
-            TimeoutError: it names the partitions in which something is left.
-            DaemonError: the daemon has ended.
+            TimeoutError: it names the partitions in which something is left; the test's author
+                finds out why.
+            DaemonError: the daemon has ended; the test's author acts on its log, which is in the
+                text.
         """
         deadline = time.monotonic() + timeout_s
         with DaemonProgress(self.bootstrap_servers, self.config.names) as progress:
@@ -336,7 +340,8 @@ class DaemonProcess:
         """Start it, or start it again after `kill`; return when every worker is ready.
 
         Raises:
-            DaemonError: it ended, or was not ready in time.
+            DaemonError: it ended, or was not ready in time; the test's author acts on its log,
+                which is in the text.
         """
         if self._watchdog is None:
             self._watchdog = Watchdog(self._directory)

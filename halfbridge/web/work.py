@@ -34,8 +34,8 @@ class Work:
         """Return what `call` returns.
 
         Raises:
-            Refusal: 503 while `CALLS_MAX` calls are under way; 504 after `within_s`. The call goes
-                on in its thread, for a thread cannot be ended.
+            Refusal: 503 while `CALLS_MAX` calls are under way, 504 after `within_s`; whoever asked
+                asks again later. The call goes on in its thread, for a thread cannot be ended.
         """
         if self._calls >= CALLS_MAX:
             raise Refusal(
@@ -115,7 +115,8 @@ class Answers:
 
         Raises:
             Refusal: as `Work.run`.
-            Exception: as `call`, whose failure is kept for `fresh_s` too.
+            Exception: as `call`, whose failure is kept for `fresh_s` too; the caller acts as on the
+                call's own.
         """
         loop = asyncio.get_running_loop()
         place = self._place(key)

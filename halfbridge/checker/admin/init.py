@@ -65,8 +65,8 @@ def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) ->
     """Find out where the partition goes on, and commit it unless that is not allowed.
 
     Raises:
-        AdminError: no such partition, a daemon is running, or no offset is exact and the
-            operator did not choose; nothing is committed.
+        AdminError: no such partition, a daemon is running, or no offset is exact and the operator
+            did not choose; nothing is committed; the operator follows the text.
     """
     count = common_partitions(cluster, names)
     if not 0 <= request.partition < count:

@@ -51,7 +51,8 @@ class OperatorLog:
         the subject is, and how it is meant to be.
 
         Raises:
-            AdminError: not known to be stored, or no such topic: the action must not take effect.
+            AdminError: not known to be stored, or no such topic: the action must not take effect;
+                the operator follows the text, and runs the command again.
         """
         if not self._is_there:
             self._cluster.require(self._names, self._names.audit, _USE)

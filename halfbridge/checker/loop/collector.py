@@ -168,8 +168,10 @@ class KafkaTxns:
         Return the batch with its records and its progress, for `committed`.
 
         Raises:
-            KafkaTxnFailedError: The kafka_txn failed, or its outcome is unknown.
-            InputLostError: A body cannot be read again.
+            KafkaTxnFailedError: The kafka_txn failed, or its outcome is unknown; the worker
+                replaces its producers and repeats.
+            InputLostError: A body cannot be read again; the worker reads again from the committed
+                offsets.
         """
         plans = batch.plans
         for number, plan in plans.items():

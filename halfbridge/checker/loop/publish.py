@@ -92,8 +92,9 @@ class Publisher:
         Signatures have `partition_ms`; None: `now_ms`. A worker's wall clock decides nothing.
 
         Raises:
-            KafkaTxnFailedError: no key may sign a copy or a discard now. Nothing is written then,
-                and nothing lost: a copy without a signature would not be believed.
+            KafkaTxnFailedError: no key may sign a copy or a discard now; an operator adds one to
+                the key file. Nothing is written then, and nothing lost: a copy without a signature
+                would not be believed.
         """
         signed_ms = now_ms if partition_ms is None else partition_ms
         records: list[Outgoing] = []

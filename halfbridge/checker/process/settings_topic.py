@@ -225,7 +225,7 @@ class SettingsTopic:
 
         Raises:
             TopicSetupError: no such topic, or no right to write to it; an operator acts.
-            BridgeError: the record may not be stored.
+            BridgeError: the record may not be stored; repeat the call later.
         """
         outcomes: list[Any] = []
         writer = self._ports.kafka.writer(

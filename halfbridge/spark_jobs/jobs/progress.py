@@ -113,8 +113,8 @@ def run_to_end(
     and goes on behind that batch.
 
     Raises:
-        TopicsChangedError: `check` raised it; the query has ended.
-        StreamingQueryException: the query failed.
+        TopicsChangedError: `check` raised it; the query has ended; the user follows the text.
+        StreamingQueryException: the query failed; the user acts on its cause, and starts it again.
     """
     totals = Totals(not_added=not_added)
     began_s = time.monotonic()

@@ -68,7 +68,7 @@ def parse_position(text: str) -> Position:
     names no zone), or `-24h` for so long ago.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is none of these; the user corrects it.
     """
     text = text.strip()
     if text in (EARLIEST.offsets, LATEST.offsets):

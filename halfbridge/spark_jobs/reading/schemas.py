@@ -54,7 +54,7 @@ def load_schema(given: str) -> WriterSchema:
     """Return the schema of `FILE` (single-object encoding) or `ID=FILE` (Confluent's frame).
 
     Raises:
-        ValueError: the file cannot be read, or holds no Avro record schema.
+        ValueError: the file cannot be read, or holds no Avro record schema; the user corrects it.
     """
     match = _GIVEN.fullmatch(given)
     if match is None:

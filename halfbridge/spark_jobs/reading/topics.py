@@ -59,7 +59,8 @@ class Topics:
         """Return the topics of these names, or of this pattern.
 
         Raises:
-            ValueError: none or both are given, or a name is empty or several at once.
+            ValueError: none or both are given, or a name is empty or several at once; the caller
+                corrects it.
         """
         if bool(names) == bool(pattern) or not all(names):
             raise ValueError("give topics by name, or a pattern: not both, none empty")

@@ -148,7 +148,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
     Raises:
         JobError: The replay.id was used before, the checkpoint belongs to another replay, or the
             topic to read was deleted or created again; the user must act.
-        SinkError: The installation is not set up correctly; the text says what to do.
+        SinkError: The installation is not set up correctly; an operator follows the text.
     """
     register(spark)
     storage = Storage(spark)

@@ -43,8 +43,8 @@ def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA
     A JAVA_HOME that is too old is passed over, so that another project's setting does no harm.
 
     Raises:
-        JavaNotFoundError: none is suitable; its one line names those that were rejected, and the
-            remedy.
+        JavaNotFoundError: none is suitable; the user follows its one line, which names those that
+            were rejected, and the remedy.
     """
     rejected: list[str] = []
     for where, executable in _candidates(os.environ if environ is None else environ):

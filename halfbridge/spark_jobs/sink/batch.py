@@ -63,8 +63,8 @@ class BatchCommitter:
         """Publish a batch unless it is published already; may be repeated, with other attempts too.
 
         Raises:
-            ReplayMismatchError, PlanMismatchError, BatchOrderError, UnknownPastError: the text
-                says what to do; no new row was published.
+            ReplayMismatchError, PlanMismatchError, BatchOrderError, UnknownPastError: no new row
+                was published; the owner of the query follows the text.
             AttemptGivenUpError: the batch came too late; a new run publishes it.
             CommitInDoubtError: brokers do not answer; a new run settles the batch.
             RefusedError: published rows are dead letters, and fail.on.refused is set; the owner of

@@ -136,8 +136,8 @@ def ensure_topics(options: SinkOptions, ports: Ports) -> None:
     """Check half, op and manifest topic; create manifest and check topic if they are missing.
 
     Raises:
-        SinkSetupError: a topic has the wrong shape, or is missing and cannot be created; the text
-            names the command.
+        SinkSetupError: a topic has the wrong shape, or is missing and cannot be created; an
+            operator runs the command that the text names.
     """
     names, topics = options.names, new_topics(options, ports)
     with failing_as(SinkSetupError, NO_ANSWER):
@@ -160,7 +160,7 @@ def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
 
     Raises:
         SinkSetupError: the topic is missing or has too few partitions, a setting lets it forget
-            records, or brokers do not answer; the text names the command.
+            records, or brokers do not answer; an operator runs the command that the text names.
     """
     topic = options.names.manifest
     with failing_as(SinkSetupError, NO_ANSWER):

@@ -51,7 +51,8 @@ class ManifestLog:
     """The app's partition of the manifest topic. Thread-safe: one caller at a time.
 
     Raises:
-        SinkSetupError: the topic is missing or has the wrong shape; the text names the command.
+        SinkSetupError: the topic is missing or has the wrong shape; an operator runs the command
+            that the text names.
     """
 
     def __init__(self, options: SinkOptions, ports: Ports) -> None:
@@ -85,7 +86,8 @@ class ManifestLog:
         Raises:
             CommitInDoubtError: no acknowledgement in time; the record may be stored
                 nevertheless, and a new run finds it.
-            SinkSetupError: the record is larger than the topic allows; the text says what to do.
+            SinkSetupError: the record is larger than the topic allows; an operator follows the
+                text.
         """
         data = BATCH_MANIFEST.encode(manifest)
         key = manifest.app_id.encode()

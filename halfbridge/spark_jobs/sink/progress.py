@@ -170,7 +170,8 @@ class RefusedWatch:
         the end of the dead-letter topic.
 
         Raises:
-            RefusedError: there are new refused messages, and fail.on.refused is set.
+            RefusedError: there are new refused messages, and fail.on.refused is set; the owner of
+                the query corrects the rows or the topics.
         """
         since = newest_tally(earlier)
         if not since.offsets:

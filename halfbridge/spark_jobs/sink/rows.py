@@ -78,7 +78,8 @@ def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
     """Yield the rows of an Arrow batch; the option `topic` overrides the column.
 
     Raises:
-        RowError: a row has no topic, a partition below 0 or a reserved header.
+        RowError: a row has no topic, a partition below 0 or a reserved header; the query must not
+            make such rows.
     """
     names = batch.schema.names
     columns = {name: batch.column(at) for at, name in enumerate(names)}

@@ -244,7 +244,7 @@ def read_table(spark: SparkSession, path: str) -> DataFrame | None:
     Raises:
         JobError: it is a Delta table and deltalake is not installed, or one that Parquet's reader
             would read wrongly; the user must act.
-        AnalysisException: there is no such directory.
+        AnalysisException: there is no such directory; the user corrects the path.
     """
     if is_delta(spark, path):
         return _read_delta(spark, path)

@@ -126,7 +126,7 @@ class LocalMessages:
         Raises:
             RowStateError: The row was withdrawn, or confirmed before. The COMMIT of the local
                 transaction is refused; begin again.
-            RowNotFoundError: The row does not exist; COMMIT is refused too.
+            RowNotFoundError: The row does not exist; COMMIT is refused too; begin again.
             FenceUsageError: The connection is in AUTOCOMMIT; the caller gives another connection.
         """
         connection = self._connection(connection)

@@ -208,7 +208,8 @@ class Network:
         `place` is the partition, group, topic or transactional id that is asked about.
 
         Raises:
-            RequestTimeoutError: nothing came in time.
+            RequestTimeoutError: nothing came in time; the client that asked decides whether to
+                repeat it.
         """
         del kind, place, timeout_s
         if self.gives_way:

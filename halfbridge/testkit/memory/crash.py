@@ -126,7 +126,8 @@ class Crashes:
         """Say that a process (None: the one that sent last) comes to a step.
 
         Raises:
-            ProcessDeadError: it died there.
+            ProcessDeadError: it died there; nobody acts, and the test goes on behind the block of
+                `crash_at`.
         """
         crash, process = self._crash, process or self._last
         if crash is None or crash.step is not step or crash.process is not None:

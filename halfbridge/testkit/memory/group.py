@@ -160,7 +160,8 @@ class Group:
 
         Raises:
             KafkaFailure: no member (any more), of an older generation, or none of the members that
-                live, which only a kafka_txn may be.
+                live, which only a kafka_txn may be; the caller acts as on Kafka's error of this
+                code.
         """
         if member.generation == NO_GENERATION:
             if not self.seats:

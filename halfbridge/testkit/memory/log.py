@@ -172,7 +172,8 @@ class Partition:
         """Return the offset of a batch that is stored already; None: it is not.
 
         Raises:
-            KafkaFailure: an old epoch, or a batch is missing before this one.
+            KafkaFailure: an old epoch, or a batch is missing before this one; the caller acts as on
+                Kafka's error of this code.
         """
         producer_id, epoch, first = sequence
         sender = self._senders.get(producer_id)
@@ -243,7 +244,8 @@ class Partition:
         """Return at most `count` records from `position` on, and where to go on.
 
         Raises:
-            OutOfRangeError: `position` was deleted, or never was.
+            OutOfRangeError: `position` was deleted, or never was; the reader resets, or fails, by
+                its settings.
         """
         slots = self.slots
         if not self.start <= position <= len(slots):

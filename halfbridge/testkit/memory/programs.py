@@ -39,7 +39,8 @@ class MemoryDaemon:
         """Start the workers, or start them again after `kill`; return when they are ready.
 
         Raises:
-            TimeoutError: they were not ready in time.
+            TimeoutError: they were not ready in time; the test's author acts on the reasons in the
+                text.
         """
         slot, count = self._config.slot or "memory", self._config.workers
         self._workers = [
@@ -57,7 +58,7 @@ class MemoryDaemon:
         """Return while it runs.
 
         Raises:
-            RuntimeError: it was killed or stopped, or has ended by itself.
+            RuntimeError: it was killed or stopped, or has ended by itself; the test starts it.
         """
         if not self._workers or any(each.has_ended for each in self._workers):
             raise RuntimeError("the daemon does not run: start it")

@@ -104,8 +104,8 @@ class Scheduler:
         `ready` is called often, and by anybody; without it, nothing but time ends the wait.
 
         Raises:
-            ProcessDeadError: the process was killed.
-            EndlessWaitError: nothing can ever end the wait.
+            ProcessDeadError: the process was killed; nobody acts, and the task ends.
+            EndlessWaitError: nothing can ever end the wait; the test's author corrects what waits.
         """
         self.check(process)
         if ready is not None and ready():

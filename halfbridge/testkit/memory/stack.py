@@ -176,7 +176,8 @@ class MemoryStack:
         library, does not hold the time: virtual time passes meanwhile.
 
         Raises:
-            TimeoutError: no task of the loop could go on for WAIT_S_MAX seconds, which are virtual.
+            TimeoutError: no task of the loop could go on for WAIT_S_MAX seconds, which are virtual;
+                the test's author corrects what waits.
         """
         return run_on(VirtualLoop(self._parts.machine, WAIT_S_MAX), main)
 
@@ -196,8 +197,9 @@ class MemoryStack:
             timeout_s: Virtual.
 
         Raises:
-            TimeoutError: it names the partitions in which something is left.
-            RuntimeError: the daemon does not run.
+            TimeoutError: it names the partitions in which something is left; the test's author
+                finds out why.
+            RuntimeError: the daemon does not run; the test starts it.
         """
         parts = self._parts
         parts.daemon.check_running()
@@ -215,7 +217,8 @@ class MemoryStack:
         What is under way is finished first.
 
         Raises:
-            TimeoutError: there were fewer than `count` in time, which is virtual.
+            TimeoutError: there were fewer than `count` in time, which is virtual; the test's author
+                finds out why.
         """
         parts = self._parts
 
@@ -253,7 +256,8 @@ class MemoryStack:
             step: None: nowhere, so that the same test has a run without a crash.
 
         Raises:
-            CrashNotReachedError (at the end of the block): the code did not come to the step.
+            CrashNotReachedError (at the end of the block): the code did not come to the step; the
+                test's author corrects the step or the code.
         """
         return self._parts.crashes.arm(step)
 
@@ -261,7 +265,8 @@ class MemoryStack:
         """Say that the code is at a step of its local transaction, where no fence says so.
 
         Raises:
-            ProcessDeadError: the client that sent last was to die there.
+            ProcessDeadError: the client that sent last was to die there; nobody acts, and the test
+                goes on behind the block of `crash_at`.
         """
         self._parts.crashes.reach(step)
 
@@ -283,7 +288,8 @@ class MemoryStack:
         `run`, which calls the `async def` checker by `asyncio.run`.
 
         Raises:
-            RuntimeError: no client has died.
+            RuntimeError: no client has died; the test's author calls it behind the block of
+                `crash_at`.
         """
         parts = self._parts
         parts.crashes.disarm()
@@ -379,9 +385,10 @@ def every_crash(
         settings: As MemoryStack takes them.
 
     Raises:
-        DisagreementError: they do not say the same; or, without a crash, the database says nothing,
-            so that no run would show anything.
-        CrashNotReachedError: the code never comes to a step.
+        DisagreementError: they do not say the same, and the service is corrected; or, without a
+            crash, the database says nothing, so that no run would show anything, and the test is.
+        CrashNotReachedError: the code never comes to a step; the test's author leaves the step out,
+            or corrects the code.
     """
     for step in (None, *steps):
         name = "no crash" if step is None else step.name

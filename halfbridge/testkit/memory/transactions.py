@@ -114,7 +114,8 @@ class Coordinator:
         """Return the fate of records that a producer is about to store.
 
         Raises:
-            KafkaFailure: an old epoch, or no open kafka_txn covers the partition (KIP-890).
+            KafkaFailure: an old epoch, or no open kafka_txn covers the partition (KIP-890); the
+                caller makes another producer, as on Kafka's error.
         """
         identity = self.identities[transactional_id]
         if identity.epoch != epoch:
@@ -144,7 +145,8 @@ class Coordinator:
         """Commit or abort whatever kafka_txn of this epoch is open.
 
         Raises:
-            KafkaFailure: fenced, or the last one ended the other way.
+            KafkaFailure: fenced, or the last one ended the other way; the caller makes another
+                producer, as on Kafka's error.
         """
         identity = self._identity(transactional_id, epoch)
         how = "commit" if is_commit else "abort"

@@ -82,7 +82,7 @@ def bring_back(
 
     Raises:
         Refusal: 400 for more transactions; 404 without an open letter; 409 where nothing can be
-            done, or while another change is under way.
+            done, or while another change is under way; the text says what the operator does.
     """
     if not 1 <= len(names) <= BULK_MAX:
         raise Refusal(400, f"choose 1 to {BULK_MAX} transactions")

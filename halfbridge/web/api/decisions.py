@@ -58,7 +58,7 @@ def decide(services: Services, kind: OpKind, values: Mapping[str, Any], *, who: 
     Raises:
         Refusal: 400 for a COMMIT that does not say of how many messages; 404; 409 where the
             transaction is decided, may not be decided yet, or another decision was first; 502 where
-            nothing was written, or that is not known.
+            nothing was written, or that is not known; the text says what the operator does.
         AdminError: Kafka does not answer, or the audit topic takes no record; the operator acts.
     """
     requested = DecisionRequest(

@@ -72,7 +72,8 @@ class DeadWriter:
         are.
 
         Raises:
-            AdminError: the brokers refuse, or do not answer; nothing was written.
+            AdminError: the brokers refuse, or do not answer; nothing was written; the operator runs
+                the command again.
         """
         places = list(partitions)
         try:

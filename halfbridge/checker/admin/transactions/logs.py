@@ -73,8 +73,8 @@ class Scan:
         Records of one partition come in offset order. A batch may be empty.
 
         Raises:
-            DamagedRecordError: A record cannot be read.
-            AdminError: The brokers do not answer, or nothing came for CALL_TIMEOUT_S, such as
+            DamagedRecordError: a record cannot be read; an operator follows the text.
+            AdminError: the brokers do not answer, or nothing came for CALL_TIMEOUT_S, such as
                 behind an open kafka_txn; the operator tries again.
         """
         if not self._spans:
