@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Waits after a failure of the database or of Kafka; they double.
 _PAUSE_S_MIN = 0.1
-_PAUSE_S_MAX = 5.0
+_PAUSE_S_MAX = 5.0  # how late a relay goes on once the database or Kafka is back
 # Without a success for this time the relay is unhealthy. It covers two waits for an answer of the
 # database (Bounds.answer_s), or one for half messages, one for COMMITs and one for the database;
 # and two time-outs of a kafka_txn.

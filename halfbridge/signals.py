@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Switches the log to debug, and back.
 LEVEL_SIGNAL = signal.SIGUSR1
-_BYTES_MAX = 64
+_BYTES_MAX = 64  # signals that came together; more come with the next call
 
 
 @contextmanager

@@ -38,9 +38,9 @@ INLINE_GRACE_S = 0.005  # several inline polls of a dense sender fall into it
 # A thread that sends at this rate hardly ever releases the GIL to the background thread. A slower
 # sender pauses, and the background thread serves it sooner.
 DENSE_PER_S = 8_000
-_SLICE_S = 0.01
+_SLICE_S = 0.01  # how late a thread that polls sees a stop or a send
 ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
-_IDLE_S = 0.5
+_IDLE_S = 0.5  # nothing is under way: a send or a stop wakes the thread at once
 # A thread that waits alone polls for so long at a time: Ctrl-C has to wait for the end of a poll.
 _ALONE_SLICE_S = 0.05
 # A thread that has waited beside another is no sign that the next one waits alone: of 32 threads

@@ -31,7 +31,7 @@ METADATA_CHARS_MAX = 4_000
 # Held events of a relay, and the bytes of their keys and values. Packing this many offsets takes
 # some 10 ms of a kafka_txn.
 HELD_MAX = 10_000
-HELD_BYTES_MAX = 64 * 1024 * 1024
+HELD_BYTES_MAX = 64 * 1024 * 1024  # 64 events of Kafka's default largest size
 # Events that a restart may have to read again, a partition: some ten seconds.
 REREAD_MAX = 1_000_000
 # What unpacked metadata may take, which somebody else may have written: each offset once.

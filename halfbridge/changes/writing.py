@@ -44,7 +44,7 @@ _REFUSED_S = 60.0  # after which a topic without a right is tried again
 # How long metadata of real topics are valid, and the interval of refreshing them for an
 # unavailable topic.
 METADATA_S = 10.0
-_REFRESH_AGAIN_S = 1.0
+_REFRESH_AGAIN_S = 1.0  # one request a second, while the topic's owner creates it
 # After a topic took no record it is tried again; the pauses double. Each attempt may cost one of
 # eight transactional ids until the topic is back (ADR 26).
 _SILENT_S_MIN, _SILENT_S_MAX = 5.0, 320.0

@@ -17,7 +17,7 @@ from halfbridge.serde.units import HOUR_MS, KIB, MIB, MINUTE_MS, MS_PER_S
 _KAFKA_TXN_TIMEOUT_MS_MAX = 15 * MINUTE_MS
 # In measurements more than three producers in turn gained nothing.
 _PRODUCERS_MAX = 4
-_PORT_MAX = 65535
+_PORT_MAX = 65535  # ports of TCP are 16 bits
 # A million undecided transactions of one message take 1.25 GB, and a million decided ones that a
 # rebuild needs take 0.75 GB (halfbridge.checker.core.events). Together they are 85 % of this.
 _ENTRIES_BYTES_MAX = 2304 * MIB

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from halfbridge.kafka.errors import BridgeError
 
-EXIT_OK = 0
+EXIT_OK = 0  # as POSIX has it
 EXIT_ERROR = 1  # unexpected: a restart may help
 EXIT_CONFIG = 2  # configuration or usage: a restart does not help
 EXIT_OPERATOR = 3  # an operator must correct something in the cluster first

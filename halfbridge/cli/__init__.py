@@ -23,8 +23,8 @@ from halfbridge.cli.guard import guard
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXIT_ERROR = 1
-EXIT_USAGE = 2
+EXIT_ERROR = 1  # as in click, and in commands of POSIX
+EXIT_USAGE = 2  # as in click
 # A full disk, or a reader that ended first, such as `head`.
 _NO_OUTPUT = (errno.ENOSPC, errno.EPIPE)
 EXIT_INTERRUPTED = 130  # what a shell shows for SIGINT

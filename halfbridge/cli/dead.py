@@ -314,7 +314,7 @@ def _purged_letters_json(done: Purged | None, *, dry_run: bool) -> dict[str, Any
 
 # Messages of one --with file, of up to 8 MiB in all for each transaction.
 _GIVEN_MAX = 10_000
-_GIVEN_BYTES_MAX = 256 * 1024 * 1024
+_GIVEN_BYTES_MAX = 256 * 1024 * 1024  # a file is held in memory while it is checked
 
 
 def letters_of(values: dict[str, Any]) -> DeadLetters:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 _POLL_S = 0.2  # how late readiness, or a process that has ended, is seen
 _READY_S_MAX = 240.0  # as for the broker: a busy machine may take minutes
-_ASK_S_MAX = 5.0
+_ASK_S_MAX = 5.0  # one question for readiness, before it is asked again
 _STOP_S_MAX = 12.0  # the daemon drains within 10 s
 # The only directory that --fresh deletes, below the given one.
 _DATA = "dev-broker"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.doctor.gather import Questions
     from halfbridge.connect.rest import ConnectRest
 
-EXIT_WARNINGS, EXIT_ERRORS = 1, 2
+EXIT_WARNINGS, EXIT_ERRORS = 1, 2  # as Nagios and its successors read them
 _TIMEOUT_S_MAX = 600  # ten minutes: a longer wait looks like a hang
 CHANGES_URL_VARIABLE = "HALFBRIDGE_CHANGES_URL"
 

@@ -29,7 +29,7 @@ _LEAVING_OUT = (("tx", "list"), ("groups",))
 _NOT_VERIFYING = "doctor"
 # Damaged partitions that are left out. A cluster with more has lost a disk.
 _DAMAGED_MAX = 10
-_EXIT_ERROR = 1
+_EXIT_ERROR = 1  # `cli.EXIT_ERROR`, without what that module imports
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_A_PROCESS = 0  # SI_USER; a terminal's signals reach the child too
 

@@ -21,10 +21,10 @@ import click
 REGISTRY_VARIABLE = "HALFBRIDGE_SCHEMA_REGISTRY"
 # An operator waits for the answers: of a registry that is there, each takes milliseconds.
 ANSWER_S = 5.0
-SCHEMA_BYTES_MAX = 1 << 20
-SCHEMAS_MAX = 100
+SCHEMA_BYTES_MAX = 1 << 20  # the largest record that a registry's own topic holds by default
+SCHEMAS_MAX = 100  # 100 MiB at most; a command meets a few
 _HEAD = struct.Struct(">bI")
-_NOT_FOUND = 404
+_NOT_FOUND = 404  # RFC 9110: no schema has the number
 
 registry_option = click.option(
     "--schema-registry",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Rows that `--watch` shows unless --limit says otherwise: a screen.
 _WATCH_ROWS = 40
-_WATCH_S = 2.0
+_WATCH_S = 2.0  # time to read a screen; one search of the logs takes a part of it
 # Transactions that `tx find` shows: a screen, which a person can read.
 _FOUND, _FOUND_MAX = 20, 1_000
 _PROGRESS_S = 1.0  # between two lines of progress
@@ -356,6 +356,7 @@ def _counting() -> Callable[[int], None]:
 
 # An op was written after another decision.
 EXIT_OVERRULED = 3
+# A typing error is noticed, and a transaction with more messages is decided by `all`.
 _MESSAGES_MAX = 1_000
 # Decisions that are written before they are read back together.
 _BATCH = 100

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # How much longer than the question's time-out to wait: the client's own error names the reason.
 _CLIENT_GRACE_S = 1.0
-_LOW_64_BITS = (1 << 64) - 1
+_LOW_64_BITS = (1 << 64) - 1  # a topic's id is two signed longs
 _EDGES = {
     Edge.START: (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
     Edge.END: (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
@@ -354,7 +354,7 @@ class TopicIds:
 
 # Brokers delete within seconds; a busy broker has been seen to take ten.
 _ADMIN_S = 30.0
-_GROUP_POLL_S = 0.5
+_GROUP_POLL_S = 0.5  # a group is left by the end of a session or rebalance, which take seconds
 
 
 def delete_topics(bootstrap_servers: str, is_wanted: Callable[[str], bool]) -> None:

@@ -18,7 +18,7 @@ _CAUSES_MAX = 10  # errors within one another; a registry's client raises two or
 _SHOWN_MAX = 300  # characters of a serializer's error
 # Statuses of HTTP by which a server asks for the same request later; so do all from 500 on.
 _LATER = (408, 429)
-_SERVER_ERRORS = 500
+_SERVER_ERRORS = 500  # RFC 9110, 15.6
 
 
 def serialized(

@@ -43,7 +43,7 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 _FRAME_BYTES = 70
 # How soon a reader notices that it must stop.
 _SLICE_S = 0.1
-_PROBLEM_CHARS_MAX = 200
+_PROBLEM_CHARS_MAX = 200  # two lines of a terminal
 # Properties of a reader for `read_settings`; they override its other properties.
 READING: Mapping[str, Any] = {
     "enable.auto.commit": False,

@@ -24,7 +24,7 @@ ANSWER_S_MAX = 5.0
 # What a new client gets if the function has no token yet, and for how long: brokers refuse it, and
 # librdkafka calls the function again within two seconds, then each ten seconds.
 _NO_TOKEN = "no-token-from-oauth_cb"  # noqa: S105  (it opens nothing)
-_NO_TOKEN_S = 1.0
+_NO_TOKEN_S = 1.0  # so that librdkafka calls the function again soon
 # A later expiry is one in milliseconds, as some libraries return it.
 _LIFE_S_MAX = 100 * 365 * 24 * 3600.0
 _REFUSED = frozenset((Code.AUTHENTICATION, Code.SASL_AUTHENTICATION_FAILED))
@@ -33,7 +33,7 @@ _SHAPE = "(token, expiry in seconds since 1970), or these, a principal and a dic
 _TOKEN = re.compile(r"[!-~]+")
 _NAME = re.compile(r"(?!auth\Z)[A-Za-z]+")
 _VALUE = re.compile(r"[ -~\t\r\n]+")
-_PAIR, _FOUR = 2, 4
+_PAIR, _FOUR = 2, 4  # lengths of the tuple that _SHAPE describes
 
 
 def with_tokens(properties: Mapping[str, Any]) -> dict[str, Any]:

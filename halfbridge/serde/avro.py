@@ -49,11 +49,11 @@ TAILS_BYTES_MAX = 1024 * 1024
 TAIL_BYTES_MAX = 512
 _ID_CHARS = 32  # a UUIDv7 in hex; other ids take the long way
 _ID_LENGTH = bytes([_ID_CHARS * 2])  # zigzag of 32, one byte
-_ID_END = HEADER_BYTES + 1 + _ID_CHARS
+_ID_END = HEADER_BYTES + 1 + _ID_CHARS  # behind the header, and the length of the id
 # The first long is a time. In milliseconds it takes 6 bytes until 2039, and at high rates many
 # records share it; the bytes delimit themselves, so a remembered run of 6 is the whole long.
 _STAMP_END = _ID_END + 6
-_ID_AND_STAMP = 2
+_ID_AND_STAMP = 2  # the fields in front of the remembered tail, where no second long is among them
 _INTS = range(-(1 << 31), 1 << 31)
 R = TypeVar("R", bound=tuple[Any, ...])
 K = TypeVar("K")

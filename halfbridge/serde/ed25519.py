@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-KEY_BYTES = 32
+KEY_BYTES = 32  # RFC 8032, 5.1.5
 # Signing keys that a process uses: as many as a key file may hold.
 _KEYS_MAX = 1_000
 

@@ -13,10 +13,10 @@ CHANGE_ID_PREFIX = "change-"
 _RANDOM_BYTES = 8  # of which 62 bits are used (RFC 9562)
 # One system call fetches randomness for this many ids.
 _POOL_IDS = 512
-_RANDOM_MASK = (1 << 62) - 1
-_VERSION = 7 << 76
-_VARIANT = 2 << 62
-_COUNTER_MAX = 0xFFF
+_RANDOM_MASK = (1 << 62) - 1  # rand_b: 62 bits (RFC 9562, 5.7)
+_VERSION = 7 << 76  # version 7, in front of rand_a's 12 bits
+_VARIANT = 2 << 62  # variant 10
+_COUNTER_MAX = 0xFFF  # rand_a: 12 bits, a counter within one millisecond
 
 
 class TransactionIds:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _VERSION = "v1"
 # Fields before there was W, with W, and with D.
 _FIELD_COUNTS = (6, 7, 8)
-_DEFERRED_AT = 6
+_DEFERRED_AT = 6  # D, the seventh field; the checksum is behind all
 
 
 class ProgressError(ValueError):

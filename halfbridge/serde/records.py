@@ -20,7 +20,7 @@ from halfbridge.serde.limits import (
 )
 from halfbridge.serde.units import HOUR_MS
 
-NO_OFFSET = -1
+NO_OFFSET = -1  # offsets, times, partitions and counts are never negative (Kafka's own -1)
 NO_TIMESTAMP = -1
 PARTITION_BY_KEY = -1
 DEFAULT_IMMUNITY = -1

@@ -51,8 +51,8 @@ def decode_daemon_settings(value: bytes) -> DaemonSettings:
 SWITCH_KEY = b"transactions"
 # Bytes of the record's value; a reason of 1,024 bytes and a name fit.
 SWITCH_BYTES_MAX = 4 * 1024
-WHO_BYTES_MAX = 256
-REASON_BYTES_MAX = 1024
+WHO_BYTES_MAX = 256  # as ACTOR_BYTES_MAX of an op
+REASON_BYTES_MAX = 1024  # twice an op's: the whole reason is shown to who is refused
 
 
 class TransactionsSwitch(NamedTuple):

@@ -35,7 +35,7 @@ _HALF_FORM = b"halfbridge half 1"
 _OP_FORM = b"halfbridge op 1"
 # Length of a piece that is null: no piece is so long.
 _NULL = b"\xff" * 8
-_LENGTH_BYTES = 8
+_LENGTH_BYTES = 8  # of a piece: 64 bits, so that no two lists of pieces have the same bytes
 
 
 class Signature(NamedTuple):

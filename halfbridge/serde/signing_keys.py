@@ -201,8 +201,8 @@ else:
 E = TypeVar("E", Role, Algorithm)
 # Half as long as the key of HMAC-SHA256 may be without being hashed first; RFC 2104 asks for 32.
 SECRET_BYTES_MIN = 32
-KEYS_MAX = 1_000
-DEMANDS_MAX = 1_000
+KEYS_MAX = 1_000  # a group has two at a time: its old key and its new one
+DEMANDS_MAX = 1_000  # one a group, for as many groups as there are keys
 # Clocks of clients may be off by seconds, and a send may take ten: less refuses honest records.
 FRESH_MS_MIN = 60_000
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -145,8 +145,8 @@ CHECK_PARTITIONS = 4  # so many members of a group answer at once
 CHECK_RETENTION_MS = HOUR_MS
 # One partition: operators' actions have one order.
 AUDIT_PARTITIONS = 1
-AUDIT_RETENTION_MS = 365 * 24 * HOUR_MS
-UNLIMITED = -1
+AUDIT_RETENTION_MS = 365 * 24 * HOUR_MS  # as long as auditors ask for (PCI DSS 10.5: a year)
+UNLIMITED = -1  # retention.ms and retention.bytes of Kafka: no limit
 # Kafka's own default of max.message.bytes.
 MESSAGE_BYTES_MAX = 1_048_588
 # Room in a half record for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's framing.
@@ -155,7 +155,7 @@ MESSAGE_RESERVE_BYTES = 64 * 1024
 COPY_BYTES = 128 * 1024
 # With so many replicas, two must be in sync; with fewer, that would stop the topic too often.
 SAFE_REPLICAS = 3
-SAFE_INSYNC = 2
+SAFE_INSYNC = 2  # one broker may be lost without a loss of what was acknowledged
 
 
 @dataclass(frozen=True, slots=True)

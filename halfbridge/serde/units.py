@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MS_PER_S = 1_000
+MS_PER_S = 1_000  # SI and IEC 80000-13
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 MINUTE_MS = 60 * MS_PER_S

@@ -37,6 +37,7 @@ _KEPT_CONNECTIONS = 8
 _MORE_CONNECTIONS_MAX = 8  # for checks that replace hung checks
 # TCP keepalive: an idle connection is probed after 4 s, 3 times every 2 s, and is lost after 10 s.
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVES = 4, 2, 3
+# TCP_USER_TIMEOUT, for unacknowledged data: as for an idle connection.
 _KEEPALIVE_MS = 1_000 * (_KEEPALIVE_IDLE_S + _KEEPALIVE_INTERVAL_S * _KEEPALIVES)
 _ALLOWED = (
     "SQLAlchemy's form, such as postgresql+psycopg://user:password@host/name,"

@@ -35,7 +35,7 @@ _PURGE_BATCH = 1_000
 # Transactions that wait behind the purge continue between two tries. Locks that are held longer
 # need an operator.
 ATTEMPTS_MAX = 5
-_PAUSE_S = 1.0
+_PAUSE_S = 1.0  # between two tries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -291,7 +291,7 @@ def storage_flaw(text: str) -> str:
 KEY_CHARS_MAX = 255  # two such columns fit into an index of each database (MySQL: 3,072 bytes)
 # The message index of rows with a user's key, so that they differ from the rows of messages.
 KEYED = -1
-_CHAR_BYTES_MAX = 4
+_CHAR_BYTES_MAX = 4  # of UTF-8
 
 
 def inbox_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:

@@ -36,7 +36,7 @@ _METADATA_S = 20.0  # a broker that has just started may need seconds
 _LOOK_S = 1.0  # how often it looks whether a topic has grown
 # A broker says so that has not heard of a new topic; of one that was deleted, nothing comes.
 _NOT_KNOWN_YET = Code.UNKNOWN_TOPIC_OR_PART
-_STATISTICS_MS = 5_000
+_STATISTICS_MS = 5_000  # how old the statistics are at most that SIGUSR1 writes
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # 2 s on an idle machine; a JVM that others leave little time has been seen to take 100. One that
 # ends is noticed at once: this is for one that hangs.
 READY_S_MAX = 240.0
-_POLL_S = 0.03
-_CALL_S_MAX = 2.0
+_POLL_S = 0.03  # tests wait for it: a hundredth of a start
+_CALL_S_MAX = 2.0  # one question, before it is asked again
 
 
 class NotReadyError(RuntimeError):

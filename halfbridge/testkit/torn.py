@@ -28,7 +28,7 @@ _HEAD = struct.Struct(">qi")
 _BATCH = struct.Struct(">ibIhiqqqhii")
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _MARKER = struct.Struct(">hh")  # key of a control record: version, type
-_COMMIT = 1
+_COMMIT = 1  # the marker's type: 0 aborts (KIP-98)
 
 
 class Batch(NamedTuple):

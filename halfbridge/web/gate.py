@@ -231,9 +231,9 @@ def _too_many(wait_s: int, why: str) -> Refusal:
 SESSIONS_MAX = 1000  # the one that was used longest ago makes room
 # Per token. Otherwise a token with the role read could end all sessions of operators.
 SESSIONS_OF_ONE_MAX = 50
-IDLE_S_MAX = 3600.0
-AGE_S_MAX = 12 * 3600.0
-_ID_BYTES = 32
+IDLE_S_MAX = 3600.0  # an hour without a request: a person has left the page
+AGE_S_MAX = 12 * 3600.0  # half a day: one shift
+_ID_BYTES = 32  # 256 bits, twice what OWASP asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,10 +305,10 @@ class Sessions:
 
 # 16 characters of base64 hold 96 bits, which nobody guesses at a few tries a second.
 TOKEN_CHARS_MIN = 16
-TOKEN_CHARS_MAX = 256
-NAME_CHARS_MAX = 64
-TOKENS_MAX = 1000
-FILE_BYTES_MAX = 1024 * 1024
+TOKEN_CHARS_MAX = 256  # 1,536 bits: a longer one is a mistake
+NAME_CHARS_MAX = 64  # the audit log and the page show it in a column
+TOKENS_MAX = 1000  # as SESSIONS_MAX
+FILE_BYTES_MAX = 1024 * 1024  # TOKENS_MAX entries of a kilobyte
 # How long a token that was taken out of the file may still be used.
 RELOAD_S = 5.0
 _NAME_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@")
@@ -437,11 +437,11 @@ def _wrong(path: Path, value: str, allowed: str) -> ConfigError:
 
 # A page and what it loads are four requests; a script that polls makes one a second.
 REQUESTS_PER_S = 20.0
-REQUESTS_AT_ONCE = 60
+REQUESTS_AT_ONCE = 60  # three seconds' worth: a page that opens in several tabs
 # Wrong tokens of one address. Of 2^96 tokens nobody finds one at this rate.
 FAILURES_PER_S = 0.2
-FAILURES_AT_ONCE = 10
-KEYS_MAX = 10_000
+FAILURES_AT_ONCE = 10  # typing errors of a person
+KEYS_MAX = 10_000  # addresses and tokens that are counted: about 2 MB
 
 
 class RateLimit:

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 200
 # How long a client may take for the lines of a request, and to say anything at all.
 HEAD_S_MAX = 10.0
-KEEP_ALIVE_S = 15
-HEAD_BYTES_MAX = 16 * 1024
+KEEP_ALIVE_S = 15  # more than the time between two readings (watch.SAMPLE_S)
+HEAD_BYTES_MAX = 16 * 1024  # as Node.js
 # What is under way at SIGTERM has so long to end.
 DRAIN_S = 3
-_BACKLOG = 128
+_BACKLOG = 128  # Linux's own limit before 5.4
 _log = logging.getLogger("halfbridge.web")
 
 
@@ -150,7 +150,7 @@ COMMAND = (sys.executable, "-m", "halfbridge.web.server")
 LINE_BYTES_MAX = 1024 * 1024  # settings as JSON; `kafka` may hold certificates
 # After a death; the daemon delivers in the meantime.
 AGAIN_S = 5.0
-END_S = 5.0
+END_S = 5.0  # more than DRAIN_S
 # The server yields to the daemon where both want the processor.
 NICENESS = 10
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # One answer costs a worker some milliseconds of its interpreter: 0.1 % of a second each.
 SAMPLE_S = 10.0
 READINGS_MAX = 90  # a quarter of an hour
-FETCH_S = 2.0
-ANSWER_BYTES_MAX = 8 * 1024 * 1024
+FETCH_S = 2.0  # as FETCH_TIMEOUT_S of the daemon's own collection
+ANSWER_BYTES_MAX = 8 * 1024 * 1024  # the answer of another program must not fill the memory
 _log = logging.getLogger("halfbridge.web")
 
 
@@ -115,7 +115,7 @@ def fetch(url: str, path: str) -> str | None:
 
 
 RATE_S = 60.0  # six readings: one that is missing changes little
-QUANTILES = (0.5, 0.99)
+QUANTILES = (0.5, 0.99)  # what is usual, and what is slow
 
 
 @dataclass(frozen=True, slots=True)

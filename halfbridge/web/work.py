@@ -19,8 +19,8 @@ T = TypeVar("T")
 THREADS = 4
 # Calls that run or wait for a thread. One that was given up still counts until it returns.
 CALLS_MAX = 32
-CALL_S_MAX = 30.0
-KEPT_MAX = 256
+CALL_S_MAX = 30.0  # half of what nginx and most balancers wait by default
+KEPT_MAX = 256  # answers: one of each kind and place that somebody has opened lately
 
 
 class Work:

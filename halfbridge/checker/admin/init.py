@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 # Beyond every timestamp: nothing about such a topic is proof of "not delivered".
 _ALL_MAY_BE_GONE = sys.maxsize
-_LOG_START = -1
-NAMED_MAX = 20
+_LOG_START = -1  # no offset is negative: the choice "from where the log begins"
+NAMED_MAX = 20  # transactions that one line names; --json has all
 
 
 class Choice(Enum):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PARTITION = 0  # the only one: the log has one order
 # Newest records that `read` reads: a few seconds, however long the log is.
 READ_RECORDS_MAX = 1_000_000
-_PROBLEM_CHARS_MAX = 200
+_PROBLEM_CHARS_MAX = 200  # two lines of a terminal
 _USE = "which keeps operators' actions"
 
 

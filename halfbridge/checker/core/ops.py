@@ -257,7 +257,7 @@ def named(read: OpRead) -> str:
     )
 
 
-_ONE_OR_UNKNOWN = (1, COUNT_UNKNOWN)
+_ONE_OR_UNKNOWN = (1, COUNT_UNKNOWN)  # counts that a commit of one message may state
 # Message indices that one detail text lists; a transaction may have a thousand.
 _INDICES_SHOWN = 10
 _DAEMONS_REASONS = {

@@ -344,7 +344,7 @@ class EndsInDoubt:
 # read it. A question costs little; an attempt rebuilds all pairs of the worker.
 ASK_AGAIN_S_MAX = 8.0
 FIRST_S = 1.0  # the first of these intervals
-TAKE_AGAIN_S_MAX = 300.0
+TAKE_AGAIN_S_MAX = 300.0  # as supervisors wait at most (Kubernetes: 5 min)
 # A pair that waits longer is shown in health. Brokers elect a new leader in less time.
 UNHEALTHY_S = 30.0
 # A pair that was read for this time has recovered.

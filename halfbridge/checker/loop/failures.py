@@ -83,7 +83,7 @@ class KafkaTxnFailedError(Exception):
 _log = logging.getLogger("halfbridge.checker")
 # The first delay is short, since most failures pass at once.
 FIRST_S = 0.05
-LONGEST_S = 5.0
+LONGEST_S = 5.0  # a broker that restarts is back within seconds
 # Failures in a row after which health shows the last one.
 FAILURES_RED = 3
 

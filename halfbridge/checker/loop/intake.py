@@ -50,7 +50,7 @@ _LEAVE_S = 1.0
 # A consumer that is no member of its group is asked so often whether brokers answer it. The loop
 # waits for the answer, and has nothing else to do. A stop is noticed after it.
 _ASK_S = 5.0
-_ANSWER_S = 3.0
+_ANSWER_S = 3.0  # below _ASK_S, so that one question ends before the next
 
 
 class Input:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.signatures import Signer
     from halfbridge.serde.topics import TopicNames
 
-ANY_PARTITION = -1
-_NO_CHECK_TIMES = -1
+ANY_PARTITION = -1  # the client chooses, as in librdkafka (RD_KAFKA_PARTITION_UA)
+_NO_CHECK_TIMES = -1  # 0 is a count: -1 means that none is known
 # By how much a real record may be larger than its half record: three headers of 117 bytes replace
 # RMQ_HALF.
 _REAL_GROWTH_BYTES = 120
@@ -281,7 +281,7 @@ _BATCH_BYTES = 61
 _FIXED_BYTES = 3
 # The two lengths in front of name and value, for names below 8 KiB and values below 128 MiB.
 _HEADER_FRAME_BYTES_MAX = 6
-_NULL_LENGTH = -1
+_NULL_LENGTH = -1  # length of a null key or value in a record (KIP-98)
 # By how much a copy may be longer than its original: 4 bytes for check times, 8 for the time, 8 for
 # the offset, and one for each length around them.
 COPY_GROWTH_BYTES = 32
@@ -366,7 +366,7 @@ def _varint(value: int) -> int:
 
 # Tells the Kafka client to use its own clock.
 CLIENTS_CLOCK = 0
-_CLOCKS = 3
+_CLOCKS = 3  # those of `TimestampSource.ms`
 
 
 class TimestampSource:

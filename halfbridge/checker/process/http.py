@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # A scraper that sends nothing must not hold a thread for ever.
 REQUEST_TIMEOUT_S = 10
-_CLOSE_POLL_S = 0.05
+_CLOSE_POLL_S = 0.05  # how late `close` is noticed
 
 
 class HttpServer:
@@ -144,6 +144,7 @@ def _adopt(listener: socket.socket) -> _Server:
 
 # A worker that does not answer in this time is shown as down; scrapers give up after 10 s.
 FETCH_TIMEOUT_S = 2.0
+# They wait for workers; more workers are asked as threads become free.
 _THREADS_MAX = 16
 
 

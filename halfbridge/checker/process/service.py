@@ -38,7 +38,7 @@ GC_THRESHOLDS = (1_000_000, 50, 1_000)
 # Six Kafka clients have some thirty threads, and glibc gives each thread a heap of its own that
 # never shrinks (M_ARENA_MAX in malloc.h).
 MALLOC_ARENA_MAX = -8
-MALLOC_ARENAS = 2
+MALLOC_ARENAS = 2  # one for the loop, one for the clients' threads
 
 
 def run_worker(

@@ -198,7 +198,7 @@ def _says(last: LimitsRecord, mine: DaemonSettings) -> bool:
 
 # For one record of 150 bytes. If no broker takes the record in this time, the next poll retries.
 WRITE_S = 10.0
-_PARTITION = 0
+_PARTITION = 0  # the only one: the record has one order
 
 
 class SettingsTopic:

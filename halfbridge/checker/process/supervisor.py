@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 DRAIN_S = 9.0
 # A worker that ran for this time had started well: the count of its early ends begins anew.
 STABLE_S = 10.0
-FIRST_BACKOFF_S = 0.1
+FIRST_BACKOFF_S = 0.1  # a tenth of a start
 # After a signal from outside (SIGKILL, out of memory) deliveries must continue within 3 s, and a
 # start takes about 1 s. A worker that ended by an error of its own may wait longer.
 KILLED_BACKOFF_S_MAX = 0.5
-FAILED_BACKOFF_S_MAX = 10.0
+FAILED_BACKOFF_S_MAX = 10.0  # an error that stays is logged six times a minute
 GIVE_UP_ON = frozenset((EXIT_CONFIG, EXIT_OPERATOR))
 WORKER_COMMAND = (sys.executable, "-m", "halfbridge.checker.process.worker_process")
 

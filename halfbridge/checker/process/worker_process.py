@@ -40,7 +40,7 @@ DRAIN_S = 8.0
 # Kafka client wait for its threads and keep the interpreter's lock, and a client that closes may
 # never answer them. Later than DRAIN_S, and earlier than the supervisor's SIGKILL.
 HUNG_S = 8.5
-LINE_BYTES_MAX = 1024 * 1024
+LINE_BYTES_MAX = 1024 * 1024  # settings as JSON; `kafka` may hold certificates
 # Bytes that the supervisor writes after the order: the level of the log from then on.
 DEBUG_ON, DEBUG_OFF = b"+", b"-"
 

@@ -210,7 +210,7 @@ LANES = ("txn", "lane", "pair", "topic_number", "real_part", "real_at", "op_at")
 # Up to this many ids, about 20 MB, are broadcast to all tasks. With more ids, all facts are sorted
 # by id, which takes longer than reading them.
 _BROADCAST_MAX = 300_000
-_ONE_MESSAGE = (1, COUNT_UNKNOWN)
+_ONE_MESSAGE = (1, COUNT_UNKNOWN)  # counts that a commit of one message may state
 
 
 def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:

@@ -178,7 +178,7 @@ def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
 # Rows are partitioned by day, and within a day by quarantined, so that a query that skips the
 # quarantined rows does not read them.
 PARTITION_COLUMNS = ("publish_date", "quarantined")
-_DAY_S = 86_400
+_DAY_S = 86_400  # a publish date is a day of UTC, which has no leap seconds here
 _BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 

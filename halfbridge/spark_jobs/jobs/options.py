@@ -26,7 +26,7 @@ from halfbridge.spark_jobs.session.locked_jars import JarsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-EXIT_DONE = 0
+EXIT_DONE = 0  # 0 and 1 as POSIX has them; findings have a status of their own
 EXIT_ERROR = 1
 EXIT_FINDINGS = 2
 

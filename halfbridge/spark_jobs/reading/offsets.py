@@ -141,7 +141,7 @@ to_option = click.option(
     metavar="POSITION",
     help="Where to end, likewise; a publish time is not part of the range itself.",
 )
-_VERSION = 1
+_VERSION = 1  # of the file's form; another form gets another number
 # Append time of the first record where none is left that has one: anything may have been deleted.
 NOTHING_LEFT_MS = 2**62
 

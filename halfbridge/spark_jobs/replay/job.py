@@ -266,7 +266,7 @@ def _refuse_replayed(job: Replay) -> None:
         )
 
 
-PLAN_VERSION = 1
+PLAN_VERSION = 1  # of the plan's form; another form gets another number
 Bounds = dict[tuple[str, int], tuple[int, int]]
 
 

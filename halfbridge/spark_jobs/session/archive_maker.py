@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 ARCHIVES_BYTES_MAX = 1 << 30
 FAILURES_MAX = 16  # notes of a few lines
 MAKE_S_MAX = 900.0  # 10 s for a broker's, 40 s for Spark's, of processor time that others leave
-LOCK_S_MAX = 2 * MAKE_S_MAX
-_POLL_S = 0.5
+LOCK_S_MAX = 2 * MAKE_S_MAX  # one archive that another process makes, and one's own
+_POLL_S = 0.5  # a twentieth of the shortest making
 _NICE = 10  # a tenth of what a busy process gets: at 19 a machine under tests takes half an hour
-_TAIL_BYTES = 2_000
+_TAIL_BYTES = 2_000  # the end of a JVM's log, with its error: a screen
 _SCRATCH = "making-"
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Added to the time-out after which the Kafka client itself gives up a message.
 _GRACE_S = 5.0
-_ROLLBACK_S = 10.0
+_ROLLBACK_S = 10.0  # a courtesy: what is not rolled back in time, the check rolls back
 
 
 @dataclass(frozen=True)

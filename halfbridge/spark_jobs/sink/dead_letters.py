@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 # largest, and a broker on the same network delivers them in two seconds. The two seconds begin when
 # brokers answer; a TLS handshake and a login to each broker may need a few seconds before.
 POLL_S_MAX = 2.0
-CONNECT_S_MAX = 10.0
-POLL_RECORDS_MAX = 10_000
+CONNECT_S_MAX = 10.0  # a few seconds a handshake, on a busy driver
+POLL_RECORDS_MAX = 10_000  # at a kilobyte each, a second's reading
 POLL_BYTES_MAX = 64 * 1024 * 1024
 # Most records of one call of the client; a poll may exceed its limits by as many.
 _READ_MAX = 100
-_QUEUE_KBYTES_MAX = 16 * 1024
-_POLL_S = 0.1
+_QUEUE_KBYTES_MAX = 16 * 1024  # what one consumer fetches ahead: a quarter of a poll
+_POLL_S = 0.1  # how late the end of a poll is noticed
 _NO_RIGHT = (Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 
 
@@ -270,7 +270,7 @@ CLAIMED_BATCHES_MAX = 10
 # of batch 0 would make a commit read the whole partition. At a batch every ten seconds 1,000
 # batches are nearly three hours, longer than a running daemon takes to deliver.
 CLAIMED_AGE_BATCHES_MAX = 1_000
-NO_BATCH = -1
+NO_BATCH = -1  # batches are numbered from 0
 
 
 class Letter(NamedTuple):

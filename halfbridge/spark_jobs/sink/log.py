@@ -40,8 +40,8 @@ _READ_MAX = 10_000
 _MESSAGE_BYTES_LEAST = 1_000  # the lowest value that the client accepts
 _ROOM = 2  # times the size needed now, because the next batch may be larger
 _FRAME_BYTES = 1_000  # the topic's limit applies to a batch of one record
-_POLL_S = 0.5
-_RETRY_S = 0.1
+_POLL_S = 0.5  # how late the end of a read is noticed
+_RETRY_S = 0.1  # a broker that elects a leader answers again within seconds
 # The default, which the query may override. A manifest is mostly ids, whose first halves repeat:
 # one of 12,800 transactions shrinks from 518 KB to 235 KB, in 0.1 s.
 _COMPRESSION = {"compression.type": "zstd"}

@@ -24,7 +24,8 @@ from halfbridge.serde.records import NO_TIMESTAMP
 # Records of a window, by which the log is read backwards. An app's newest record is usually near
 # the end.
 WINDOW_RECORDS = 64
-WINDOW_GROWTH = 8
+WINDOW_GROWTH = 8  # 64 to 65,536 in four steps
+# The client reads so many in about a second.
 WINDOW_RECORDS_MAX = 65_536
 
 

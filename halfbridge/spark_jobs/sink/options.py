@@ -23,7 +23,7 @@ _DAEMON_AGE_MS_MAX = 72 * HOUR_MS  # the daemon's default of transaction_age_ms_
 # clock and its last checks. A batch needs far less.
 AGE_MS_MAX = 24 * HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
-COMMIT_TIMEOUT_MS = 60_000
+COMMIT_TIMEOUT_MS = 60_000  # half of it: records are stored, and decisions are small
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,50}")

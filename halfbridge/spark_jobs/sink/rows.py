@@ -29,8 +29,8 @@ TOPIC = "topic"
 PARTITION = "partition"
 HEADERS = "headers"
 _HASH_BYTES = 16  # 128 bits: the sum tells two batches of rows apart
-_HASH_MASK = (1 << 8 * _HASH_BYTES) - 1
-_ABSENT = -1
+_HASH_MASK = (1 << 8 * _HASH_BYTES) - 1  # sums are taken modulo 2^128
+_ABSENT = -1  # no length: an absent key differs from an empty one
 _lengths = Struct("<iiiii").pack
 _pair_lengths = Struct("<ii").pack
 _BYTES_OR_TEXT = ("string", "binary")
@@ -178,7 +178,7 @@ def _checked_headers(pairs: list[dict[str, Any] | None]) -> Headers:
 ANY_BYTES = (1 << 31) - 1
 _BATCH_BYTES = 61  # header of a record batch, to which max.message.bytes applies
 _FIXED_BYTES = 3  # attributes, and two deltas that are 0 in the first record of a batch
-_VARINT_BYTES_MAX = 5
+_VARINT_BYTES_MAX = 5  # of a length, which is an int32
 # The headers that the daemon adds: transaction id, birth and index. The largest index is assumed,
 # because a row's index is not known yet when its size is checked.
 _ADDED = real_headers([], "0" * 32, 10**12, TRANSACTION_MESSAGES_MAX - 1)

@@ -40,7 +40,7 @@ DEFAULT_RELAY_NAME = "halfbridge_relay"
 # Relays divide the buckets among themselves, so at most 64 relays have rows with keys to send. A
 # constant and not a setting, so that all programs compute the same bucket.
 BUCKETS = 64
-OWNER_CHARS_MAX = 200
+OWNER_CHARS_MAX = 200  # a host's name (64 on Linux) or a pod's, a pid and a random part
 # Most characters of a stored cause; a longer cause is truncated.
 CAUSE_CHARS_MAX = 1_000
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Kafka's offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096
-_METADATA_TOO_LARGE = 12
+_METADATA_TOO_LARGE = 12  # Kafka's error code
 Offsets = dict["Place", "tuple[int, str | None]"]
 
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.headers import Headers
 
+# The log's timestamp types, as confluent_kafka numbers them.
 NO_TIMESTAMP = 0
 CREATE_TIME = 1
 LOG_APPEND_TIME = 2
 # As many of a producer's last batches as a broker remembers, to know a repetition.
 _BATCHES_REMEMBERED = 5
-_OUT_OF_ORDER_SEQUENCE = 45
-_DUPLICATE_SEQUENCE = 46
+_OUT_OF_ORDER_SEQUENCE = 45  # Kafka's error code
+_DUPLICATE_SEQUENCE = 46  # likewise
 
 
 class OutOfRangeError(Exception):
@@ -301,8 +302,8 @@ _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_CHARS_MAX}}}")
 _BATCH_BYTES = 61
 _RECORD_BYTES = 12
 _HEADER_BYTES = 4
-_INVALID_PARTITIONS = 37
-_INVALID_CONFIG = 40
+_INVALID_PARTITIONS = 37  # Kafka's error code
+_INVALID_CONFIG = 40  # likewise
 
 
 class Topic:

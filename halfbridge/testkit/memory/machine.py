@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-_UUID_V7 = 7 << 76 | 2 << 62
+_UUID_V7 = 7 << 76 | 2 << 62  # version and variant (RFC 9562, 5.7)
 
 
 class MemoryKafka:

@@ -23,7 +23,7 @@ _REBALANCE_MS = 300_000  # max.poll.interval.ms
 _REFRESH_MS = 300_000  # topic.metadata.refresh.interval.ms
 _AUTO_COMMIT_MS = 5_000
 _ANSWER_S = 60.0
-_STORED = -1000
+_STORED = -1000  # librdkafka's OFFSET_STORED
 _FENCED = (
     "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
 )

@@ -407,8 +407,8 @@ _REQUEST_MS = 30_000
 _PROPAGATION_MS = 30_000
 # How long a client believes what it learned of a topic that does not fit.
 _LOOK_AGAIN_NS = 10_000 * NS_PER_MS
-_OUT_OF_ORDER_SEQUENCE = 45
-_DUPLICATE_SEQUENCE = 46
+_OUT_OF_ORDER_SEQUENCE = 45  # Kafka's error code
+_DUPLICATE_SEQUENCE = 46  # likewise
 _RETRIED = frozenset((Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
 # A request of one form or call: more of them are a matter for the command, which tells of progress.
 BULK_MAX = 100
+# Transactions a second: BULK_MAX takes one second, and the daemon's own deliveries hardly notice.
 _RATE = 100.0
 SELECTED_BY = (
     Argument("group", str, "Producer group.", default=""),

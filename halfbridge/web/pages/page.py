@@ -338,9 +338,10 @@ def safe_next(wanted: str) -> str:
     return wanted if is_here and wanted.isprintable() and wanted.isascii() else "/"
 
 
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400  # units in which a duration is shown
 _SMALL = 10  # below it, one digit behind the point is shown
 NOTHING = "-"
+# Units of the drawing, at the ratio of a cell of the table; CSS gives it its size.
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
 _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 _HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>")

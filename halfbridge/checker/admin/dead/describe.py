@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A line of a file: a message of the largest size in base64, and as much again for its headers.
 LINE_CHARS_MAX = 4 * TRANSACTION_BYTES_MAX
-_INT_MAX = (1 << 31) - 1
+_INT_MAX = (1 << 31) - 1  # an int32, as Kafka numbers partitions
 
 
 def as_json(transaction: DeadTransaction) -> dict[str, Any]:

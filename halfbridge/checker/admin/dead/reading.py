@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # A gap between wanted offsets up to which they are read together: a separate reader costs
 # as much as some hundreds of records.
 _RUN_GAP_MAX = 200
-_TELL_EVERY = 10_000
+_TELL_EVERY = 10_000  # records, a fraction of a second's reading
 
 
 class DeadTopic:

@@ -37,7 +37,7 @@ BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 # How long a command that was killed holds up these readers at most.
 KAFKA_TXN_TIMEOUT_MS = 10_000
-_CALL_S = 20.0
+_CALL_S = 20.0  # twice KAFKA_TXN_TIMEOUT_MS: by then brokers have aborted what was left open
 # A commit of unknown outcome is repeated for so many calls; then the next command finds out.
 _COMMITS_MAX = 3
 _BARRIER = b"halfbridge: where the dead-letter topic ended; aborted"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Deliveries, and decisions that lost, that are listed one by one.
 SHOWN_MAX = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# ms of each unit in which a duration is written, the largest first
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 
 _DECIDE = (

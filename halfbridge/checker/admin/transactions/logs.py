@@ -37,7 +37,7 @@ _FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.back
 NOTED_MAX = 10
 # How late it is noticed that nothing comes any more.
 _WAIT_S = 0.2
-_PROGRESS_S = 1.0
+_PROGRESS_S = 1.0  # between two reports of progress
 
 
 class Span(NamedTuple):
@@ -244,7 +244,7 @@ _ID_VERSION = "7"
 _VERSION_AT = 12  # its version follows its 48 bits of Unix milliseconds
 _TIME_DIGITS = 12  # these 48 bits
 _MS = 1  # the unit of that time
-_S = 1000 * _MS
+_S = 1000 * _MS  # and seconds of it
 # A transaction settles within this, or the search takes longer and says how far it is.
 USUAL_MS = 600 * _S
 # By how much a client's clock may be off before the search takes a further step. The time in an id

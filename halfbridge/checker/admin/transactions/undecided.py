@@ -60,6 +60,7 @@ ANSWERS_MAX = 200_000
 OPS_BEFORE = 20_000
 # No plan is written, so none has to be small.
 _PLAN_MAX = 1 << 60
+# Bodies are not shown, so few are kept: 64 MiB a pair beside ENTRIES_BYTES_MAX.
 _BODIES_MAX = 64 * 1024 * 1024
 
 
