@@ -25,7 +25,7 @@ LOWEST_PYTHON ?= $(shell command -v python3.10 || .ci/python)
 FAST := not broker and not docker and not spark and not long and not soak
 # The levels of `make test-fast`, `test` and `test-all` (tests/README.md); none has the long suites.
 SHORT := not long and not soak and not spark_long
-EXTRAS := delta,dev,docs,embedded,memory,otel,signing,spark,sql,testcontainers,web
+EXTRAS := delta,dev,django,docs,embedded,memory,otel,signing,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 # Where `make docs` writes the site.
 SITE ?= $(CURDIR)/build/site

@@ -185,9 +185,14 @@ class Fence:
             SQLAlchemyError: A statement failed; nothing was committed; act as the driver's error
                 demands, and begin another block.
         """
-        self._check_producer(producer)
-        return _fenced(
-            self, producer, session_factory, immunity_ms=immunity_ms, allow_empty=allow_empty
+        self.check_producer(producer)
+        return fenced(
+            self,
+            producer,
+            session_factory,
+            self.engine.connect,
+            immunity_ms=immunity_ms,
+            allow_empty=allow_empty,
         )
 
     def enter(self, connection: Connection | Session, tx: Transaction) -> None:
@@ -315,7 +320,8 @@ class Fence:
             older_than_ms=older_than_ms,
         )
 
-    def _check_producer(self, producer: TransactionProducer) -> None:
+    def check_producer(self, producer: TransactionProducer) -> None:
+        """Raise ConfigError unless the producer's settings fit the fence; the caller's mistake."""
         if iscoroutinefunction(producer.start):
             raise ConfigError(
                 field="producer",
@@ -389,15 +395,19 @@ _SECOND_TRANSACTION = (
 
 
 @contextmanager
-def _fenced(
+def fenced(
     fence: Fence,
     producer: TransactionProducer,
     session_factory: Callable[[], Session] | None,
+    connect: Callable[[], Connection],
     *,
     immunity_ms: int | None,
     allow_empty: bool,
 ) -> Iterator[tuple[Transaction, Connection | Session]]:
-    """Yield a message transaction, and a connection or session; see Fence.transaction."""
+    """Yield a message transaction, and a session or what `connect` returns; see Fence.transaction.
+
+    The block ends the connection's transaction by its commit() or rollback(), and closes it.
+    """
     session = None if session_factory is None else session_factory()
     if session is not None:
         fence.check_session(session)
@@ -405,7 +415,7 @@ def _fenced(
             raise FenceUsageError("the session's transaction has begun already: give a new session")
     tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
     tx.commit_held = _COMMIT_OF_MESSAGES  # only the block commits it
-    handle = fence.engine.connect() if session is None else session
+    handle = connect() if session is None else session
     block = _Block(fence, tx, handle, allows_empty=allow_empty)
     with block.watching(), block.leaving():
         yield tx, handle

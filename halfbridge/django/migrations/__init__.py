@@ -1,0 +1,1 @@
+"""The tables of fence and inbox."""
