@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.dispatch import receiver
 from sqlalchemy import MetaData
 
 from halfbridge.bridge import TransactionProducer
@@ -145,12 +144,14 @@ def fence(using: str | None = None) -> Fence:
     return member(using).fence
 
 
-@receiver(setting_changed)
 def _forget(*, setting: str, **_: Any) -> None:
     """Close what was made for another value of HALFBRIDGE: tests override settings."""
     if setting == "HALFBRIDGE":
         for key in [each for each in _MEMBERS if each[0] == os.getpid()]:
             _MEMBERS.pop(key).close()
+
+
+setting_changed.connect(_forget)
 
 
 def create_tables(alias: str) -> None:
