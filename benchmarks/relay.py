@@ -185,11 +185,11 @@ def main() -> None:
         for kind in kinds
     )
     ratio = {name: first[name] / second[name] for name in first}
-    told = {
+    reported = {
         f"{PostgresServer.name} {what}": {n: round(f, 2) for n, f in figures.items()}
         for what, figures in zip((*kinds, "ratio"), (first, second, ratio), strict=True)
     }
-    print(json.dumps(told))  # noqa: T201
+    print(json.dumps(reported))  # noqa: T201
 
 
 if __name__ == "__main__":

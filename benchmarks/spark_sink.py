@@ -114,7 +114,7 @@ def main(
             for sink in sinks:
                 took_s[sink].append(bench.write(sink, rows))
         rates = {sink: rows / median(seconds) for sink, seconds in took_s.items()}
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "rows": rows,
             "value_bytes": value_bytes,
             "rows_per_s": {sink: round(rate) for sink, rate in rates.items()},
@@ -124,8 +124,8 @@ def main(
         if visible:
             total = WARM_ROWS + rounds * rows
             seconds = until_visible(scene, total)
-            told["visible"] = {"rows": total, "rows_per_s": round(total / seconds)}
-        click.echo(json.dumps(told))
+            reported["visible"] = {"rows": total, "rows_per_s": round(total / seconds)}
+        click.echo(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -167,29 +167,30 @@ def run_demo(orders: int, *, say: Say, keep_directory: bool, spark: bool) -> dic
             stack.callback(say, f"kept: {folder}")
         say("starting a real Kafka broker, the topics and the checker")
         settings: dict[str, Any] = {"transaction_timeout_ms": 2_000, "check_count_max": 3}
-        house = stack.enter_context(HalfbridgeStack(kafka=EmbeddedBroker(), **settings))
+        installation = stack.enter_context(HalfbridgeStack(kafka=EmbeddedBroker(), **settings))
         for topic in TOPICS:
-            house.create_topic(topic, partitions=4)  # orders of several customers in each
+            installation.create_topic(topic, partitions=4)  # orders of several customers in each
         stack.enter_context(children)
-        _run_services(orders, house, children, say)
+        _run_services(orders, installation, children, say)
         clients = read_client_logs(folder.glob("service-*.jsonl"))
-        real, dead = house.read_committed(*TOPICS), house.read_committed(house.config.names.dead)
-        ops = read_ops(read_all(house.bootstrap_servers, (house.config.names.op,)))
+        names = installation.config.names
+        real, dead = installation.read_committed(*TOPICS), installation.read_committed(names.dead)
+        ops = read_ops(read_all(installation.bootstrap_servers, (names.op,)))
         verdict = judge(clients, real=real, dead=dead, ops=ops)
         found = report(make_plan(orders), clients, verdict)
         say(f"compared what came out with what was sent: {verdict.describe()}")
         if spark:
             say("auditing the whole run with Spark")
-            found["spark"] = _audit(house, children)
+            found["spark"] = _audit(installation, children)
             found["ok"] &= found["spark"]["clean"]
         return {**found, "seconds": round(time.monotonic() - began_s, 1)}
 
 
-def _run_services(orders: int, house: HalfbridgeStack, children: Children, say: Say) -> None:
+def _run_services(orders: int, installation: HalfbridgeStack, children: Children, say: Say) -> None:
     """Run the services one after the other, and kill all but the last; wait for all outcomes."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
     names = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
-    environ |= {variable(name): str(getattr(house.config, name)) for name in names}
+    environ |= {variable(name): str(getattr(installation.config, name)) for name in names}
     for number in range(SERVICES):
         say(f"order service {number + 1} of {SERVICES} places its share of {orders} orders")
         share = map(str, (children.directory, orders, number))
@@ -201,12 +202,13 @@ def _run_services(orders: int, house: HalfbridgeStack, children: Children, say: 
             children.kill(service)
             say(f"SIGKILL for order service {number + 1}: {said().strip()}")
     say("waiting for check-backs and dead letters")
-    with DaemonProgress(house.bootstrap_servers, house.config.names) as progress:
+    with DaemonProgress(installation.bootstrap_servers, installation.config.names) as progress:
         children.wait_until(lambda: not progress.left(), what="outcomes", timeout_s=_WAIT_S_MAX)
 
 
-def _audit(house: HalfbridgeStack, children: Children) -> dict[str, Any]:
-    where = ("--bootstrap-servers", house.bootstrap_servers, "--topic-prefix", house.topic_prefix)
+def _audit(installation: HalfbridgeStack, children: Children) -> dict[str, Any]:
+    servers, prefix = installation.bootstrap_servers, installation.topic_prefix
+    where = ("--bootstrap-servers", servers, "--topic-prefix", prefix)
     words = (sys.executable, "-m", "halfbridge", "spark", "audit", *where, "--json")
     child = children.start("spark-audit", words)
     ended = child.process.poll

@@ -194,7 +194,7 @@ def discard_written(name: str, reason: str) -> Lines:
     return (f"write DISCARD of {name} {reason}",)
 
 
-def junk_buried(partition: str, offset: int) -> Lines:
+def junk_letter(partition: str, offset: int) -> Lines:
     """A record that cannot be read goes to the dead-letter topic."""
     return (f"dead junk {partition}@{offset}",)
 
@@ -209,15 +209,15 @@ def outcomes(plan: Plan) -> list[str]:
         )
     ]
     for each in plan.dead:
-        told = each.half.metadata
+        reported = each.half.metadata
         words = dead_by_reference if each.by_reference else dead
-        lines += words(told.transaction_id, each.reason.value, told.message_index)
+        lines += words(reported.transaction_id, each.reason.value, reported.message_index)
     for each in plan.junk:
-        lines += junk_buried("op" if each.is_op else "half", each.record.offset)
+        lines += junk_letter("op" if each.is_op else "half", each.record.offset)
     for each in plan.put_backs:
-        told = each.metadata
+        reported = each.metadata
         lines += put_back(
-            told.transaction_id, each.rule.value, told.check_times, told.message_index
+            reported.transaction_id, each.rule.value, reported.check_times, reported.message_index
         )
     for each in plan.discards:
         lines += discard_written(each.transaction_id, each.reason)

@@ -37,7 +37,7 @@ from tests.ledger_log import (  # noqa: F401  (a script imports all its words fr
     dead_by_reference,
     delivered,
     discard_written,
-    junk_buried,
+    junk_letter,
     metadata,
     nothing,
     op_record,

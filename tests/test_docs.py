@@ -145,9 +145,9 @@ def test_conformance_counts_add_up() -> None:
         sum(status.startswith(word) for status in statuses)
         for word in ("`test_", "deviates", "n/a", "open")
     ]
-    told = re.search(r"Of 140: (\d+) .*?, (\d+) deviate, (\d+) do not apply, (\d+) open", text)
-    assert told is not None
-    assert [int(number) for number in told.groups()] == counts
+    reported = re.search(r"Of 140: (\d+) .*?, (\d+) deviate, (\d+) do not apply, (\d+) open", text)
+    assert reported is not None
+    assert [int(number) for number in reported.groups()] == counts
 
 
 def test_deviations_that_are_named_are_described() -> None:

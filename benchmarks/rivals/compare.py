@@ -74,7 +74,7 @@ def main() -> int:
             for system in options.only or SYSTEMS:
                 say = partial(_say, f"[{number + 1}/{options.rounds} {system}]")
                 name, outcomes = _measure(system, chosen, config, interrupts, say)
-                say(json.dumps(_told(outcomes)))  # kept if a later system fails
+                say(json.dumps(_reported(outcomes)))  # kept if a later system fails
                 for workload, outcome in outcomes.items():
                     found.setdefault(name, {}).setdefault(workload, []).append(outcome)
     medians = {
@@ -89,8 +89,8 @@ def main() -> int:
         "load_after": load(),
     }
     if options.json:
-        told = {name: _told(outcomes) for name, outcomes in medians.items()}
-        text = json.dumps({**facts, "systems": told})
+        reported = {name: _reported(outcomes) for name, outcomes in medians.items()}
+        text = json.dumps({**facts, "systems": reported})
     else:
         text = "\n".join(
             [
@@ -144,7 +144,7 @@ def _measure(
         return rival.name, outcomes
 
 
-def _told(outcomes: Mapping[str, Outcome | None]) -> dict[str, Any]:
+def _reported(outcomes: Mapping[str, Outcome | None]) -> dict[str, Any]:
     return {workload: each and asdict(each) for workload, each in outcomes.items()}
 
 

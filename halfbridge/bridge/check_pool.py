@@ -323,16 +323,16 @@ class HungCheckers:
         self._listener = listener
         self._call: Call | None = None
         self._owes_call = False
-        self._told_at = float("-inf")
-        self._told_hung = False
-        self._told_able = True
+        self._logged_at = float("-inf")
+        self._logged_hung = False
+        self._logged_able = True
 
     def check(self, state: PoolState, now: float) -> None:
         """Report if a report is due; never waits, never raises. `now`: monotonic seconds."""
         is_hung, is_able = state.hung > 0, state.able > 0
-        is_news = is_able != self._told_able or (self._told_hung and not is_hung)
-        if is_news or (is_hung and now - self._told_at >= LOG_AGAIN_S):
-            self._told_at, self._told_hung, self._told_able = now, is_hung, is_able
+        is_news = is_able != self._logged_able or (self._logged_hung and not is_hung)
+        if is_news or (is_hung and now - self._logged_at >= LOG_AGAIN_S):
+            self._logged_at, self._logged_hung, self._logged_able = now, is_hung, is_able
             self._log(state)
             self._owes_call = self._listener is not None
         if self._owes_call and (self._call is None or self._call.done()):

@@ -143,7 +143,7 @@ class RequestWatch:
     def __init__(self, ask: AskEnds) -> None:
         self._ask = ask
         self._question: Ends | None = None
-        self._asked_at = self._looked_at = 0.0
+        self._asked_at = self._polled_at = 0.0
         self._unanswered = 0  # of the places that were asked about last
         self._reached: dict[Place, int] = {}
         self._behind: dict[Place, Behind] = {}
@@ -152,7 +152,7 @@ class RequestWatch:
     def begin(self, now: float) -> None:
         """Record that a new consumer reads."""
         self._reached, self._behind, self._question = {}, {}, None
-        self._asked_at = self._looked_at = now
+        self._asked_at = self._polled_at = now
 
     def reached(self, place: Place) -> int:
         """Return the offset after the last record that was read; below 0: none was."""
@@ -177,9 +177,9 @@ class RequestWatch:
 
     def check(self, assignment: Callable[[], list[Place]], now: float) -> None:
         """Ask where partitions end, or take answers; StalledError: nothing read for STALLED_S."""
-        if now - self._looked_at > UNREAD_S:  # the process itself was suspended
+        if now - self._polled_at > UNREAD_S:  # the process itself was suspended
             self._behind = {}
-        self._looked_at = now
+        self._polled_at = now
         if self._question is not None and self._question.is_over:
             ends, self._question = self._question.answers(), None
             self._compare(ends, now)

@@ -359,7 +359,7 @@ def covered(request: CheckRequest) -> int:
 
 # The same topic is logged again after this time, and so many topics at most: whoever may write
 # check requests invents names.
-TOLD_S = 300.0
+LOGGED_AGAIN_S = 300.0
 TOPICS_MAX = 20
 
 
@@ -374,7 +374,7 @@ class SharedGroup:
     def __init__(self, group: str, clock: Clock) -> None:
         self._group = group
         self._now = clock.monotonic
-        self._topics = OncePerName(TOLD_S, TOPICS_MAX)
+        self._topics = OncePerName(LOGGED_AGAIN_S, TOPICS_MAX)
 
     def note(self, request: CheckRequest) -> None:
         """Take a request that is left to other members."""

@@ -94,7 +94,7 @@ class DaemonLimits:
         try:
             is_first = True
             while True:
-                self._look(is_first=is_first)
+                self._poll(is_first=is_first)
                 self.gate.refreshed()
                 is_first = False
                 if self._stopping.wait(FOLLOW_S):
@@ -102,7 +102,7 @@ class DaemonLimits:
         finally:
             self._let_go()
 
-    def _look(self, *, is_first: bool) -> None:
+    def _poll(self, *, is_first: bool) -> None:
         """Read new records; a record that cannot be read changes nothing."""
         log = _LOG.info if is_first else _LOG.debug
         text = "the daemon's limits are not known; using defaults"

@@ -47,7 +47,7 @@ class TransactionSendResult:
     decision_error: BridgeError | None = None
 
 
-class Ran(NamedTuple):
+class LocalResult(NamedTuple):
     """How a local transaction ended.
 
     Attributes:
@@ -61,16 +61,18 @@ class Ran(NamedTuple):
     error: Exception | None = None
 
 
-def run(local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any) -> Ran:
+def run(
+    local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any
+) -> LocalResult:
     """Run a local transaction; raising or None is UNKNOWN. TypeError: another type returned."""
     try:
         answer: object = local_transaction(message, arg)
     except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
-        return Ran(Resolution.UNKNOWN, f"local transaction raised {error!r}", error)
+        return LocalResult(Resolution.UNKNOWN, f"local transaction raised {error!r}", error)
     if isinstance(answer, Resolution):
-        return Ran(answer)
+        return LocalResult(answer)
     if answer is None:
-        return Ran(Resolution.UNKNOWN, "local transaction returned None, no Resolution")
+        return LocalResult(Resolution.UNKNOWN, "local transaction returned None, no Resolution")
     raise TypeError(
         f"local transaction returned {answer!r}, and must return a Resolution or None; nothing was"
         " decided, and a check finds out how the local transaction ended"
@@ -78,12 +80,12 @@ def run(local_transaction: Callable[[Message, Any], Resolution], message: Messag
 
 
 def decided(
-    transaction: Transaction, receipt: SendReceipt, ran: Ran, timeout: float | None
+    transaction: Transaction, receipt: SendReceipt, result: LocalResult, timeout: float | None
 ) -> TransactionSendResult:
     """Send the decision of a local transaction, if it made one, and return the whole result."""
     decision = decision_error = None
-    if ran.resolution is not Resolution.UNKNOWN:
-        commits = ran.resolution is Resolution.COMMIT
+    if result.resolution is not Resolution.UNKNOWN:
+        commits = result.resolution is Resolution.COMMIT
         decide = transaction.commit if commits else transaction.rollback
         try:
             decision = decide(timeout)
@@ -91,9 +93,9 @@ def decided(
             decision_error = caught
     return TransactionSendResult(
         receipt=receipt,
-        resolution=ran.resolution,
-        remark=ran.remark,
-        error=ran.error,
+        resolution=result.resolution,
+        remark=result.remark,
+        error=result.error,
         decision=decision,
         decision_error=decision_error,
     )

@@ -90,7 +90,7 @@ class LoopWaits:
             is_first = False
             wait = self._loop.create_future()
             self._queue.append((wait, until))
-            self._look_later()
+            self._poll_later()
             await wait
         self._shared.check_open(decides=True)
 
@@ -132,13 +132,13 @@ class LoopWaits:
             self._shared.records.wait_and_produce(*record)
             return
         self._kept.append((record, self._now() + self._shared.room_timeout_s))
-        self._look_later()
+        self._poll_later()
 
-    def _look_later(self) -> None:
+    def _poll_later(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(ROOM_SLICE_S, self._look)
+            self._timer = self._loop.call_later(ROOM_SLICE_S, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Serve, hand over what is kept, and let in as many waiting tasks as there is room for."""
         self._timer = None
         self._serve()
@@ -155,7 +155,7 @@ class LoopWaits:
             else:
                 wait.set_exception(self._server.no_room(self._shared.room_timeout_s))
         if self._queue or self._kept:
-            self._look_later()
+            self._poll_later()
 
     def _hand_over(self) -> None:
         while self._kept:

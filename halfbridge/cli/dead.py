@@ -95,8 +95,8 @@ def list_(**values: Any) -> int:
     shown = letters.first(wanted_of(values, is_open=not values["done"]), values["limit"])
     topic = letters.topic.found
     if values["as_json"]:
-        told = {"transactions": [as_json(each) for each in shown], "more": letters.left_out}
-        click.echo(json.dumps({**told, "strange_records": topic.strange}))
+        body = {"transactions": [as_json(each) for each in shown], "more": letters.left_out}
+        click.echo(json.dumps({**body, "strange_records": topic.strange}))
         return 0
     print_table(shown)
     _note_left_out(letters)
@@ -280,17 +280,17 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
         asked.append(confirm(f"{remedy} these transactions?", yes=values["yes"]))
         return asked[-1]
 
-    told = redo(letters, order, choice, agrees)
+    changes = redo(letters, order, choice, agrees)
     is_done = asked == [True]
-    refused = [each for each in told if each.refusal]
+    refused = [each for each in changes if each.refusal]
     if values["as_json"]:
-        able = [change_json(each) for each in told if not each.refusal]
+        able = [change_json(each) for each in changes if not each.refusal]
         name = "done" if is_done else "would_be_done"
         click.echo(json.dumps({name: able, "refused": [change_json(each) for each in refused]}))
     else:
-        print_changes(told, "" if is_done else "would be ", err=False)
+        print_changes(changes, "" if is_done else "would be ", err=False)
     _note_left_out(letters)
-    missing = set(values["names"]) - {each.transaction.name for each in told}
+    missing = set(values["names"]) - {each.transaction.name for each in changes}
     for each in sorted(missing):
         click.echo(f"{each}: no open dead letter", err=True)
     return 1 if refused or missing or (asked and not is_done) else 0
@@ -478,10 +478,10 @@ def _print_body(examined: ExaminedLetter, registry: SchemaRegistry | None) -> No
             click.echo(f"    header   {one_line(name)}: {bytes_text(value)}")
 
 
-def print_changes(told: Sequence[Change], verb: str, *, err: bool) -> None:
+def print_changes(changes: Sequence[Change], verb: str, *, err: bool) -> None:
     """Print the changes to transactions, done or planned."""
-    able = [each for each in told if not each.refusal]
-    refused = [each for each in told if each.refusal]
+    able = [each for each in changes if not each.refusal]
+    refused = [each for each in changes if each.refusal]
     write: Callable[[str], None] = lambda line: click.echo(line, err=err)  # noqa: E731  (of one type with the other)
     for each in able[:_SHOWN_MAX]:
         indices = ", ".join(map(str, each.indices[:_SHOWN_MAX]))
@@ -502,11 +502,11 @@ def print_purge(meant: Purged, *, is_done: bool, err: bool) -> None:
     for each in meant.given_up[:_SHOWN_MAX]:
         reasons = ", ".join(reason.value for reason in each.reasons)
         count = len(each.open_letters)
-        told = f"{one_line(each.name)}, {counted(count, 'dead letter')}, {reasons}"
-        click.echo(f"{prefix}given up: {told}", err=err)
+        line = f"{one_line(each.name)}, {counted(count, 'dead letter')}, {reasons}"
+        click.echo(f"{prefix}given up: {line}", err=err)
     if len(meant.given_up) > _SHOWN_MAX:
         click.echo(f"{prefix}given up: {len(meant.given_up) - _SHOWN_MAX} more", err=err)
     for partition, at in sorted(meant.upto.items()):
-        told = f"records of partition {partition} below offset {at}"
-        click.echo(f"{prefix}deleted: {told}", err=err)
+        line = f"records of partition {partition} below offset {at}"
+        click.echo(f"{prefix}deleted: {line}", err=err)
     click.echo(f"{counted(meant.letters, 'dead letter')} {prefix}deleted", err=err)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.connect.rest import ConnectRest
 
 EXIT_WARNINGS, EXIT_ERRORS = 1, 2  # as Nagios and its successors read them
-_TIMEOUT_S_MAX = 600  # ten minutes: a longer wait looks like a hang
+_TIMEOUT_S_MAX = 600  # ten minutes: a longer wait would pass for a hang
 CHANGES_URL_VARIABLE = "HALFBRIDGE_CHANGES_URL"
 
 

@@ -62,8 +62,8 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     click.echo(f"purged    {_before(report.info.purged_before_ms)}")
     click.echo(f"oldest    {_when(report.oldest_ms)}")
     for group, counts in report.groups.items():
-        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-        click.echo(f"rows      {group}: {told}")
+        summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        click.echo(f"rows      {group}: {summary}")
     if report.forgets:
         click.echo(f"advice    this server may lose commits: {report.forgets}")
     return 0

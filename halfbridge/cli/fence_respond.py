@@ -76,8 +76,10 @@ def respond(**values: Any) -> int:
             (fence, started_producer(stack, answering(fence), config))
             for fence, (config, _) in zip(fences, plans, strict=True)
         ]
-        told = ", ".join(f"{fence.producer_group} from {fence.engine.url!r}" for fence in fences)
-        run_until_signal(stack, Responder(members), values, says=f"answering checks of {told}")
+        described = ", ".join(
+            f"{fence.producer_group} from {fence.engine.url!r}" for fence in fences
+        )
+        run_until_signal(stack, Responder(members), values, says=f"answering checks of {described}")
     return 0
 
 

@@ -92,8 +92,8 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
         counts = admin.count_rows(messages)
         rows = admin.list_rows(messages, states=wanted, **limits)
     if as_json:
-        told = {state.value: count for state, count in counts.items()}
-        click.echo(json.dumps({"counts": told, "rows": rows}))
+        by_state = {state.value: count for state, count in counts.items()}
+        click.echo(json.dumps({"counts": by_state, "rows": rows}))
         return 0
     for state, count in counts.items():
         click.echo(f"{state.value:<15} {count}")

@@ -313,12 +313,12 @@ def create_typed(values: dict[str, Any]) -> int:
         cluster.grow(wanted.name, partitions=wanted.partitions)
     policy = load_policy(config.policy_file, names=config.names)
     line = f'"{wanted.name}" = "{values["topic_type"]}"'
-    is_told = policy.type_of(wanted.name) is kind
+    is_in_policy = policy.type_of(wanted.name) is kind
     if values["as_json"]:
         was = None if before is None else before.value
         body = {"name": wanted.name, "type": kind.value, "was": was, "created": is_new}
         body["grown"] = grows
-        click.echo(json.dumps({**body, "in_policy": is_told, "policy_line": line}))
+        click.echo(json.dumps({**body, "in_policy": is_in_policy, "policy_line": line}))
     else:
         is_other = before not in (None, kind)
         word = "changed" if is_other else "created" if is_new else "exists"
@@ -326,13 +326,13 @@ def create_typed(values: dict[str, Any]) -> int:
         click.echo(f"{word:<9} {wanted.name}, {values['topic_type']}{was}")
         if grows:
             click.echo(f"grown     {wanted.name}, from {there} to {wanted.partitions} partitions")
-        if not is_told:
+        if not is_in_policy:
             where = config.policy_file or "the policy file of all workers"
             click.echo(f"policy    add below [topics] in {where}: {line}")
     if values["acls"]:
         for acl in typed_acls(wanted.name, kind, values["daemon_principal"]):
             click.echo(acl.command(config.bootstrap_servers))
-    return 0 if is_told or config.policy_file is None else 1
+    return 0 if is_in_policy or config.policy_file is None else 1
 
 
 def typed_acls(topic: str, kind: TopicType, daemon: str) -> tuple[Acl, ...]:

@@ -100,5 +100,5 @@ def _line(switch: TransactionsSwitch) -> str:
     word = "rejecting new transactions" if switch.is_rejecting else "accepting transactions"
     if not switch.who:
         return f"{word}: the switch was never set"
-    told = f"{one_line(switch.who)} at {shown_time(switch.at_ms)}: {one_line(switch.reason)}"
-    return f"{word}, says {told}"
+    reason = f"{one_line(switch.who)} at {shown_time(switch.at_ms)}: {one_line(switch.reason)}"
+    return f"{word}, says {reason}"

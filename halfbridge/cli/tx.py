@@ -285,11 +285,11 @@ def explain(*, as_json: bool, **values: Any) -> int:
     from halfbridge.checker.admin.transactions.explain import explain as sentences
 
     life = _life({**values, "payload": False})
-    told = sentences(life)
+    lines = sentences(life)
     if as_json:
-        click.echo(json.dumps({"id": life.id, "state": life.state, "sentences": told}))
+        click.echo(json.dumps({"id": life.id, "state": life.state, "sentences": lines}))
     else:
-        for sentence in told:
+        for sentence in lines:
             click.echo(one_line(sentence))
     return _status(life)
 
@@ -343,12 +343,12 @@ def _tell(line: str) -> None:
 
 def _counting() -> Callable[[int], None]:
     """Return a function that shows a number of records on standard error, once a second."""
-    told_at = monotonic()
+    reported_at = monotonic()
 
     def count(number: int) -> None:
-        nonlocal told_at
-        if monotonic() - told_at > _PROGRESS_S:
-            told_at = monotonic()
+        nonlocal reported_at
+        if monotonic() - reported_at > _PROGRESS_S:
+            reported_at = monotonic()
             _tell(f"{number} records read")
 
     return count

@@ -232,8 +232,8 @@ def show_many(
         if each.outcome is not ActionOutcome.DONE:
             click.echo(_line(each))
     counts = Counter(each.outcome.value for each in decided)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    click.echo(f"{told or 'nothing decided'}; {len(skipped)} skipped")
+    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    click.echo(f"{summary or 'nothing decided'}; {len(skipped)} skipped")
 
 
 def _as_json(each: Decided) -> dict[str, Any]:

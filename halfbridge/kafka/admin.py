@@ -339,8 +339,8 @@ class TopicIds:
         """Return the id of a topic, 32 hexadecimal digits.
 
         Where the brokers have no ids, a hash of the topic's name is returned: then a topic that is
-        deleted and created again looks like the one before. Raises KafkaFailure: the topic does not
-        exist or may not be described, or no broker answers.
+        deleted and created again has the same id. Raises KafkaFailure: the topic does not exist or
+        may not be described, or no broker answers.
         """
         client = self._client or made(AdminClient, self._properties)
         self._client = None  # one that had no answer may wait for a dead controller for ever

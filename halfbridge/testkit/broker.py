@@ -408,7 +408,7 @@ class KafkaNode:
         while self._process is not None and not _is_stopped(self._process.pid):
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"{self.address.bootstrap} does not stop, although it was told to (SIGSTOP)"
+                    f"{self.address.bootstrap} does not stop, in spite of the signal (SIGSTOP)"
                 )
             time.sleep(_PAUSE_POLL_S)
 

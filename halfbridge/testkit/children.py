@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-POLL_S = 0.05  # how late a condition is seen; a look is cheap
+POLL_S = 0.05  # how late a condition is seen; a check is cheap
 STOP_S_MAX = 12.0  # the daemon drains within 10 s
 _KILL_S_MAX = 5.0  # a killed process is gone at once, unless the kernel waits for a disk
 _TAIL_LINES = 15  # a screen, with the last stack

@@ -215,7 +215,7 @@ class ConnectWorker:
                 if self.rest.is_ready():
                     return
             except ConnectError:
-                pass  # refused connections are what waiting looks like
+                pass  # connections are refused until it listens
             if time.monotonic() > deadline:
                 raise ConnectStartError(
                     f"Kafka Connect is not ready after {READY_S_MAX:.0f} s\n{self._log_tail()}"

@@ -56,7 +56,7 @@ def judge(
             more than once (several readers).
         dead: Every record of the dead-letter topic.
         ops: Every readable op of the op topic; None where it could not be read, and then
-            what clients were told is all that binds.
+            what clients were acknowledged is all that binds.
         accepted_dead: Reasons for which a committed transaction may be dead-lettered whole.
         delivery: The installation's mode. At least once, a message may stand in its real topic
             again; its first record must stand where the order wants it.
@@ -79,7 +79,7 @@ def judge(
     return Verdict(
         tuple(trial.findings),
         {tid: len(found) for tid, found in trial.landed.items()},
-        {tid: len(found) for tid, found in trial.buried.items()},
+        {tid: len(found) for tid, found in trial.dead_letters.items()},
         trial.repeats,
     )
 
@@ -100,7 +100,7 @@ class _Trial:
         self._moved: set[tuple[str, int]] = set()
         self.findings: list[Finding] = []
         self.landed: dict[str, dict[int, ReadRecord]] = defaultdict(dict)
-        self.buried: dict[str, dict[int, DeadReason]] = defaultdict(dict)
+        self.dead_letters: dict[str, dict[int, DeadReason]] = defaultdict(dict)
         self._known = known
         self._accepted_dead = accepted_dead
         self._owners: dict[str, list[tuple[str, SentMessage]]] = defaultdict(list)
@@ -169,19 +169,19 @@ class _Trial:
         flaw = next((name for name in _misfits(message, record, headers)[:3] if name), "")
         if flaw:
             self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: {flaw} differs")
-        if index in self.buried[tid]:
+        if index in self.dead_letters[tid]:
             self.find(Anomaly.DUPLICATED, tid, f"{_at(record)}: message {index} is there already")
-        self.buried[tid][index] = letter.reason
+        self.dead_letters[tid][index] = letter.reason
         return None
 
     def rule(self, tx: ClientTransaction, ruling: Ruling) -> None:
         """Compare what came out of `tx` with what may have decided it."""
         tid = tx.transaction_id
         landed = self.landed.get(tid, {})
-        buried = self.buried.get(tid, {})
-        for index in landed.keys() & buried.keys():
+        dead_letters = self.dead_letters.get(tid, {})
+        for index in landed.keys() & dead_letters.keys():
             self.find(Anomaly.DUPLICATED, tid, f"message {index} delivered and dead-lettered")
-        reasons = {reason for reason in buried.values() if reason not in _PER_MESSAGE}
+        reasons = {reason for reason in dead_letters.values() if reason not in _PER_MESSAGE}
         count = ruling.message_count
         required = {
             message.index
@@ -191,10 +191,10 @@ class _Trial:
         if landed:
             self._rule_delivered(tid, ruling, missing=required - landed.keys())
         elif reasons:
-            self._rule_dead(tid, ruling, reasons=reasons, missing=required - buried.keys())
+            self._rule_dead(tid, ruling, reasons=reasons, missing=required - dead_letters.keys())
         elif not ruling.kinds:
-            told = any(claim.outcome is Outcome.OK for claim in tx.claims)
-            if required and not told:  # told: found as a lost decision
+            is_acknowledged = any(claim.outcome is Outcome.OK for claim in tx.claims)
+            if required and not is_acknowledged:  # else it is found as a lost decision
                 self.find(Anomaly.UNDECIDED, tid, "nothing decided it")
         elif OpKind.ROLLBACK not in ruling.kinds and not ruling.vague:
             for index in sorted(required):
@@ -344,15 +344,17 @@ def rule_by_op_log(
 
 
 def rule_by_claims(known: Mapping[str, ClientTransaction]) -> dict[str, Ruling]:
-    """Return the ruling of each known transaction by what clients were told.
+    """Return the ruling of each known transaction by what clients were acknowledged.
 
     Weaker than the op log: whatever was in doubt, and a discard, may have come first.
     """
     rulings = {}
     for tid, tx in known.items():
         in_doubt = {claim.kind for claim in tx.claims if claim.outcome is Outcome.UNKNOWN}
-        told = [claim for claim in tx.claims if claim.outcome is Outcome.OK and claim.position]
-        first = min(told, key=lambda claim: claim.position or (0, 0), default=None)
+        acknowledged = [
+            claim for claim in tx.claims if claim.outcome is Outcome.OK and claim.position
+        ]
+        first = min(acknowledged, key=lambda claim: claim.position or (0, 0), default=None)
         may_rule = frozenset(in_doubt | {OpKind.DISCARD} | ({first.kind} if first else set()))
         certain = first is not None and first.kind is OpKind.COMMIT and not in_doubt
         rulings[tid] = Ruling(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BATCH_MAX = 2000  # records at a time
 _POLL_S = 0.1  # how late a stop is seen
 _METADATA_S = 20.0  # a broker that has just started may need seconds
-_LOOK_S = 1.0  # how often it looks whether a topic has grown
+_REFRESH_S = 1.0  # how often the number of partitions is read
 # A broker says so that has not heard of a new topic; of one that was deleted, nothing comes.
 _NOT_KNOWN_YET = Code.UNKNOWN_TOPIC_OR_PART
 _STATISTICS_MS = 5_000  # how old the statistics are at most that SIGUSR1 writes
@@ -47,7 +47,7 @@ class Witness:
         self._topics = topics
         self._reached: dict[Place, int] = {}
         self._astray: set[Place] = set()  # whose beginning is to be asked for
-        self._look_at = 0.0
+        self._refresh_at = 0.0
         self.statistics = ""  # the client's newest, JSON
         kafka, servers = system_ports().kafka, {"bootstrap.servers": bootstrap_servers}
         self._admin = kafka.admin(servers)
@@ -64,7 +64,7 @@ class Witness:
                 "stats_cb": self._take_statistics,
             }
         )
-        self._look_again()
+        self._refresh_until_known()
 
     def close(self) -> None:
         """Leave the cluster."""
@@ -72,10 +72,10 @@ class Witness:
 
     def poll(self) -> list[ReadRecord]:
         """Return what came within a tenth of a second; raises KafkaFailure if it cannot go on."""
-        if time.monotonic() >= self._look_at:
+        if time.monotonic() >= self._refresh_at:
             with suppress(KafkaFailure):  # brokers are out of reach: it reads what it knows
-                self._look(_LOOK_S)
-            self._look_at = time.monotonic() + _LOOK_S
+                self._refresh(_REFRESH_S)
+            self._refresh_at = time.monotonic() + _REFRESH_S
         first = self._reader.poll(_POLL_S)
         taken = [] if first is None else [first, *self._reader.take(_BATCH_MAX - 1)]
         records = []
@@ -94,7 +94,7 @@ class Witness:
             TimeoutError: they were not reached in time; an open kafka_txn may hold them back; the
                 test's author finds out why.
         """
-        self._look_again()
+        self._refresh_until_known()
         deadline = time.monotonic() + timeout_s
         ends = self._ends(deadline)
         while any(self._reached[place] < end for place, end in ends.items()):
@@ -110,7 +110,7 @@ class Witness:
             self._reached[place] = max(record.offset() or 0, self._reached[place])
         elif failure.code == Code.AUTO_OFFSET_RESET:
             self._astray.add(place)  # its log does not begin with 0
-            self._look_at = 0.0
+            self._refresh_at = 0.0
         elif failure.code != _NOT_KNOWN_YET and not failure.is_retriable:
             raise failure
 
@@ -123,19 +123,19 @@ class Witness:
                 raise TimeoutError(f"no broker tells where {missing} end")
         return ends
 
-    def _look_again(self) -> None:
-        """Look until the broker that is asked has heard of every topic."""
+    def _refresh_until_known(self) -> None:
+        """Refresh until the broker that is asked has heard of every topic."""
         deadline = time.monotonic() + _METADATA_S
         while True:
             try:
-                return self._look()
+                return self._refresh()
             except KafkaFailure as failure:
                 if failure.code != _NOT_KNOWN_YET or time.monotonic() > deadline:
                     raise
             time.sleep(_POLL_S)
 
-    def _look(self, timeout_s: float = _METADATA_S) -> None:
-        """Read on with the partitions that are new since the last look, from 0 on."""
+    def _refresh(self, timeout_s: float = _METADATA_S) -> None:
+        """Read on with the partitions that are new since the last refresh, from 0 on."""
         seen = self._admin.topics(timeout_s)
         for topic in self._topics:
             if topic not in seen:

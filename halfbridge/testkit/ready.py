@@ -44,7 +44,7 @@ def wait_ready(
             "bootstrap.servers": bootstrap_servers,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
-            "log_level": 0,  # refused connections are what waiting looks like
+            "log_level": 0,  # connections are refused until it listens
         }
     )
     while True:

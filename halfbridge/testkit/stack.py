@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
-_POLL_S = 0.05  # how late a condition is seen; a look is one request
-_TRIES_MAX = 5  # of a look at a broker that has just started
+_POLL_S = 0.05  # how late a condition is seen; a check is one request
+_TRIES_MAX = 5  # of a request to a broker that has just started
 _PAUSE_S = 0.5  # between them: 2 s in all
 # Nobody waits for six seconds in a test. A machine that is short of time for a moment should not
 # lose its membership over it, either.
@@ -290,7 +290,7 @@ class HalfbridgeStack:
 def _again(call: Callable[[], _T]) -> _T:
     """Return what `call` returns, which does no harm twice, at its first or a later try.
 
-    Operators are told after seconds that something cannot be reached; a test waits longer.
+    Operators learn after seconds that something cannot be reached; a test waits longer.
     """
     for _ in range(_TRIES_MAX - 1):
         with suppress(AdminError):

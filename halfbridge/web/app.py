@@ -1,4 +1,4 @@
-"""The application: all routes, what guards them, and what an error looks like.
+"""The application: all routes, what guards them, and the form of an error.
 
 /openapi.json is made of the table of routes.
 """

@@ -110,7 +110,7 @@ class Gate:
         return principal
 
     def of_page(self, request: Request) -> tuple[Principal, Session | None] | None:
-        """Return who looks at a page; None: the browser must sign in first. Refuses by 429."""
+        """Return who asks for a page; None: the browser must sign in first. Refuses by 429."""
         if self._file is None:
             self._count(ANYBODY, request)
             return ANYBODY, None
@@ -340,7 +340,7 @@ class TokenFile:
     def __init__(self, path: Path, *, monotonic: Callable[[], float]) -> None:
         self._path = path
         self._monotonic = monotonic
-        self._looked_at_s = monotonic()
+        self._checked_at_s = monotonic()
         self._stamp = _stamp(path)
         self._tokens = read_tokens(path)
 
@@ -350,8 +350,8 @@ class TokenFile:
         If the file can no longer be used, the tokens of before stay, and the log says why.
         """
         now_s = self._monotonic()
-        if now_s - self._looked_at_s >= RELOAD_S:
-            self._looked_at_s = now_s
+        if now_s - self._checked_at_s >= RELOAD_S:
+            self._checked_at_s = now_s
             self._reload()
         return self._tokens
 

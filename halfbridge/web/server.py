@@ -62,7 +62,7 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's is looser
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_S_MAX, self._look_again)
+        self._head_timer = self.loop.call_later(HEAD_S_MAX, self._check_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
@@ -70,14 +70,14 @@ class PatientProtocol(H11Protocol):
             self._head_timer.cancel()
         super().connection_lost(exc)
 
-    def _look_again(self) -> None:
-        """Close the connection where no request has come since the last look."""
+    def _check_head(self) -> None:
+        """Close the connection where no request has come since the last check."""
         cycle: Any = self.cycle  # the last request, which uvicorn says is never None
         if cycle is self._last_seen and (cycle is None or cycle.response_complete):
             self.transport.close()
             return
         self._last_seen = cycle
-        self._head_timer = self.loop.call_later(HEAD_S_MAX, self._look_again)
+        self._head_timer = self.loop.call_later(HEAD_S_MAX, self._check_head)
 
 
 def serve(config: WebConfig, *, on_ready: Callable[[str], Any] = print) -> None:

@@ -77,10 +77,10 @@ class Watch:
 
     async def read(self) -> None:
         """Read now."""
-        reading, self.health = await self._work.run(self._look)
+        reading, self.health = await self._work.run(self._read)
         self._readings.append(reading)
 
-    def _look(self) -> tuple[Reading, tuple[DaemonHealth, ...]]:
+    def _read(self) -> tuple[Reading, tuple[DaemonHealth, ...]]:
         texts = [(url, fetch(url, "/metrics")) for url in self._urls]
         reading = reading_of(texts, at_s=self._monotonic())
         return reading, tuple(health_of(url, fetch(url, "/healthz")) for url in self._urls)

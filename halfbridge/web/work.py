@@ -91,7 +91,7 @@ class _Place:
 class Answers:
     """Answers that several requests share: one call a key at a time, its answer kept for a while.
 
-    So a page costs the same whether one operator looks at it or twenty, and a page need not wait
+    So a page costs the same for one operator as for twenty, and a page need not wait
     for a slow call: it shows the answer of before, and how old that is.
     """
 

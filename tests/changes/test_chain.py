@@ -48,7 +48,7 @@ def _messages(stack: HalfbridgeStack, topic: str, count: int) -> list[ReadRecord
     return found
 
 
-def _told(record: ReadRecord) -> tuple[Any, str | None]:
+def _reported(record: ReadRecord) -> tuple[Any, str | None]:
     """Return the value of column customer, and the operation."""
     operation = dict(record.headers or ()).get("__operation__")
     row = None if record.value is None else row_of(record)["customer"]
@@ -82,7 +82,7 @@ def test_changes_of_a_partitioned_table_become_messages(
         )
         found = _messages(halfbridge_stack, real, 5)
         assert ("__snapshot__", b"true") in (snapshot[0].headers or ())
-        assert [_told(each) for each in found] == [
+        assert [_reported(each) for each in found] == [
             ("c1", None),
             ("ä😀", "update"),
             ("c1", "update"),
@@ -91,7 +91,7 @@ def test_changes_of_a_partitioned_table_become_messages(
         ], relay.said()
         execute(database, "UPDATE orders SET day = 1, customer = 'c1' WHERE id = 2")
         moved = _messages(halfbridge_stack, real, 5 + len(MOVED))[5:]
-        assert [_told(each) for each in moved] == MOVED
+        assert [_reported(each) for each in moved] == MOVED
 
 
 @pytest.mark.long

@@ -164,7 +164,7 @@ COLUMNS["mysql"] = [
 
 @pytest.mark.feature
 @ALL
-def test_values_are_told_whole_by_snapshot_and_log(database: Database, stream: Stream) -> None:
+def test_values_are_reported_whole_by_snapshot_and_log(database: Database, stream: Stream) -> None:
     """A row of each type is one change with the value of SQL, whichever way it comes."""
     columns = COLUMNS[database.name]
     types = ", ".join(f"c{n} {kind}" for n, (kind, _, _) in enumerate(columns))
@@ -179,17 +179,19 @@ def test_values_are_told_whole_by_snapshot_and_log(database: Database, stream: S
     snapshot, logged = stream.changes(table, 2)
     assert (snapshot["op"], logged["op"]) == ("r", "c")
     for change in (snapshot, logged):
-        told = [change["after"][f"c{n}"] for n in range(len(columns))]
+        reported = [change["after"][f"c{n}"] for n in range(len(columns))]
         wrong = [
             (*column, value)
-            for column, value in zip(columns, told, strict=True)
+            for column, value in zip(columns, reported, strict=True)
             if column[2] != value
         ]
         assert wrong == []
 
 
 @POSTGRESQL
-def test_partitions_made_later_are_told_by_the_table(database: Database, stream: Stream) -> None:
+def test_partitions_made_later_are_reported_by_the_table(
+    database: Database, stream: Stream
+) -> None:
     """Rows of all partitions come under the partitioned table's name, each once."""
     execute(
         database,
@@ -209,7 +211,9 @@ def test_partitions_made_later_are_told_by_the_table(database: Database, stream:
 
 
 @POSTGRESQL
-def test_inherited_tables_are_told_each_under_its_name(database: Database, stream: Stream) -> None:
+def test_inherited_tables_are_reported_each_under_its_name(
+    database: Database, stream: Stream
+) -> None:
     """The rows of a child come once, not under its parent's name too, by snapshot and by log."""
     execute(
         database,
@@ -222,11 +226,11 @@ def test_inherited_tables_are_told_each_under_its_name(database: Database, strea
     assert stream.changes("orders", 1)
     assert stream.changes("refunds", 1)
     execute(database, "INSERT INTO refunds VALUES (3)", "INSERT INTO orders VALUES (4)")
-    told = {
+    reported = {
         table: [each["after"]["id"] for each in stream.changes(table, 2)]
         for table in ("orders", "refunds")
     }
-    assert told == {"orders": [1, 4], "refunds": [2, 3]}
+    assert reported == {"orders": [1, 4], "refunds": [2, 3]}
 
 
 @POSTGRESQL

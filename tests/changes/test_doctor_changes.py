@@ -68,8 +68,8 @@ def test_a_slot_that_nobody_reads_is_found(database: Database) -> None:
         (row,) = connection.execute(text(statement(mend))).all()
         assert (row.slot_name, row.active) == (name, False)
         command = ["doctor", "--json", *NOWHERE, "--changes-url", database.url]
-        told = json.loads(CliRunner().invoke(cli, command).stdout)["findings"]
-        assert mend in [each["mend"] for each in told]
+        reported = json.loads(CliRunner().invoke(cli, command).stdout)["findings"]
+        assert mend in [each["mend"] for each in reported]
         connection.execute(text(f"SELECT pg_drop_replication_slot('{name}')"))
         assert found(changes_url=database.url, about=name) == {}
 

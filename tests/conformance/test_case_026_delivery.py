@@ -169,10 +169,10 @@ def test_case_103_a_check_names_what_it_is_about(installation: Installation) -> 
     installation.start(**QUICK)
     half = installation.half(orders, value=b"body", partition=1)
     request = installation.checks(1)[0]
-    told = request.check
-    assert (told.real_topic, told.transaction_id) == (orders, half.transaction_id)
-    assert (told.half_partition, told.half_offset) == (1, half.offset)
-    assert (told.check_number, told.attempt, request.value) == (1, 1, b"body")
+    reported = request.check
+    assert (reported.real_topic, reported.transaction_id) == (orders, half.transaction_id)
+    assert (reported.half_partition, reported.half_offset) == (1, half.offset)
+    assert (reported.check_number, reported.attempt, request.value) == (1, 1, b"body")
 
 
 def test_case_123_a_mix_of_all_ends(installation: Installation) -> None:
@@ -198,8 +198,8 @@ def test_case_123_a_mix_of_all_ends(installation: Installation) -> None:
     dead, delivered = installation.dead_letters(), installation.delivered(orders)
     arrived = Counter(int(each.value or b"") for each in delivered)
     assert arrived == Counter(n for n in range(120) if n % 5 in (0, 2))
-    buried = Counter(int(each.value or b"") for each in dead)
-    assert buried == Counter(n for n in range(120) if n % 5 == 4)
+    dead_lettered = Counter(int(each.value or b"") for each in dead)
+    assert dead_lettered == Counter(n for n in range(120) if n % 5 == 4)
     assert {each.dead.reason for each in dead} == {DeadReason.CHECK_TIMES}
     until("the gauge is 0", lambda: not daemon.metric("rocketmq_half_messages", topic=orders))
 

@@ -47,10 +47,10 @@ def test_case_027_nothing_is_stored_while_operators_reject(installation: Install
     with installation.producer(_unknown) as producer:
         open_one = producer.begin()
         open_one.send(Message(orders, value=b"open"))
-        status, told = _transactions(
+        status, reported = _transactions(
             installation, "reject", "--yes", "--reason", "the database moves", "--actor", "ada"
         )
-        assert (status, told["holds"], told["is_rejecting"]) == (0, True, True)
+        assert (status, reported["holds"], reported["is_rejecting"]) == (0, True, True)
         until("the client refuses", lambda: _refuses(producer))
         with pytest.raises(TransactionsRejectedError, match="ada stopped new transactions: the da"):
             open_one.send(Message(orders, value=b"more"))

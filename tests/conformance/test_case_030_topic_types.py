@@ -73,7 +73,7 @@ def test_case_030_a_plain_topic_takes_no_transaction(
         bound.begin()
 
 
-def test_a_type_is_told_with_its_grants(installation: Installation) -> None:
+def test_a_type_is_reported_with_its_grants(installation: Installation) -> None:
     """Messages have none: that of the topic is made known, with the daemon as its only writer."""
     name = installation.real("payments")
     result = _create(installation, name, "--type", "transaction", "--acls")

@@ -23,7 +23,7 @@ from tests.playbook import (
     delivered,
     discard,
     half,
-    junk_buried,
+    junk_letter,
     junk_op,
     killed_before_commit,
     metadata,
@@ -73,7 +73,7 @@ def test_case_043_a_kind_outside_the_enum_cannot_be_read() -> None:
     (at,) = (i for i, (a, b) in enumerate(zip(good, other, strict=True)) if a != b)
     with pytest.raises(DecodeError):
         OP.decode(good[:at] + b"\x7e" + good[at + 1 :])
-    book = started() >> junk_op("unknown kind") << junk_buried("op", 0)
+    book = started() >> junk_op("unknown kind") << junk_letter("op", 0)
     book << nothing
     assert book.progress.op == 1
 

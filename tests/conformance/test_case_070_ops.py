@@ -7,7 +7,7 @@ from tests.playbook import (
     counted,
     delivered,
     half,
-    junk_buried,
+    junk_letter,
     junk_op,
     nothing,
     restart,
@@ -29,7 +29,7 @@ def test_case_076_an_unreadable_op_is_passed_and_kept() -> None:
     """It becomes a dead letter, is counted, and the next op is applied."""
     book = Playbook() << nothing
     book >> half("A") >> junk_op("no body") >> commit("A")
-    book << (*delivered("A"), *junk_buried("op", 0)) << nothing
+    book << (*delivered("A"), *junk_letter("op", 0)) << nothing
     assert book.progress.op == 2
 
 

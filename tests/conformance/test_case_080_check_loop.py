@@ -22,8 +22,8 @@ from tests.playbook import (
     delivered,
     discard_written,
     half,
-    junk_buried,
     junk_half,
+    junk_letter,
     killed_before_commit,
     nobody_asked,
     nothing,
@@ -106,7 +106,7 @@ def test_case_087_deleted_records_stop_the_partition() -> None:
 
 def test_case_088_one_bad_record_holds_nobody_up() -> None:
     """The unreadable is kept as a dead letter; halves around it are asked about and decided."""
-    book = started() >> half("A") >> junk_half() >> half("B") << junk_buried("half", 1)
+    book = started() >> half("A") >> junk_half() >> half("B") << junk_letter("half", 1)
     book >> wait(TIMEOUT_MS) >> op_end << all_asked(asked("A"), asked("B"))
     book >> commit("B") << delivered("B")
 

@@ -44,8 +44,8 @@ def test_case_025_an_operator_resumes_a_transaction(scene: Scene) -> None:
         scene.redo(Remedy.RESUME, 1)
     assert scene.stack.undecided() == []
     dead.alter({"max.message.bytes": "1000000"})
-    (told,) = scene.redo(Remedy.RESUME, 1)
-    assert (told.refusal, told.resume_count, told.indices) == ("", 1, (0, 1))
+    (reported,) = scene.redo(Remedy.RESUME, 1)
+    assert (reported.refusal, reported.resume_count, reported.indices) == ("", 1, (0, 1))
     assert scene.stack.undecided() == [txn(1)]
 
 
@@ -56,10 +56,10 @@ def test_case_118_an_unreadable_message_is_not_resumed(scene: Scene) -> None:
     (dead,) = scene.letters().find(Wanted())
     assert dead.reasons == (DeadReason.INVALID,)
     wanted = Wanted(ids=frozenset((dead.name,)), is_open=True)
-    told = redo(
-        scene.letters(), order(wanted=wanted), Choice(remedy=Remedy.RESUME), lambda _told: True
+    reported = redo(
+        scene.letters(), order(wanted=wanted), Choice(remedy=Remedy.RESUME), lambda _reported: True
     )
-    assert "use `dead export`" in refusals(told)[0]
+    assert "use `dead export`" in refusals(reported)[0]
     assert scene.marks() == []
     assert len(halves(scene)) == 1
 
@@ -76,7 +76,9 @@ def test_case_119_a_resumed_transaction_is_checked_from_the_start(scene: Scene) 
     scene.stack.advance(seconds=HOUR_S)
     assert asked == [transaction_id] * CHECKS
     wanted = Wanted(ids=frozenset((transaction_id,)), is_open=True)
-    redo(scene.letters(), order(wanted=wanted), Choice(remedy=Remedy.RESUME), lambda _told: True)
+    redo(
+        scene.letters(), order(wanted=wanted), Choice(remedy=Remedy.RESUME), lambda _reported: True
+    )
     assert scene.stack.undecided() == [transaction_id]
     assert parse_half(halves(scene)[-1].headers())[0].check_times == 0
     (mark,) = scene.marks()

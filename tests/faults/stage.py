@@ -306,11 +306,13 @@ class Stage:
         self._records += fresh
         return self._records
 
-    def decisions_told(self) -> int:
+    def decisions_reported(self) -> int:
         """Return how many decisions the brokers acknowledged to clients so far."""
         logs = self.directory.glob("client-*.jsonl")
-        told = (read_client_logs([log]) for log in sorted(logs))
-        return sum(claim.outcome is Outcome.OK for txs in told for tx in txs for claim in tx.claims)
+        reported = (read_client_logs([log]) for log in sorted(logs))
+        return sum(
+            claim.outcome is Outcome.OK for txs in reported for tx in txs for claim in tx.claims
+        )
 
     def await_more(self, count: int = 1, *, within_s: float = SETTLED_S) -> None:
         """Return when `count` more records were delivered."""

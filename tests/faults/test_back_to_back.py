@@ -63,8 +63,8 @@ def test_case_57_back_to_back_kafka_txns(kafka_bootstrap_servers: str, topic_pre
 
     ratio = statistics.median(kafka_txns) / statistics.median(sends)
     print(  # noqa: T201 (the figure is the point)
-        f"{1 / statistics.median(kafka_txns):.0f} kafka_txns a second, {_told(kafka_txns)};"
-        f" an acknowledged record, {_told(sends)}: {ratio:.1f} of them a kafka_txn"
+        f"{1 / statistics.median(kafka_txns):.0f} kafka_txns a second, {_reported(kafka_txns)};"
+        f" an acknowledged record, {_reported(sends)}: {ratio:.1f} of them a kafka_txn"
     )
     assert ratio < _RECORDS_MAX
 
@@ -75,6 +75,6 @@ def _lasted_s(call: Any) -> float:
     return time.monotonic() - began
 
 
-def _told(samples: list[float]) -> str:
+def _reported(samples: list[float]) -> str:
     ms = sorted(each * 1000 for each in samples)
     return f"p50 {statistics.median(ms):.1f} ms, p99 {ms[int(len(ms) * 0.99)]:.1f} ms"

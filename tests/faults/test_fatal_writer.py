@@ -41,15 +41,15 @@ def test_whoever_waits_for_acknowledgements_hears_of_it(cluster: ProxiedCluster,
         "log_level": 2,
     }
     writer = system_ports().kafka.writer(properties)
-    told: list[Any] = []
+    reported: list[Any] = []
     cluster.proxy.add(Rule(api=Api.PRODUCE, act=Act.FAIL, error=INVALID_RECORD, times=1))
-    writer.produce(TOPIC, b"row", None, 0, lambda error, _: told.append(error))
+    writer.produce(TOPIC, b"row", None, 0, lambda error, _: reported.append(error))
     with pytest.raises(KafkaFailure) as failure:
         _repeat(getattr(writer, call))
     assert failure.value.is_fatal
     writer.purge()
     assert writer.flush(CALL_S) == 0
-    assert [error is not None for error in told] == [True]
+    assert [error is not None for error in reported] == [True]
 
 
 def _repeat(call: Callable[[float], int]) -> None:

@@ -165,8 +165,8 @@ def test_a_broker_that_does_not_answer_has_no_end_to_tell(
     assert questions.ask_ranges(places).answers() == dict.fromkeys(places, (0, 0))
 
     cluster.proxy.drop_answers(cluster.node_ids[0])
-    silent, told = sorted(questions.ask_ranges(places).answers().values(), key=_is_range)
-    assert (type(silent), told) == (InputLostError, (0, 0))
+    silent, reported = sorted(questions.ask_ranges(places).answers().values(), key=_is_range)
+    assert (type(silent), reported) == (InputLostError, (0, 0))
     answers = [_watermarks(config, *place) for place in places]
     cluster.proxy.heal()
     assert sorted(answers) == [(), (0, 0)]

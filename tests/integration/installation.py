@@ -396,8 +396,8 @@ class Installation:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
         def is_known() -> bool:
-            told = self.admin.describe_configs([resource])[resource].result(CALL_S)
-            return bool(told["max.message.bytes"].value == size)
+            reported = self.admin.describe_configs([resource])[resource].result(CALL_S)
+            return bool(reported["max.message.bytes"].value == size)
 
         until(f"max.message.bytes of {topic} is {size}", is_known)
 

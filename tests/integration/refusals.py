@@ -16,7 +16,7 @@ def around(installation: Installation, orders: str, bad: list[Stored]) -> list[S
 def expect(
     installation: Installation, orders: str, *, good: list[Stored], bad: list[Stored]
 ) -> list[Record]:
-    """Assert that the good were delivered and the bad buried; return their letters."""
+    """Assert that the good were delivered and the bad dead-lettered; return their letters."""
     installation.fence()
     letters = installation.dead(len(bad))
     delivered = [each.transaction_id for each in installation.delivered(orders)]

@@ -90,8 +90,8 @@ def test_a_first_start_needs_no_pyspark(tmp_path: Path) -> None:
         with socket.create_connection((host, int(port)), timeout=30):
             pass
         broker.send_signal(signal.SIGINT)
-        _, told = broker.communicate(timeout=60)
-        assert broker.returncode == 0, told
+        _, reported = broker.communicate(timeout=60)
+        assert broker.returncode == 0, reported
     finally:
         broker.kill()
         broker.communicate()

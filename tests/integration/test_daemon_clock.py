@@ -131,7 +131,7 @@ def jumping(jumping_servers: str, topic_prefix: str) -> Iterator[Installation]:
 def test_a_clock_that_was_hours_ahead_blames_nobody(
     jumping: Installation, clock: MovingClock, first_refused: str
 ) -> None:
-    """The broker refuses partition time; another clock is found, and nothing is buried for it.
+    """The broker refuses partition time; another clock is found, and no dead letter is written.
 
     Who has not decided is asked, too.
     """

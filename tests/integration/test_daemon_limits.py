@@ -189,7 +189,7 @@ def test_bodies_keep_their_budget_while_a_plan_waits(installation: Installation)
     assert {each.key: each.value for each in delivered} == bodies
 
 
-def test_who_fills_a_pairs_memory_is_told_and_stopped_in_time(installation: Installation) -> None:
+def test_who_fills_a_pairs_memory_is_warned_and_stopped_in_time(installation: Installation) -> None:
     """Beyond its budget a pair reads on ops, and half records only if an op waits for one."""
     installation.make()
     orders = installation.topic("orders")

@@ -93,7 +93,7 @@ def test_a_right_that_comes_in_time(guarded: Installation) -> None:
     assert guarded.dead_letters() == []
 
 
-def test_no_right_on_the_group_is_told(guarded: Installation) -> None:
+def test_no_right_on_the_group_is_reported(guarded: Installation) -> None:
     """The client says so among the records only; once the right is back, all is well again."""
     guarded.make()
     orders = guarded.topic("orders")
@@ -139,12 +139,12 @@ def test_no_right_on_the_settings_topic(
     guarded.pass_through(orders)
     guarded.tail(orders).until(1)
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         lines = [each.getMessage() for each in list(caplog.records)]
         return [line for line in lines if line.startswith("settings record: ")]
 
-    until("it is told", told)
-    assert "TOPIC_AUTHORIZATION_FAILED" in told()[0]
+    until("it is told", reported)
+    assert "TOPIC_AUTHORIZATION_FAILED" in reported()[0]
     assert daemon.healthz()[0] == 200
 
 

@@ -12,7 +12,7 @@ DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(autouse=True)
-def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are asked for twice a second, not every few minutes."""
     monkeypatch.setattr("halfbridge.checker.loop.topic_watch.SETTINGS_POLL_S", 0.5)
     monkeypatch.setattr("halfbridge.checker.loop.topic_watch.FLAWED_S", 0.5)

@@ -27,7 +27,7 @@ def invoke(installation: Installation, *words: str) -> Any:
     return CliRunner().invoke(cli, ["dead", *words, *place, *prefix])
 
 
-def told(installation: Installation, *words: str, status: int = 0) -> Any:
+def reported(installation: Installation, *words: str, status: int = 0) -> Any:
     """Run a command with --json, and return the object."""
     done = invoke(installation, *words, "--json")
     assert done.exit_code == status, done.output
@@ -36,7 +36,7 @@ def told(installation: Installation, *words: str, status: int = 0) -> Any:
 
 def open_ids(installation: Installation) -> list[str]:
     """Return the transactions with open dead letters."""
-    return [each["id"] for each in told(installation, "list")["transactions"]]
+    return [each["id"] for each in reported(installation, "list")["transactions"]]
 
 
 def refused(installation: Installation, topic: str, count: int = 1) -> Stored:
@@ -62,7 +62,7 @@ def test_refused_transactions_are_redelivered_once(installation: Installation) -
 
     shown = invoke(installation, "list", "--topic", absent).stdout
     assert "UNDELIVERABLE" in shown.splitlines()[1]
-    life = told(installation, "show", ids[0], "--payload")["lives"][0]
+    life = reported(installation, "show", ids[0], "--payload")["lives"][0]
     assert [b64decode(each["value"]) for each in life["payloads"]] == [b"0", b"1"]
     assert {each["standing"] for each in life["payloads"]} == {"PROVEN"}
 
@@ -73,24 +73,27 @@ def test_refused_transactions_are_redelivered_once(installation: Installation) -
     assert (is_refused.exit_code, open_ids(installation)) == (1, ids)
 
     installation.create(absent)
-    dry = told(installation, "redeliver", "--all", "--dry-run", *WHY)
+    dry = reported(installation, "redeliver", "--all", "--dry-run", *WHY)
     assert [each["id"] for each in dry["would_be_done"]] == ids
     assert open_ids(installation) == ids
     for words in (("redeliver", "--all", "--dry-run", *WHY), ("export",)):
         part = invoke(installation, *words, "--limit", "1")
         assert "note: 1 more; see --limit" in part.stderr
-    done = told(installation, "redeliver", "--all", *WHY)
+    done = reported(installation, "redeliver", "--all", *WHY)
     assert [(each["id"], each["messages"]) for each in done["done"]] == [
         (ids[0], [0, 1]),
         (ids[1], [0]),
     ]
-    assert told(installation, "redeliver", "--all", *WHY) == {"would_be_done": [], "refused": []}
+    assert reported(installation, "redeliver", "--all", *WHY) == {
+        "would_be_done": [],
+        "refused": [],
+    }
     assert [each.value for each in installation.delivered(absent)] == [b"0", b"1", b"0"]
 
-    purged = told(installation, "purge", *WHY)
+    purged = reported(installation, "purge", *WHY)
     assert purged["dead_letters"] == 3
-    assert told(installation, "list", "--done")["transactions"] == []
-    assert told(installation, "purge", *WHY)["dead_letters"] == 0
+    assert reported(installation, "list", "--done")["transactions"] == []
+    assert reported(installation, "purge", *WHY)["dead_letters"] == 0
     place = ("--bootstrap-servers", installation.servers)
     prefix = ("--topic-prefix", installation.names.prefix)
     words = ("audit-log", "list", "--action", "dead", "--json", *place, *prefix)
@@ -113,7 +116,7 @@ def test_a_discarded_transaction_is_resumed(installation: Installation) -> None:
     half = installation.half(orders, value=b"resumed")
     installation.op(OpKind.DISCARD, half, source=OpSource.OPERATOR)
     until("it is a dead letter", lambda: open_ids(installation) == [half.transaction_id])
-    assert told(installation, "redeliver", half.transaction_id, *WHY, status=1)["refused"]
+    assert reported(installation, "redeliver", half.transaction_id, *WHY, status=1)["refused"]
     asked: list[str] = []
 
     def check(view: Any) -> Resolution:
@@ -121,7 +124,7 @@ def test_a_discarded_transaction_is_resumed(installation: Installation) -> None:
         return Resolution.COMMIT
 
     with installation.producer(check, topics=[orders]):
-        told(installation, "resume", half.transaction_id, *WHY)
+        reported(installation, "resume", half.transaction_id, *WHY)
         (record,) = installation.tail(orders).until(1)
     assert (record.value, asked) == (b"resumed", [half.transaction_id])
 
@@ -134,7 +137,7 @@ def test_an_export_is_repaired_and_given_back(installation: Installation, tmp_pa
     half = installation.half(orders, value=b"flawed", headers=[("RMQ_DEAD", b"forged")])
     installation.commit(half)
     until("it is a dead letter", lambda: open_ids(installation) == [half.transaction_id])
-    (refusal,) = told(installation, "redeliver", half.transaction_id, *WHY, status=1)["refused"]
+    (refusal,) = reported(installation, "redeliver", half.transaction_id, *WHY, status=1)["refused"]
     assert "reserved header RMQ_DEAD" in refusal["why"]
 
     exported = invoke(installation, "export", half.transaction_id).stdout
@@ -142,7 +145,7 @@ def test_an_export_is_repaired_and_given_back(installation: Installation, tmp_pa
     line["headers"] = []
     file = tmp_path / "repaired.jsonl"
     file.write_text(json.dumps(line) + "\n")
-    told(installation, "redeliver", half.transaction_id, "--with", str(file), *WHY)
+    reported(installation, "redeliver", half.transaction_id, "--with", str(file), *WHY)
     assert [each.value for each in installation.delivered(orders)] == [b"flawed"]
 
 
@@ -164,7 +167,7 @@ def test_wrong_usage_names_the_flag(
     assert text in done.stderr
 
 
-def test_a_missing_topic_is_told(installation: Installation) -> None:
+def test_a_missing_topic_is_reported(installation: Installation) -> None:
     """Nothing was made under this prefix: the error names the command that makes it."""
     done = invoke(installation, "list")
     assert done.exit_code == 1

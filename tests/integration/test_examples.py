@@ -212,7 +212,7 @@ def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
     draw = random.Random(seed := secrets.randbits(32))
     print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
     output = shop.directory / "bill_orders.out"
-    told: list[str] = []
+    reported: list[str] = []
     for _ in range(kills):
         child = shop.start("bill_orders.py")
         goal = draw.randint(1, orders // (kills + 1))
@@ -223,10 +223,10 @@ def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
         )
         child.kill()
         child.wait(RUN_S_MAX)
-        told += output.read_text().splitlines()
-    told += shop.run("bill_orders.py")
+        reported += output.read_text().splitlines()
+    reported += shop.run("bill_orders.py")
     while shop.undecided():
-        told += shop.run("bill_orders.py")  # it answers checks as long as it runs
+        reported += shop.run("bill_orders.py")  # it answers checks as long as it runs
     written = shop.bills_written()
     assert Counter(item for _, item in written) == Counter(items)
 
@@ -237,7 +237,7 @@ def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
     until("all bills are announced", lambda: announced().total() >= orders)
     assert announced() == Counter(f"bill {number} for {item}" for number, item in written)
     # A run in which no order came again proves nothing.
-    assert any(line.startswith("billed before:") for line in told)
+    assert any(line.startswith("billed before:") for line in reported)
 
 
 def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Shop) -> None:
@@ -304,7 +304,7 @@ def test_the_clients_examples_work_as_they_stand(cluster: Cluster) -> None:
     assert len(cluster.read(cluster.names.half)) == MANY + 4
 
 
-def test_dead_letters_are_printed_as_operators_are_told(
+def test_dead_letters_are_printed_as_operators_read_them(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All that are there, with the reason, each time that it runs; marks are passed over."""

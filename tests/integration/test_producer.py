@@ -254,7 +254,7 @@ def test_what_the_client_remembers_of_a_topic_does_not_outlive_the_truth(cluster
         assert shared.ends.half_end(PARTITIONS) == -1
 
 
-def test_an_end_is_told_whatever_a_user_sets_for_consumers(cluster: Cluster) -> None:
+def test_an_end_is_reported_whatever_a_user_sets_for_consumers(cluster: Cluster) -> None:
     """Asking where a partition ends is no consumer's work: no consumer's property forbids it."""
     with cluster.producer(kafka={"max.poll.interval.ms": "30000"}) as producer:
         tx = producer.begin()

@@ -202,7 +202,7 @@ def test_damaged_and_huge_records_are_harmless(
     good = encode_daemon_settings(DaemonSettings(check_count_max=7))
     installation.write(settings, None, key=b"\xff\x00")
     installation.write(settings, bytes(1_000_000), key=b"a later key")
-    for value, told in (
+    for value, reported in (
         (None, "INFO the daemon has not published its limits"),
         (b"", "not in single-object encoding"),
         (good[:-1], "broken body"),
@@ -211,7 +211,10 @@ def test_damaged_and_huge_records_are_harmless(
     ):
         installation.write(settings, value, key=DAEMON_KEY)
         with installation.producer(lambda _: Resolution.UNKNOWN, topics=[topic]):
-            until("the client tells it", lambda told=told: _lines(caplog, told, "using defaults"))
+            until(
+                "the client tells it",
+                lambda reported=reported: _lines(caplog, reported, "using defaults"),
+            )
 
     installation.start()
     _published(installation, "w-0")

@@ -124,7 +124,9 @@ def test_existing_topic_is_checked_and_not_altered(installation: Commanded) -> N
     assert installation.settings(names.half)["retention.bytes"] == "1000"
 
 
-def test_a_half_topic_that_is_raised_alone_is_told(installation: Commanded, tmp_path: Path) -> None:
+def test_a_half_topic_that_is_raised_alone_is_reported(
+    installation: Commanded, tmp_path: Path
+) -> None:
     """Dead-letter and check topics take less than a copy then, and real topics less than it."""
     names = installation.names
     _create(installation)

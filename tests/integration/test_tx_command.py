@@ -279,14 +279,14 @@ def test_one_transaction_is_committed_and_another_rolled_back(
     assert young.exit_code == 1
     assert "give --force if its producer is dead" in young.stderr
 
-    status, told = _decided_json(installation, *words, "--force")
-    assert (status, told["won"], told["outcome"]) == (0, True, "DONE")
-    assert told["stands"] == {
+    status, reported = _decided_json(installation, *words, "--force")
+    assert (status, reported["won"], reported["outcome"]) == (0, True, "DONE")
+    assert reported["stands"] == {
         "decision": "COMMIT",
         "source": "OPERATOR",
         "actor": "ada@h",
         "reason": "the row is there",
-        "offset": told["offset"],
+        "offset": reported["offset"],
     }
     result = _decide(installation, "tx", "rollback", second.transaction_id, *ACTING, "--force")
     assert result.exit_code == 0, result.stderr
@@ -311,13 +311,18 @@ def test_many_are_rolled_back_up_to_a_limit(installation: Installation, orders: 
     """A dry run says what would be decided and writes nothing; then the oldest ones are."""
     halves = [installation.half(orders, IDS.next(), partition=n % 2) for n in range(5)]
     words = ("tx", "rollback", "--all", "--older-than", "0s", "--group", GROUP, "--force", *ACTING)
-    status, told = _decided_json(installation, *words, "--dry-run")
-    assert (status, told["matching"], len(told["would"]), told["decided"]) == (0, 5, 5, [])
+    status, reported = _decided_json(installation, *words, "--dry-run")
+    assert (status, reported["matching"], len(reported["would"]), reported["decided"]) == (
+        0,
+        5,
+        5,
+        [],
+    )
     assert _decided_json(installation, "tx", "list")[1]["undecided"] == 5
 
-    status, told = _decided_json(installation, *words, "--limit", "4", "--rate", "100")
-    assert (status, told["matching"], len(told["decided"])) == (0, 5, 4)
-    assert all(each["won"] for each in told["decided"])
+    status, reported = _decided_json(installation, *words, "--limit", "4", "--rate", "100")
+    assert (status, reported["matching"], len(reported["decided"])) == (0, 5, 4)
+    assert all(each["won"] for each in reported["decided"])
     (left,) = _decided_json(installation, "tx", "list")[1]["transactions"]
     assert left["id"] in {each.transaction_id for each in halves}
     assert installation.delivered(orders) == []
@@ -334,7 +339,7 @@ def test_many_are_rolled_back_up_to_a_limit(installation: Installation, orders: 
         (("tx", "rollback", "t1", "--group", "g"), "--older-than and --group need --all"),
     ],
 )
-def test_wrong_usage_is_told(words: tuple[str, ...], wanted: str) -> None:
+def test_wrong_usage_is_reported(words: tuple[str, ...], wanted: str) -> None:
     """Before anything is asked of a broker."""
     result = CliRunner().invoke(cli, [*words, *ACTING])
     assert result.exit_code == 2
@@ -379,13 +384,13 @@ def test_the_fence_decides(installation: Installation, orders: str, tmp_path: Pa
     refused = _decide(installation, "tx", "rollback", committed.id, *words)
     assert refused.exit_code == 1
     assert "says committed: its local transaction has committed" in refused.stdout
-    status, told = _decided_json(installation, "tx", "commit", committed.id, *words)
-    assert (status, told["won"]) == (0, True)
+    status, reported = _decided_json(installation, "tx", "commit", committed.id, *words)
+    assert (status, reported["won"]) == (0, True)
 
     refused = _decide(installation, "tx", "commit", open_one.id, *words)
     assert "has no row in halfbridge_fence" in refused.stdout
-    status, told = _decided_json(installation, "tx", "rollback", open_one.id, *words)
-    assert (status, told["won"]) == (0, True)
+    status, reported = _decided_json(installation, "tx", "rollback", open_one.id, *words)
+    assert (status, reported["won"]) == (0, True)
     assert fence.roll_back(open_one.id)
 
     refused = _decide(installation, "tx", "rollback", unfenced.id, *words)

@@ -109,8 +109,8 @@ def test_transactions_are_shown_from_their_begin_to_their_end(
         assert client.get("/api/v1/transactions?group=none").json()["total"] == 0
         life = client.get(f"/api/v1/transactions/{one}").json()
         assert (life["state"], life["events"][0]["kind"]) == ("PREPARED", "half")
-        told = client.get(f"/api/v1/transactions/{one}/explain").json()
-        assert told["sentences"]
+        reported = client.get(f"/api/v1/transactions/{one}/explain").json()
+        assert reported["sentences"]
         missing = client.get(f"/api/v1/transactions/{other}")
         assert missing.status_code == 404
         assert client.get("/api/v1/transactions/no-time").status_code == 400
@@ -125,7 +125,7 @@ def test_transactions_are_shown_from_their_begin_to_their_end(
         address = f"/transactions/{one}"
         page = until("the life", lambda: _full(browser.get(address).text), every_s=0.5)
         assert '<circle class="mark half"' in page
-        assert told["sentences"][0].split("<")[0] in page
+        assert reported["sentences"][0].split("<")[0] in page
         assert "<form" not in page.split("<main")[1]  # read-only
 
 

@@ -101,12 +101,12 @@ class Scene:
 
     def put(self, topic: str, key: Any, value: Any, headers: Any) -> int:
         """Store a record in partition 0; return its offset."""
-        told: list[Any] = []
+        reported: list[Any] = []
         self._writer.produce(
-            topic, value, key, 0, lambda _, record: told.append(record), 0, headers
+            topic, value, key, 0, lambda _, record: reported.append(record), 0, headers
         )
         self._writer.flush(10)
-        offset: int = told[0].offset()
+        offset: int = reported[0].offset()
         return offset
 
     def several(self, number: int, count: int, **fields: Any) -> int:
@@ -158,7 +158,7 @@ class Scene:
     def redo(self, remedy: Remedy, *numbers: int, **choice: Any) -> list[Change]:
         """Resume or redeliver transactions; all that are open where none is named."""
         return redo(
-            self.letters(), order(*numbers), Choice(remedy=remedy, **choice), lambda _told: True
+            self.letters(), order(*numbers), Choice(remedy=remedy, **choice), lambda _reported: True
         )
 
     def find(self, *numbers: int) -> list[DeadTransaction]:
@@ -210,9 +210,9 @@ def order(*numbers: int, **changes: Any) -> Order:
     return replace(base, **changes)
 
 
-def refusals(told: Iterable[Change]) -> list[str]:
+def refusals(reported: Iterable[Change]) -> list[str]:
     """Return why transactions were refused."""
-    return [each.refusal for each in told if each.refusal]
+    return [each.refusal for each in reported if each.refusal]
 
 
 def lose(stack: MemoryStack, answer: Callable[[Any], Resolution], values: Sequence[bytes]) -> str:

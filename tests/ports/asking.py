@@ -94,14 +94,14 @@ def answers_call_back(world: World) -> None:
     topic = world.topic()
     place = topic, 0
     answer = world.admin.ask_ends([place], Edge.END, LIMIT_S)[place]
-    told: list[Any] = []
-    answer.add_done_callback(told.append)
-    world.until(lambda: told)
-    answer.add_done_callback(told.append)
-    assert [each.result() for each in told] == [0, 0]
+    reported: list[Any] = []
+    answer.add_done_callback(reported.append)
+    world.until(lambda: reported)
+    answer.add_done_callback(reported.append)
+    assert [each.result() for each in reported] == [0, 0]
 
 
-def settings_are_told(world: World) -> None:
+def settings_are_reported(world: World) -> None:
     """What a topic was made with, and Kafka's defaults of the rest."""
     topic = world.topic(max_message_bytes="2000", cleanup_policy="compact")
     settings = world.admin.ask_settings([topic], LIMIT_S)[topic].result()
@@ -126,8 +126,8 @@ def settings_are_altered(world: World) -> None:
     expected = {"max.message.bytes": "2000", **wanted}
 
     def are_there(names: set[str]) -> dict[str, str]:
-        told = world.admin.ask_settings([topic], LIMIT_S)[topic].result()
-        return {name: told[name] for name in names}
+        reported = world.admin.ask_settings([topic], LIMIT_S)[topic].result()
+        return {name: reported[name] for name in names}
 
     world.until(lambda: are_there(set(expected)) == expected)
     for bad in ({"retention.ms": "5", "no.such": "1"}, {"retention.ms": "much"}):
@@ -146,7 +146,7 @@ def settings_of_nothing_fail(world: World) -> None:
     assert refused(answers[none].result).code in NO_SUCH_TOPIC
 
 
-def rights_are_told(world: World) -> None:
+def rights_are_reported(world: World) -> None:
     """Where nothing is forbidden, a client may write; of no topic there are no rights."""
     topic, none = world.topic(), world.name("none")
     answers = world.admin.ask_rights([topic, none], LIMIT_S)
@@ -170,13 +170,13 @@ def records_are_deleted_from_the_start(world: World) -> None:
     refused(world.admin.delete_records({none: 1}, LIMIT_S)[none].result)
 
 
-def operations_are_told(world: World) -> None:
+def operations_are_reported(world: World) -> None:
     """Kafka's names of what may be done; of no topic, and of no group, there are none."""
     topic, none = world.topic(), world.name("none")
     answers = world.admin.ask_operations([topic, none], LIMIT_S)
-    told = answers[topic].result()
-    assert told is not None
-    assert {"Read", "Write", "Describe", "DescribeConfigs"} <= told
+    reported = answers[topic].result()
+    assert reported is not None
+    assert {"Read", "Write", "Describe", "DescribeConfigs"} <= reported
     assert refused(answers[none].result).code == Code.UNKNOWN_TOPIC_OR_PART
 
 
@@ -190,7 +190,7 @@ def topic_ids_are_of_one_topic_each(world: World) -> None:
     assert refused(asked[0][none].result).code == Code.UNKNOWN_TOPIC_OR_PART
 
 
-def brokers_are_told(world: World) -> None:
+def brokers_are_reported(world: World) -> None:
     """Each has an address, and settings."""
     brokers = world.admin.ask_cluster(LIMIT_S).result().brokers
     assert len(brokers) == world.admin.broker_count(LIMIT_S)
@@ -209,12 +209,12 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     three_edges,
     ends_of_nothing_fail,
     answers_call_back,
-    settings_are_told,
+    settings_are_reported,
     settings_are_altered,
     settings_of_nothing_fail,
-    rights_are_told,
+    rights_are_reported,
     topic_ids_are_of_one_topic_each,
     records_are_deleted_from_the_start,
-    operations_are_told,
-    brokers_are_told,
+    operations_are_reported,
+    brokers_are_reported,
 )

@@ -98,11 +98,11 @@ def several_partitions_end_together(world: World) -> None:
 def a_commit_serves_callbacks(world: World) -> None:
     """`commit` waits for acknowledgements, and calls back, without any `poll`."""
     topic = world.topic()
-    writer, told = world.transactional(), []
+    writer, reported = world.transactional(), []
     writer.begin()
-    world.produce(writer, topic, b"v", told)
+    world.produce(writer, topic, b"v", reported)
     writer.commit(LIMIT_S)
-    assert [(error, record.offset()) for error, record in told] == [(None, 0)]
+    assert [(error, record.offset()) for error, record in reported] == [(None, 0)]
     assert len(writer) == 0
 
 
@@ -147,11 +147,11 @@ def a_fenced_writers_records_are_refused(world: World) -> None:
     topic = world.topic()
     zombie = _begun(world, topic, b"old")
     world.transactional()
-    told: list[Any] = []
-    world.produce(zombie, topic, b"more", told)
+    reported: list[Any] = []
+    world.produce(zombie, topic, b"more", reported)
     failure = refused(zombie.flush, LIMIT_S)
     assert failure.is_fatal
-    assert {error.code for error, _ in told} <= {Code.INVALID_PRODUCER_EPOCH}
+    assert {error.code for error, _ in reported} <= {Code.INVALID_PRODUCER_EPOCH}
     assert _is_fenced(refused(zombie.commit, LIMIT_S))
     assert [value for _, value in world.read(topic, is_committed=False)] == [b"old"]
 
@@ -197,12 +197,12 @@ def a_refused_record_forbids_the_commit(world: World) -> None:
 def untimely_records_forbid_the_commit(world: World) -> None:
     """Each of several is merely invalid; the kafka_txn says why (INVALID_TIMESTAMP)."""
     topic = world.topic(message_timestamp_before_max_ms="1000")
-    writer, told = world.transactional(linger_ms=200), list[Any]()
+    writer, reported = world.transactional(linger_ms=200), list[Any]()
     writer.begin()
     for _ in range(2):
-        world.produce(writer, topic, b"v", told, timestamp_ms=5)
+        world.produce(writer, topic, b"v", reported, timestamp_ms=5)
     writer.flush(LIMIT_S)
-    assert [error.code for error, _ in told] == [Code.INVALID_RECORD] * 2
+    assert [error.code for error, _ in reported] == [Code.INVALID_RECORD] * 2
     assert _must_abort(refused(writer.commit, LIMIT_S)) == Code.INVALID_TIMESTAMP
 
 
@@ -221,11 +221,11 @@ def a_missing_topic_forbids_the_commit(world: World) -> None:
 def purged_records_forbid_the_commit(world: World) -> None:
     """So it says of records that were given up."""
     topic = world.topic()
-    writer, told = world.transactional(linger_ms=5_000), []
+    writer, reported = world.transactional(linger_ms=5_000), []
     writer.begin()
-    world.produce(writer, topic, b"v", told)
+    world.produce(writer, topic, b"v", reported)
     writer.purge()
-    world.until(lambda: writer.poll(SLICE_S) or told)
+    world.until(lambda: writer.poll(SLICE_S) or reported)
     assert _must_abort(refused(writer.commit, LIMIT_S)) == _INCONSISTENT
     writer.abort(LIMIT_S)
 
@@ -234,8 +234,8 @@ def a_commit_that_times_out_is_repeated(world: World) -> None:
     """TIMED_OUT is retriable and leaves all open; until a commit succeeds nothing else may come."""
     topic, none = world.topic(), world.name("none")
     writer = _begun(world, topic, b"1")
-    told: list[Any] = []
-    world.produce(writer, none, b"v", told)
+    reported: list[Any] = []
+    world.produce(writer, none, b"v", reported)
     failure = refused(writer.commit, _SHORT_S)
     assert (failure.code, failure.is_retriable) == (Code.TIMED_OUT, True)
     assert not failure.requires_abort

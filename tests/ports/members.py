@@ -113,9 +113,9 @@ def a_restarted_member_has_its_place(world: World) -> None:
     one = Joined(world, [topic], **_ONE).wait()
     two = Joined(world, [topic], **_TWO).wait(1, one)
     one.wait(2, two)
-    told = list(one.assigned)
+    reported = list(one.assigned)
     one.member.close()
-    assert one.assigned == told
+    assert one.assigned == reported
     assignments = len(two.assigned)
     again = Joined(world, [topic], **_ONE).wait(1, two)
     assert again.assigned == [frozenset({(topic, 0)})]
@@ -269,7 +269,7 @@ def a_member_skips(world: World) -> None:
     assert seen == [0, 8]
 
 
-def a_missing_topic_is_told_to_members(world: World) -> None:
+def a_missing_topic_is_reported_to_members(world: World) -> None:
     """A topic that is subscribed to and is not there is an error in place of a record."""
     member = world.member(auto_offset_reset="earliest")
     none = world.name("none")
@@ -314,6 +314,6 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     a_member_goes_on_where_the_group_left_off,
     what_is_read_is_committed_by_itself,
     a_member_skips,
-    a_missing_topic_is_told_to_members,
+    a_missing_topic_is_reported_to_members,
     new_partitions_are_noticed,
 )

@@ -51,7 +51,7 @@ def append_time_is_the_brokers(world: World) -> None:
     assert 5 < stamps[0][1] <= stamps[1][1]
 
 
-def ends_are_told(world: World) -> None:
+def ends_are_reported(world: World) -> None:
     """PARTITION_EOF names topic, partition and the offset of the end, and comes once."""
     topic = world.topic()
     world.put(topic, b"1", b"2")
@@ -67,7 +67,7 @@ def ends_are_told(world: World) -> None:
     assert reader.poll(LIMIT_S).offset() == 3
 
 
-def ends_are_not_told_unasked(world: World) -> None:
+def ends_are_not_reported_unasked(world: World) -> None:
     """Without enable.partition.eof nothing is handed over at the end."""
     topic = world.topic()
     world.put(topic, b"1")
@@ -108,7 +108,7 @@ def positions_stand_behind_records(world: World) -> None:
     assert reader.positions(places) == {(topic, 0): 2, (topic, 1): NO_COMMITTED_OFFSET}
 
 
-def what_is_assigned_is_told(world: World) -> None:
+def what_is_assigned_is_reported(world: World) -> None:
     """`assignment` is what `read_from` said, whether it is read or paused."""
     topic = world.topic(partitions=2)
     reader = world.reader()
@@ -175,7 +175,7 @@ def pauses_last_over_assignments(world: World) -> None:
     assert len(world.to_the_end(reader)) == 1
 
 
-def reading_begins_where_it_is_told(world: World) -> None:
+def reading_begins_where_it_is_assigned(world: World) -> None:
     """-2 is the log start and -1 the end, whatever auto.offset.reset says."""
     topic = world.topic()
     world.put(topic, b"1", b"2")
@@ -228,7 +228,7 @@ def what_is_not_stored_is_an_error(world: World) -> None:
     assert world.to_the_end(reader) == []
 
 
-def missing_topics_are_told_when_asked(world: World) -> None:
+def missing_topics_are_reported_when_asked(world: World) -> None:
     """`topic_failure` says why a topic cannot be read, and `ends` of no partition fails."""
     topic, none = world.topic(), world.name("none")
     reader = world.reader()
@@ -277,21 +277,21 @@ def closed_readers_are_refused(world: World) -> None:
 CHECKS = (
     records_come_as_they_were_sent,
     append_time_is_the_brokers,
-    ends_are_told,
-    ends_are_not_told_unasked,
+    ends_are_reported,
+    ends_are_not_reported_unasked,
     the_end_of_read_committed_is_stable,
     positions_stand_behind_records,
-    what_is_assigned_is_told,
+    what_is_assigned_is_reported,
     take_never_waits,
     a_pause_drops_what_was_fetched,
     a_resumed_partition_tells_its_end_again,
     pauses_last_over_assignments,
-    reading_begins_where_it_is_told,
+    reading_begins_where_it_is_assigned,
     offsets_beyond_the_log_are_refused,
     deleted_offsets_are_refused,
     a_reset_begins_elsewhere,
     what_is_not_stored_is_an_error,
-    missing_topics_are_told_when_asked,
+    missing_topics_are_reported_when_asked,
     offsets_are_found_by_time,
     missing_topics_are_read_in_silence,
     closed_readers_are_refused,

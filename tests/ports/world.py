@@ -144,26 +144,26 @@ class World:
 
     def put(self, topic: str, *values: bytes | None, **more: Any) -> list[int]:
         """Store records in partition 0 by an idempotent writer; return their offsets."""
-        told = [self.send(self._writer, topic, value, **more) for value in values]
-        return [record.offset() for _, record in told]
+        reported = [self.send(self._writer, topic, value, **more) for value in values]
+        return [record.offset() for _, record in reported]
 
     def send(
         self, writer: Any, topic: str, value: bytes | None = b"v", **more: Any
     ) -> tuple[KafkaFailure | None, Any]:
         """Hand one record over and wait for what becomes of it."""
-        told: list[tuple[KafkaFailure | None, Any]] = []
-        self.produce(writer, topic, value, told, **more)
+        reported: list[tuple[KafkaFailure | None, Any]] = []
+        self.produce(writer, topic, value, reported, **more)
         with suppress(KafkaFailure):
             writer.flush(LIMIT_S)
-        assert told, "no acknowledgement"
-        return told[0]
+        assert reported, "no acknowledgement"
+        return reported[0]
 
     def produce(
         self,
         writer: Any,
         topic: str,
         value: bytes | None,
-        told: list[tuple[KafkaFailure | None, Any]],
+        reported: list[tuple[KafkaFailure | None, Any]],
         *,
         key: bytes | None = None,
         partition: int = 0,
@@ -173,7 +173,7 @@ class World:
         """Hand one record over; what becomes of it is put into `told`."""
 
         def note(error: Any, record: Any) -> None:
-            told.append((None if error is None else failure_of(error), record))
+            reported.append((None if error is None else failure_of(error), record))
 
         writer.produce(topic, value, key, partition, note, timestamp_ms, headers)
 

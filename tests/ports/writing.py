@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _KEYS = [b"", b"a", b"order-1", b"order-2", b"\x00\xff", b"x" * 100]
 
 
-def _code(told: tuple[KafkaFailure | None, Any]) -> int:
-    assert told[0] is not None
-    return told[0].code
+def _code(reported: tuple[KafkaFailure | None, Any]) -> int:
+    assert reported[0] is not None
+    return reported[0].code
 
 
 def acknowledgements_tell_where_records_stand(world: World) -> None:
@@ -39,10 +39,10 @@ def acknowledgements_tell_where_records_stand(world: World) -> None:
 def acknowledgements_have_the_brokers_time(world: World) -> None:
     """With LogAppendTime the acknowledgement has the time that the record is stored with."""
     topic = world.topic(message_timestamp_type="LogAppendTime")
-    _, told = world.send(world.writer(), topic, timestamp_ms=5)
+    _, reported = world.send(world.writer(), topic, timestamp_ms=5)
     reader = world.reader()
     reader.read_from({(topic, 0): 0})
-    assert told.timestamp() == reader.poll(LIMIT_S).timestamp()
+    assert reported.timestamp() == reader.poll(LIMIT_S).timestamp()
 
 
 def nothing_is_sent_behind_a_lost_record(world: World) -> None:
@@ -52,22 +52,24 @@ def nothing_is_sent_behind_a_lost_record(world: World) -> None:
         enable_gapless_guarantee=True, batch_num_messages=1, message_max_bytes=1_000_000
     )
     assert world.send(writer, topic, b"first")[0] is None
-    told: list[tuple[KafkaFailure | None, Any]] = []
-    world.produce(writer, topic, b"large" * 400, told)
-    handed = 1 + sum(_is_taken(world, writer, topic, value, told) for value in (b"behind", b"more"))
-    world.until(lambda: _polled(writer) or told)
-    assert _code(told[0]) == Code.MSG_SIZE_TOO_LARGE
+    reported: list[tuple[KafkaFailure | None, Any]] = []
+    world.produce(writer, topic, b"large" * 400, reported)
+    handed = 1 + sum(
+        _is_taken(world, writer, topic, value, reported) for value in (b"behind", b"more")
+    )
+    world.until(lambda: _polled(writer) or reported)
+    assert _code(reported[0]) == Code.MSG_SIZE_TOO_LARGE
     writer.purge()
-    world.until(lambda: _polled(writer) or len(told) == handed)
-    assert all(error is not None for error, _ in told)
+    world.until(lambda: _polled(writer) or len(reported) == handed)
+    assert all(error is not None for error, _ in reported)
     assert [value for _, value in world.read(topic)] == [b"first"]
-    assert refused(world.produce, writer, topic, b"later", told).code == Code.FATAL
+    assert refused(world.produce, writer, topic, b"later", reported).code == Code.FATAL
 
 
-def _is_taken(world: World, writer: Any, topic: str, value: bytes, told: list[Any]) -> bool:
+def _is_taken(world: World, writer: Any, topic: str, value: bytes, reported: list[Any]) -> bool:
     """Tell whether the client takes a record: not once it has heard of the lost one."""
     try:
-        world.produce(writer, topic, value, told)
+        world.produce(writer, topic, value, reported)
     except KafkaFailure as failure:
         if failure.code != Code.FATAL:
             raise
@@ -84,13 +86,13 @@ def _polled(writer: Any) -> None:
 def callbacks_come_in_poll(world: World) -> None:
     """Until `poll` or `flush` is called, a record counts, and its callback does not come."""
     topic = world.topic()
-    writer, told = world.writer(), []
-    world.produce(writer, topic, b"1", told)
+    writer, reported = world.writer(), []
+    world.produce(writer, topic, b"1", reported)
     world.until(lambda: world.edges(topic)[2] == 1)
-    assert told == []
+    assert reported == []
     assert len(writer) > 0
     world.until(lambda: writer.poll(SLICE_S))
-    assert (len(writer), len(told)) == (0, 1)
+    assert (len(writer), len(reported)) == (0, 1)
     assert writer.flush(LIMIT_S) == 0
 
 
@@ -115,11 +117,11 @@ def keys_are_placed_by_crc_by_default(world: World) -> None:
 def order_holds_within_a_partition(world: World) -> None:
     """Records of one writer stand in the order in which they were handed over."""
     topic = world.topic()
-    writer, told = world.writer(), []
+    writer, reported = world.writer(), []
     for number in range(100):
-        world.produce(writer, topic, b"%d" % number, told)
+        world.produce(writer, topic, b"%d" % number, reported)
     assert writer.flush(LIMIT_S) == 0
-    assert [record.offset() for _, record in told] == list(range(100))
+    assert [record.offset() for _, record in reported] == list(range(100))
     assert [int(value or b"") for _, value in world.read(topic)] == list(range(100))
 
 
@@ -180,38 +182,38 @@ def untimely_records_are_refused(world: World) -> None:
     """A record alone is told why (INVALID_TIMESTAMP); several at once are merely invalid."""
     topic = world.topic(message_timestamp_before_max_ms="1000")
     assert _code(world.send(world.writer(), topic, timestamp_ms=5)) == Code.INVALID_TIMESTAMP
-    writer, told = world.writer(linger_ms=200), []
+    writer, reported = world.writer(linger_ms=200), []
     for _ in range(2):
-        world.produce(writer, topic, b"v", told, timestamp_ms=5)
+        world.produce(writer, topic, b"v", reported, timestamp_ms=5)
     writer.flush(LIMIT_S)
-    assert [_code(each) for each in told] == [Code.INVALID_RECORD] * 2
+    assert [_code(each) for each in reported] == [Code.INVALID_RECORD] * 2
 
 
-def a_full_queue_is_told(world: World) -> None:
+def a_full_queue_is_reported(world: World) -> None:
     """BufferError once queue.buffering.max.messages records wait; `poll` makes room."""
     topic = world.topic()
-    writer, told = world.writer(queue_buffering_max_messages=2), []
+    writer, reported = world.writer(queue_buffering_max_messages=2), []
     for _ in range(2):
-        world.produce(writer, topic, b"v", told)
+        world.produce(writer, topic, b"v", reported)
     with pytest.raises(BufferError):
-        world.produce(writer, topic, b"v", told)
+        world.produce(writer, topic, b"v", reported)
     world.until(lambda: writer.poll(SLICE_S))
     writer.flush(LIMIT_S)
-    world.produce(writer, topic, b"v", told)
+    world.produce(writer, topic, b"v", reported)
     assert writer.flush(LIMIT_S) == 0
-    assert [error for error, _ in told] == [None] * 3
+    assert [error for error, _ in reported] == [None] * 3
 
 
 def purged_records_fail(world: World) -> None:
     """Each record that was given up is told so, and is not stored later."""
     topic = world.topic()
-    writer, told = world.writer(linger_ms=5_000), []
+    writer, reported = world.writer(linger_ms=5_000), []
     for _ in range(3):
-        world.produce(writer, topic, b"v", told)
+        world.produce(writer, topic, b"v", reported)
     writer.purge()
-    assert told == []
-    world.until(lambda: writer.poll(SLICE_S) or len(told) == 3)
-    assert {_code(each) for each in told} <= PURGED
+    assert reported == []
+    world.until(lambda: writer.poll(SLICE_S) or len(reported) == 3)
+    assert {_code(each) for each in reported} <= PURGED
     assert len(writer) == 0
     assert world.edges(topic)[2] == 0
     assert world.send(world.writer(), topic)[1].offset() == 0
@@ -220,12 +222,12 @@ def purged_records_fail(world: World) -> None:
 def closed_writers_are_refused(world: World) -> None:
     """`close` gives up at once what is not acknowledged; later calls raise RuntimeError."""
     topic = world.topic()
-    writer, told = world.writer(linger_ms=5_000), []
-    world.produce(writer, topic, b"v", told)
+    writer, reported = world.writer(linger_ms=5_000), []
+    world.produce(writer, topic, b"v", reported)
     writer.close()
-    assert {_code(each) for each in told} <= PURGED
+    assert {_code(each) for each in reported} <= PURGED
     assert len(writer) == 0
-    for use in (lambda: world.produce(writer, topic, b"v", told), lambda: writer.poll(0)):
+    for use in (lambda: world.produce(writer, topic, b"v", reported), lambda: writer.poll(0)):
         with pytest.raises(RuntimeError):
             use()
     writer.close()
@@ -252,7 +254,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     too_large_for_the_topic,
     compacted_topics_want_keys,
     untimely_records_are_refused,
-    a_full_queue_is_told,
+    a_full_queue_is_reported,
     purged_records_fail,
     closed_writers_are_refused,
     a_writer_sees_topics,

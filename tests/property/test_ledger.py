@@ -268,7 +268,7 @@ class History:
             for record in records
             if isinstance(record, JunkRead)
         ]
-        undecided = {key: told[0] for key, told in _known(self.reader)["undecided"].items()}
+        undecided = {key: reported[0] for key, reported in _known(self.reader)["undecided"].items()}
         assert undecided == {
             key: 0 if is_too_large(truth.messages[key].values()) else min(n, ANSWERS_MAX)
             for key, n in truth.undecided.items()
@@ -299,11 +299,15 @@ class History:
         real_topic: str = "real",
         user_bytes: int = 0,
     ) -> None:
-        told = metadata(key[0], index)._replace(
+        reported = metadata(key[0], index)._replace(
             producer_group=key[1], resume_count=key[2], real_topic=real_topic
         )
         offset = self.log.append_half(
-            told, self.now_ms, flaw=flaw, user_bytes=user_bytes, key_number=_key_number(key, index)
+            reported,
+            self.now_ms,
+            flaw=flaw,
+            user_bytes=user_bytes,
+            key_number=_key_number(key, index),
         )
         self.offsets.setdefault(key, {})[index] = offset
 

@@ -152,12 +152,12 @@ class Cluster:
 class Daemon:
     """The parts of a worker that decide, around a cluster that is a list."""
 
-    def __init__(self, cluster: Cluster, told: dict[str, int]) -> None:
+    def __init__(self, cluster: Cluster, reported: dict[str, int]) -> None:
         nobody: Any = None
         self.cluster = cluster
         config = CheckerConfig(ledger_bytes_max=BODIES_BYTES, batch_bytes_max=MEBIBYTE)
         self.routes = Routes(0)
-        self.sizes = Sizes(told.get)
+        self.sizes = Sizes(reported.get)
         self.blame = Blame(
             NAMES, self.routes, self.sizes, nobody, limit_max=config.batch_records_max
         )
@@ -321,10 +321,10 @@ class Writer:
         if not identity:
             self.count += 1
             identity = f"{self.count:032x}"
-        told = new_half(
+        reported = new_half(
             transaction_id=identity, born_timestamp=1, producer_group="orders", real_topic="orders"
         )
-        header = (HALF, HALF_METADATA.encode(told._replace(**given)))
+        header = (HALF, HALF_METADATA.encode(reported._replace(**given)))
         return identity, self.cluster.append(NAMES.half, size, [header])
 
     def _op(self, identity: str, at: int, kind: OpKind, **given: Any) -> None:
@@ -345,16 +345,16 @@ class Writer:
 @given(
     shapes=st.lists(_shape, min_size=1, max_size=25),
     takes=st.fixed_dictionaries({"small": _limits, NAMES.dead: _limits, NAMES.half: _limits}),
-    told=st.sampled_from(("all", "nothing", "before it was lowered")),
+    reported=st.sampled_from(("all", "nothing", "before it was lowered")),
 )
 def test_every_good_transaction_is_delivered(
-    shapes: list[tuple[str, int]], takes: dict[str, int], told: str
+    shapes: list[tuple[str, int]], takes: dict[str, int], reported: str
 ) -> None:
     """Once, after a bounded number of failed kafka_txns, with memory within the budget."""
     real = {"orders": 20 * MEBIBYTE, NAMES.op: MEBIBYTE, **takes}
     cluster = Cluster(real)
     before = {topic: 10 * limit for topic, limit in real.items()}
-    says = {"all": real, "nothing": {}, "before it was lowered": before}[told]
+    says = {"all": real, "nothing": {}, "before it was lowered": before}[reported]
     writer = Writer(cluster)
     for shape, size in shapes:
         writer.write(shape, size)
@@ -373,7 +373,7 @@ def test_every_good_transaction_is_delivered(
     )
     assert all(delivered[identity.encode()] == 1 for identity in writer.good)
     assert set(delivered.values()) <= {1, 3}  # messages of a transaction, all or none
-    refused_sizes = 0 if told == "all" else len(shapes) + 2
+    refused_sizes = 0 if reported == "all" else len(shapes) + 2
     assert daemon.failures <= 2 + FAILURES_A_SIZE * refused_sizes
     _check_letters(cluster)
     assert daemon.progress.op == len(cluster.op)

@@ -205,7 +205,7 @@ def _chosen(world: World, topic: str) -> Record | None:
         record
         for record in partition.slots[: partition.lso]
         if record is not None
-        and (record.fate is None or not record.fate.is_aborted)
+        and (record.txn is None or not record.txn.is_aborted)
         and (topic, record.partition(), record.offset()) not in world.forged
         and _signature_of(record)
     ]

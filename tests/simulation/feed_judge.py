@@ -155,7 +155,7 @@ class FeedJudge:
         """Return the half messages of tasks in a partition, also those that no reader sees yet."""
         found = []
         for record in self._world.partition((NAMES.half, number)).slots:
-            if record is None or record.fate is not None:
+            if record is None or record.txn is not None:
                 continue  # a copy, or a barrier record
             with suppress(DecodeError):
                 metadata, flaw = parse_half(record.headers())

@@ -173,9 +173,9 @@ class ChosenNetwork(Network):
     def leave(self, instance: str) -> None:
         """Have a static member leave the daemon's group."""
         group = self._world.broker.group(NAMES.daemon_group)
-        for seat in [*group.seats.values()]:
-            if seat.instance == instance:
-                group.leave(seat.member_id, self.scheduler.now_ns)
+        for slot in [*group.slots.values()]:
+            if slot.instance == instance:
+                group.leave(slot.member_id, self.scheduler.now_ns)
 
     def append(
         self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None

@@ -22,7 +22,7 @@ def visible(partition: Partition) -> list[Record]:
     return [
         record
         for record in partition.slots[:lso]
-        if record is not None and (record.fate is None or not record.fate.is_aborted)
+        if record is not None and (record.txn is None or not record.txn.is_aborted)
     ]
 
 

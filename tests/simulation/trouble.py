@@ -216,7 +216,7 @@ def go_away(world: World) -> None:
         (each.topic, each.number) for each in _partitions(world) if is_any or each.topic in ALLOWED
     ]
     place = places[world.choices.below(len(places))]
-    world.broker.go_away(place, is_told=world.choices.below(2) == 1)
+    world.broker.go_away(place, is_leaderless=world.choices.below(2) == 1)
     world.shut.add(place[0])
     world.note("away:", *place)
 

@@ -128,7 +128,7 @@ def _open(browser: Browser, url: str, path: str) -> None:
         browser.wait("document.querySelector('.tiles') !== null")
 
 
-def _look(browser: Browser, url: str, path: str, name: str = "") -> None:
+def _visit(browser: Browser, url: str, path: str, name: str = "") -> None:
     """Open a page, wait until it is full, and look at it."""
     _open(browser, url, path)
     assert browser.value("document.querySelectorAll('h1').length") == 1, path
@@ -158,14 +158,14 @@ def _take(browser: Browser, name: str) -> None:
 
 def _commit_by_keys(browser: Browser, url: str, undecided: str) -> None:
     """Fill in the form of an undecided transaction and send it, with Tab, letters and Enter."""
-    _look(browser, url, f"/transactions/{undecided}")
+    _visit(browser, url, f"/transactions/{undecided}")
     browser.tab_to("#commit-reason")
     browser.write("the row is there")
     browser.tab_to("#messages")
     browser.write("1")
     browser.press("Enter")
-    browser.wait("document.querySelector('.told')?.innerText.includes('first decision')")
-    _look(browser, url, "/audit-log", "audit-log")
+    browser.wait("document.querySelector('.notice')?.innerText.includes('first decision')")
+    _visit(browser, url, "/audit-log", "audit-log")
     assert "the row is there" in browser.text()
 
 
@@ -181,14 +181,14 @@ def test_every_page_and_a_change_by_keys(
         skip = "document.activeElement.className"
         assert browser.value(skip) == "skip", "the first key leads to the content"
         for page in NAVIGATION:
-            _look(browser, url, page.path, page.title.lower().replace(" ", "-"))
-        _look(browser, url, "/transactions?key=key")
+            _visit(browser, url, page.path, page.title.lower().replace(" ", "-"))
+        _visit(browser, url, "/transactions?key=key")
         assert "delivered to" in browser.text()
-        _look(browser, url, f"/transactions/{delivered}", "transaction")
-        _look(browser, url, f"/transactions/{dead}")
-        _look(browser, url, f"/transactions/{undecided}", "decide")
-        _look(browser, url, f"/dead-letters/{dead}")
-        _look(browser, url, f"/groups/{GROUP}")
+        _visit(browser, url, f"/transactions/{delivered}", "transaction")
+        _visit(browser, url, f"/transactions/{dead}")
+        _visit(browser, url, f"/transactions/{undecided}", "decide")
+        _visit(browser, url, f"/dead-letters/{dead}")
+        _visit(browser, url, f"/groups/{GROUP}")
         _commit_by_keys(browser, url, undecided)
         if PICTURES:  # of an overview with rates: after two readings
             browser.open(url)

@@ -157,8 +157,10 @@ def missing_of(
     """Return those of `grants` that are not there in full; None: the broker does not say. Pure."""
     lacks = []
     for name, acl in grants.items():
-        told = allowed.get(name)
-        missing = () if told is None else tuple(each for each in acl.operations if each not in told)
+        granted = allowed.get(name)
+        missing = (
+            () if granted is None else tuple(each for each in acl.operations if each not in granted)
+        )
         if missing:
             lacks.append(replace(acl, operations=missing))
     return tuple(lacks)

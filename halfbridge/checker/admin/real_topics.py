@@ -154,9 +154,9 @@ def find_flaws(
     )
     shapes = []
     for shape in wanted_topics(names, layout):
-        told = known.get(shape.name)
-        if told is not None:
-            asked = tuple(wanted for wanted in shape.settings if told.get(wanted.key))
+        settings = known.get(shape.name)
+        if settings is not None:
+            asked = tuple(wanted for wanted in shape.settings if settings.get(wanted.key))
             shapes.append(replace(shape, settings=asked))
     found = find_problems(shapes, seen, names=names, bootstrap_servers=bootstrap_servers)
     real = [topic for topic in seen if not names.is_internal(topic)]

@@ -85,7 +85,7 @@ class TopicWatch:
         self._names = names
         self._clock = clock
         self._pauses: dict[str, float] = {}  # see `finds`
-        self._looked_for: set[str] = set()  # missing real topics; see `expect`
+        self._expected: set[str] = set()  # missing real topics; see `expect`
         self._at = float("-inf")
         self._not_before = float("-inf")
         self._first_at: float | None = None
@@ -103,7 +103,7 @@ class TopicWatch:
         began = self._clock.monotonic()
         topics = self._questions.topics()
         self.refreshes += 1
-        self._looked_for -= topics.keys()
+        self._expected -= topics.keys()
         refused = [topic for topic in self._routes.refused_topics if topic in topics]
         self._routes.update(topics, int(now * MS_PER_S), self.settings.min_in_sync)
         self._own.judge(topics, now)
@@ -183,9 +183,9 @@ class TopicWatch:
         So a new topic is known before the first COMMIT for it is applied.
         """
         for topic in topics:
-            is_new = topic not in self._looked_for and not self._routes.exists(topic)
-            if is_new and len(self._looked_for) < MISSING_MAX:
-                self._looked_for.add(topic)
+            is_new = topic not in self._expected and not self._routes.exists(topic)
+            if is_new and len(self._expected) < MISSING_MAX:
+                self._expected.add(topic)
                 self._schedule_refresh(now)
 
     def delivery_gate(self, pair: Pair, now: float) -> Awaits:

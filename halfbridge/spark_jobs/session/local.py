@@ -163,7 +163,7 @@ def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkS
 
 
 def _driver_archive(java: Java, options: Mapping[str, str]) -> ClassArchive:
-    """Return the archive of the driver's class path, as far as it can be told before the start.
+    """Return the archive of the driver's class path, as far as it is known before the start.
 
     What is overlooked makes an archive that does not fit, and a JVM that reads its classes itself.
     """

@@ -152,8 +152,8 @@ class MemoryAdmin(Client):
         def members() -> list[str]:
             if group not in self._broker.groups:
                 raise KafkaFailure(Code.GROUP_ID_NOT_FOUND, f"Group {group} not found.")
-            seats = self._broker.groups[group].seats.values()
-            return [f"{seat.instance or seat.client_id} on /127.0.0.1" for seat in seats]
+            slots = self._broker.groups[group].slots.values()
+            return [f"{slot.instance or slot.client_id} on /127.0.0.1" for slot in slots]
 
         return self._ask(Kind.MEMBERS, group, members, timeout_s)
 

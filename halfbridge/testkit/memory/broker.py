@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.log import BatchNumber, Partition, Row
     from halfbridge.testkit.memory.scheduler import Scheduler
 
-# How often a broker looks for records that are too old (log.retention.check.interval.ms).
-_RETENTION_LOOK_NS = 300_000 * NS_PER_MS
+# How often a broker searches for records that are too old (log.retention.check.interval.ms).
+_RETENTION_CHECK_NS = 300_000 * NS_PER_MS
 _NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
 # Operations on a topic, as kafka-acls writes them.
 _OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
@@ -51,7 +51,7 @@ class Broker:
         self.version = 0
         self.away: dict[Place, bool] = {}
         self.coordinator = Coordinator(self._existing, self.changed, self.away)
-        self._retention_looked_ns = 0
+        self._retention_checked_ns = 0
         scheduler.on_time.append(self._on_time)
         scheduler.timers.append(self._next_moment)
 
@@ -61,7 +61,7 @@ class Broker:
         return BEGAN_MS + self.scheduler.now_ns // NS_PER_MS
 
     def changed(self) -> None:
-        """Have readers look again."""
+        """Have readers read again."""
         self.version += 1
 
     # --- topics -----------------------------------------------------------------------------
@@ -136,13 +136,13 @@ class Broker:
         self.partition(place).delete_before(offset)
         self.changed()
 
-    def go_away(self, place: Place, *, is_told: bool) -> None:
+    def go_away(self, place: Place, *, is_leaderless: bool) -> None:
         """Have a partition take no records and no markers, until `come_back`.
 
-        With `is_told`, metadata name no leader; else nothing tells but the silence.
+        With `is_leaderless`, metadata name no leader; otherwise requests are not answered.
         """
         self.partition(place)
-        self.away[place] = is_told
+        self.away[place] = is_leaderless
         self.changed()
 
     def come_back(self, place: Place) -> None:
@@ -192,10 +192,10 @@ class Broker:
             if stands is not None:
                 return stands
         topic.check(rows, self.now_ms)
-        fate = None
+        txn = None
         if transactional_id and number is not None:
-            fate = self.coordinator.fate(transactional_id, number.epoch, place)
-        offset = partition.append(rows, self.now_ms, is_stamped=topic.is_stamped, fate=fate)
+            txn = self.coordinator.partition_txn(transactional_id, number.epoch, place)
+        offset = partition.append(rows, self.now_ms, is_stamped=topic.is_stamped, txn=txn)
         if number is not None:
             partition.note_batch(number, len(rows), offset)
         self.changed()
@@ -271,8 +271,8 @@ class Broker:
         self.coordinator.expire(now_ns)
         for group in self.groups.values():
             group.expire(now_ns)
-        if now_ns - self._retention_looked_ns >= _RETENTION_LOOK_NS:
-            self._retention_looked_ns = now_ns
+        if now_ns - self._retention_checked_ns >= _RETENTION_CHECK_NS:
+            self._retention_checked_ns = now_ns
             for topic in self.topics.values():
                 topic.expire(self.now_ms)
 

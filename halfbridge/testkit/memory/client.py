@@ -55,13 +55,13 @@ class Client:
         process.add(self)
 
     def die(self) -> None:
-        """Go dead at once: nothing is sent or told any more."""
+        """Go dead at once: nothing is sent or reported any more."""
         self.is_closed = True
 
     def connection_lost(self, failure: KafkaFailure | None = None) -> None:
-        """Have the client tell of a lost connection when it is polled (for networks)."""
-        told = failure or KafkaFailure(Code.TRANSPORT, "Connection lost")
-        self.tell(told)
+        """Have the client report a lost connection when it is polled (for networks)."""
+        lost = failure or KafkaFailure(Code.TRANSPORT, "Connection lost")
+        self.tell(lost)
         if self._on_lost is not None:
             self._news.append(self._on_lost)
 

@@ -28,7 +28,7 @@ class Group:
     Attributes:
         generation: Counts rebalances that came to their end.
         is_rebalancing: Members are awaited.
-        seats: Member id -> member.
+        slots: Member id -> member.
         committed: Place -> (number of the commit, offset, metadata).
     """
 
@@ -37,7 +37,7 @@ class Group:
         self.generation = 0
         self.is_rebalancing = False
         self.rebalance_until_ns: int | None = None
-        self.seats: dict[int, Seat] = {}
+        self.slots: dict[int, MemberSlot] = {}
         self.committed: dict[Place, tuple[int, int, str | None]] = {}
         self.pending: dict[Place, int] = {}
         self._partitions_of = partitions_of
@@ -64,7 +64,7 @@ class Group:
         same generation.
         """
         self._ids += 1
-        seat = Seat(
+        slot = MemberSlot(
             member_id=self._ids,
             instance=instance,
             client_id=client_id,
@@ -73,32 +73,32 @@ class Group:
             heard_ns=now_ns,
             is_heard=is_heard,
         )
-        before = self.seats.pop(self._instances.get(instance, 0), None) if instance else None
-        self.seats[seat.member_id] = seat
+        before = self.slots.pop(self._instances.get(instance, 0), None) if instance else None
+        self.slots[slot.member_id] = slot
         if instance:
-            self._instances[instance] = seat.member_id
-        if before is not None and not self.is_rebalancing and before.topics == seat.topics:
-            seat.assigned = before.assigned
+            self._instances[instance] = slot.member_id
+        if before is not None and not self.is_rebalancing and before.topics == slot.topics:
+            slot.assigned = before.assigned
             self._changed()
-            return seat.member_id
+            return slot.member_id
         self.rebalance(now_ns, rebalance_ns)
-        seat.has_joined = True
+        slot.has_joined = True
         self._complete_if_all_are_here()
-        return seat.member_id
+        return slot.member_id
 
     def rejoin(self, member_id: int) -> None:
-        seat = self.seats.get(member_id)
-        if seat is not None and self.is_rebalancing:
-            seat.has_joined = True
+        slot = self.slots.get(member_id)
+        if slot is not None and self.is_rebalancing:
+            slot.has_joined = True
             self._complete_if_all_are_here()
 
     def leave(self, member_id: int, now_ns: int) -> None:
-        seat = self.seats.pop(member_id, None)
-        if seat is None:
+        slot = self.slots.pop(member_id, None)
+        if slot is None:
             return
-        if seat.instance:
-            del self._instances[seat.instance]
-        if self.seats:
+        if slot.instance:
+            del self._instances[slot.instance]
+        if self.slots:
             self.rebalance(now_ns, None)
         else:
             self.generation += 1
@@ -111,8 +111,8 @@ class Group:
             return
         self.is_rebalancing = True
         self.rebalance_until_ns = None if rebalance_ns is None else now_ns + rebalance_ns
-        for seat in self.seats.values():
-            seat.has_joined = False
+        for slot in self.slots.values():
+            slot.has_joined = False
         self._changed()
 
     def complete(self) -> None:
@@ -121,14 +121,14 @@ class Group:
         Dynamic members that did not rejoin are out; static ones keep their place until their
         session is over.
         """
-        for seat in [*self.seats.values()]:
-            if not seat.has_joined and not seat.instance:
-                del self.seats[seat.member_id]
+        for slot in [*self.slots.values()]:
+            if not slot.has_joined and not slot.instance:
+                del self.slots[slot.member_id]
         self.generation += 1
         self.is_rebalancing, self.rebalance_until_ns = False, None
-        for seat in self.seats.values():
-            seat.assigned = frozenset()
-        for topic in sorted({topic for seat in self.seats.values() for topic in seat.topics}):
+        for slot in self.slots.values():
+            slot.assigned = frozenset()
+        for topic in sorted({topic for slot in self.slots.values() for topic in slot.topics}):
             self._deal_out(topic)
         self._changed()
 
@@ -138,18 +138,18 @@ class Group:
 
     def expire(self, now_ns: int) -> None:
         """Note who is heard of, and drop members that are not for the time of their session."""
-        for seat in [*self.seats.values()]:
-            if seat.is_heard():
-                seat.heard_ns = now_ns
-            elif now_ns - seat.heard_ns >= seat.session_ns:
-                self.leave(seat.member_id, now_ns)
+        for slot in [*self.slots.values()]:
+            if slot.is_heard():
+                slot.heard_ns = now_ns
+            elif now_ns - slot.heard_ns >= slot.session_ns:
+                self.leave(slot.member_id, now_ns)
         if self.rebalance_until_ns is not None and now_ns >= self.rebalance_until_ns:
             self.complete()
 
     def next_moment(self) -> int | None:
         """Return when something happens by itself (ns); None: never."""
         moments = [
-            seat.heard_ns + seat.session_ns for seat in self.seats.values() if not seat.is_heard()
+            slot.heard_ns + slot.session_ns for slot in self.slots.values() if not slot.is_heard()
         ]
         if self.rebalance_until_ns is not None:
             moments.append(self.rebalance_until_ns)
@@ -164,14 +164,14 @@ class Group:
                 code.
         """
         if member.generation == NO_GENERATION:
-            if not self.seats:
+            if not self.slots:
                 return
             if not member.member_id and not member.instance:
                 if in_kafka_txn:
                     return
                 raise KafkaFailure(Code.UNKNOWN_MEMBER_ID, "Broker: Unknown member")
         known = self._instances.get(member.instance) if member.instance else member.member_id
-        if known not in self.seats:
+        if known not in self.slots:
             raise KafkaFailure(Code.UNKNOWN_MEMBER_ID, "Broker: Unknown member")
         if known != member.member_id:
             raise KafkaFailure(
@@ -209,19 +209,19 @@ class Group:
     # --- parts ------------------------------------------------------------------------------
 
     def _complete_if_all_are_here(self) -> None:
-        if self.is_rebalancing and all(seat.has_joined for seat in self.seats.values()):
+        if self.is_rebalancing and all(slot.has_joined for slot in self.slots.values()):
             self.complete()
 
     def _deal_out(self, topic: str) -> None:
-        seats = sorted(
-            (seat for seat in self.seats.values() if topic in seat.topics),
-            key=lambda seat: seat.order,
+        slots = sorted(
+            (slot for slot in self.slots.values() if topic in slot.topics),
+            key=lambda slot: slot.order,
         )
-        each, rest = divmod(self._partitions_of(topic), len(seats))
-        for rank, seat in enumerate(seats):
+        each, rest = divmod(self._partitions_of(topic), len(slots))
+        for rank, slot in enumerate(slots):
             first = rank * each + min(rank, rest)
             numbers = range(first, first + each + (rank < rest))
-            seat.assigned |= {(topic, number) for number in numbers}
+            slot.assigned |= {(topic, number) for number in numbers}
 
 
 def check_metadata(offsets: Offsets) -> None:
@@ -250,7 +250,7 @@ class Membership(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Seat:
+class MemberSlot:
     """A member as its coordinator knows it, until it leaves, is expelled or is replaced."""
 
     member_id: int

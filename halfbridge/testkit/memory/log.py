@@ -49,7 +49,7 @@ class BatchNumber(NamedTuple):
     first: int
 
 
-class Fate:
+class PartitionTxn:
     """What becomes of one kafka_txn's records in one partition: open until the marker comes."""
 
     __slots__ = ("first", "is_aborted", "partition")
@@ -103,7 +103,7 @@ class Placed:
 class Record(Placed):
     """A stored record."""
 
-    __slots__ = ("_row", "fate")
+    __slots__ = ("_row", "txn")
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class Record(Placed):
         offset: int,
         row: Row,
         timestamp: tuple[int, int],
-        fate: Fate | None,
+        txn: PartitionTxn | None,
     ) -> None:
         super().__init__(partition.topic, partition.number, offset)
         self._row = row
         self._timestamp = timestamp
-        self.fate = fate
+        self.txn = txn
 
     def key(self) -> bytes | None:
         return self._row.key
@@ -154,7 +154,7 @@ class Partition:
         self.topic = topic
         self.number = number
         self.slots: list[Record | None] = []
-        self.open: list[Fate] = []
+        self.open: list[PartitionTxn] = []
         self.start = 0
         self.skew_ms = 0
         self._senders: dict[int, _Sender] = {}
@@ -214,7 +214,7 @@ class Partition:
         now_ms: int,
         *,
         is_stamped: bool = False,
-        fate: Fate | None = None,
+        txn: PartitionTxn | None = None,
     ) -> int:
         """Store records and return the offset of the first one; `now_ms` is true time."""
         slots = self.slots
@@ -222,21 +222,21 @@ class Partition:
         stamp = (LOG_APPEND_TIME, now_ms + self.skew_ms)
         for row in rows:
             timestamp = stamp if is_stamped else (CREATE_TIME, row.timestamp_ms)
-            slots.append(Record(self, offset, row, timestamp, fate))
+            slots.append(Record(self, offset, row, timestamp, txn))
             offset += 1
         return first
 
-    def begin(self) -> Fate:
+    def begin(self) -> PartitionTxn:
         """Note that a kafka_txn's first record comes next."""
-        fate = Fate(self)
-        self.open.append(fate)
-        return fate
+        txn = PartitionTxn(self)
+        self.open.append(txn)
+        return txn
 
-    def mark(self, fate: Fate | None, *, is_aborted: bool) -> None:
+    def mark(self, txn: PartitionTxn | None, *, is_aborted: bool) -> None:
         """Take a kafka_txn's marker; it comes also where none of its records did."""
-        if fate is not None:
-            fate.is_aborted = is_aborted
-            self.open.remove(fate)
+        if txn is not None:
+            txn.is_aborted = is_aborted
+            self.open.remove(txn)
         self.slots.append(None)
 
     def read(
@@ -256,8 +256,8 @@ class Partition:
         while position < end:
             record = slots[position]
             if record is not None:
-                fate = record.fate
-                if fate is None or not (is_committed and fate.is_aborted):
+                txn = record.txn
+                if txn is None or not (is_committed and txn.is_aborted):
                     if len(found) == count:
                         break
                     found.append(record)
@@ -273,7 +273,7 @@ class Partition:
         return None
 
     def delete_before(self, offset: int) -> None:
-        """Delete what is below `offset` (DeleteRecords, retention); no LSO is looked at."""
+        """Delete what is below `offset` (DeleteRecords, retention); the LSO does not matter."""
         self.start = max(self.start, min(offset, len(self.slots)))
 
 

@@ -152,7 +152,7 @@ class Passing:
             ran = scheduler.runnable()
             for task in ran:
                 scheduler.step(task)
-            self._look()
+            self._note_writes()
             if ran:
                 self._note_round()
                 continue
@@ -163,7 +163,7 @@ class Passing:
             self._rounds = 0
             self._move(deadline_ns)
 
-    def _look(self) -> None:
+    def _note_writes(self) -> None:
         version = self._broker.version
         if version != self._seen_version:
             self._seen_version, self._written_ns = version, self._scheduler.now_ns

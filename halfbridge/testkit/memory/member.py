@@ -50,7 +50,7 @@ class MemoryMember(MemoryReader):
         self._is_assigned = self._is_leaving = False
         self._fatal: KafkaFailure | None = None
         self._stored: dict[Place, int] = {}
-        self._commit_at_ns = self._look_at_ns = 0
+        self._commit_at_ns = self._refresh_at_ns = 0
         self._counts: dict[str, int] = {}
         self._untold: set[str] = set()
 
@@ -68,7 +68,7 @@ class MemoryMember(MemoryReader):
         self._topics, self._untold = tuple(topics), set(topics)
         self._on_assigned = self._on_revoked = None
         self._counts = self._partition_counts()
-        self._look_at_ns = self._scheduler.now_ns + self._refresh_ns
+        self._refresh_at_ns = self._scheduler.now_ns + self._refresh_ns
 
     def membership(self) -> Membership:
         self._check_open()
@@ -135,13 +135,13 @@ class MemoryMember(MemoryReader):
             return False
         if self._silent_until_ns > self._scheduler.now_ns:
             return False
-        if self._is_leaving or self._untold or self._scheduler.now_ns >= self._look_at_ns:
+        if self._is_leaving or self._untold or self._scheduler.now_ns >= self._refresh_at_ns:
             return True
         group = self._broker.group(self._group)
-        seat = group.seats.get(self._member_id)
-        if seat is None:
+        slot = group.slots.get(self._member_id)
+        if slot is None:
             return True
-        return not seat.has_joined if group.is_rebalancing else self._generation != group.generation
+        return not slot.has_joined if group.is_rebalancing else self._generation != group.generation
 
     def _take_part(self, group: Group) -> None:
         if self._member_id and group.is_fenced(self._instance, self._member_id):
@@ -151,20 +151,20 @@ class MemoryMember(MemoryReader):
             self._fetched.append(ErrorRecord(self._fatal, None, 0))
             return
         self._tell_missing_topics()
-        seat = group.seats.get(self._member_id)
-        if seat is None:
+        slot = group.slots.get(self._member_id)
+        if slot is None:
             self._revoke()
             self._join(group)
-            seat = group.seats.get(self._member_id)
-            if seat is None:
+            slot = group.slots.get(self._member_id)
+            if slot is None:
                 return  # out again, before the answer came
-        elif group.is_rebalancing and not seat.has_joined:
+        elif group.is_rebalancing and not slot.has_joined:
             self._revoke()
             self._ask(Kind.JOIN, lambda: group.rejoin(self._member_id))
         if not group.is_rebalancing and self._generation != group.generation:
             self._revoke()
             self._generation = group.generation
-            self._assign(seat.assigned)
+            self._assign(slot.assigned)
 
     def _join(self, group: Group) -> None:
         self._generation = NO_GENERATION
@@ -227,13 +227,13 @@ class MemoryMember(MemoryReader):
         return record
 
     def _keep_up(self) -> None:
-        """Commit by itself, and look at how many partitions there are, each at its pace."""
+        """Commit by itself, and refresh the number of partitions, each at its pace."""
         now_ns = self._scheduler.now_ns
         if self._stored and now_ns >= self._commit_at_ns:
             self._commit_stored()
             self._commit_at_ns = now_ns + self._commit_every_ns
-        if now_ns >= self._look_at_ns:
-            self._look_at_ns = now_ns + self._refresh_ns
+        if now_ns >= self._refresh_at_ns:
+            self._refresh_at_ns = now_ns + self._refresh_ns
             counts = self._partition_counts()
             if counts != self._counts:
                 self._counts = counts

@@ -132,7 +132,7 @@ class MemoryReader(GroupOffsets):
         self._fetch_backoff_s = self.number("fetch.error.backoff.ms", _FETCH_BACKOFF_MS) / 1000
         self._next: dict[Place, int] = {}  # what is fetched next; negative: where it stands
         self._positions: dict[Place, int] = {}
-        self._told_ends: dict[Place, int] = {}
+        self._reported_ends: dict[Place, int] = {}
         self._paused: set[Place] = set()
         self._stopped: set[Place] = set()  # after an error that only a new `read_from` heals
         self._fetched: deque[Any] = deque()
@@ -145,7 +145,7 @@ class MemoryReader(GroupOffsets):
         self._check_open()
         self._next = dict(offsets)
         self._positions.clear()
-        self._told_ends.clear()
+        self._reported_ends.clear()
         self._stopped.clear()
         # Errors without a partition are reported too.
         kept = (one for one in self._fetched if one.partition() < 0 or not one.topic())
@@ -196,14 +196,14 @@ class MemoryReader(GroupOffsets):
         self._drop({place})
         self._next[place] = offset
         self._stopped.discard(place)
-        self._told_ends.pop(place, None)
+        self._reported_ends.pop(place, None)
         self._seen_version = -1
 
     def resume(self, places: Iterable[Place]) -> None:
         self._check_open()
         for place in places:
             self._paused.discard(place)
-            self._told_ends.pop(place, None)
+            self._reported_ends.pop(place, None)
         self._seen_version = -1
 
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -253,8 +253,8 @@ class MemoryReader(GroupOffsets):
             return False
         partition = topic.partitions[place[1]]
         end = partition.lso if self._is_committed else partition.end
-        is_end_untold = self._tells_ends and self._told_ends.get(place) != at
-        return at < end or at > partition.end or is_end_untold
+        is_end_unreported = self._tells_ends and self._reported_ends.get(place) != at
+        return at < end or at > partition.end or is_end_unreported
 
     def _fetch(self) -> None:
         if self._silent_until_ns > self._scheduler.now_ns:
@@ -291,8 +291,8 @@ class MemoryReader(GroupOffsets):
                 return  # read from elsewhere while the answer was under way
             self._next[place] = then
             self._fetched += records
-            if self._tells_ends and then >= end and self._told_ends.get(place) != then:
-                self._told_ends[place] = then
+            if self._tells_ends and then >= end and self._reported_ends.get(place) != then:
+                self._reported_ends[place] = then
                 text = f"Fetch from broker 1 reached end of partition at offset {then}"
                 self._put_error(KafkaFailure(Code.PARTITION_EOF, text), place, then)
 

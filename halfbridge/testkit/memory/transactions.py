@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Place
     from halfbridge.testkit.memory.group import Group, Offsets
-    from halfbridge.testkit.memory.log import Fate, Partition
+    from halfbridge.testkit.memory.log import Partition, PartitionTxn
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +25,8 @@ class KafkaTxn:
     """What one kafka_txn holds until it ends."""
 
     began_ns: int
-    fates: dict[Place, Fate | None] = field(default_factory=dict)  # None: before the first record
+    # None: before the first record.
+    parts: dict[Place, PartitionTxn | None] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)  # whose offsets it may commit
     # Group, number of the commit, offsets.
     offsets: list[tuple[str, int, Offsets]] = field(default_factory=list)
@@ -106,12 +107,12 @@ class Coordinator:
                 raise concurrent_transactions()
             identity.txn = KafkaTxn(now_ns)
         if isinstance(part, tuple):
-            identity.txn.fates.setdefault(part, None)
+            identity.txn.parts.setdefault(part, None)
         else:
             identity.txn.groups[name] = part
 
-    def fate(self, transactional_id: str, epoch: int, place: Place) -> Fate:
-        """Return the fate of records that a producer is about to store.
+    def partition_txn(self, transactional_id: str, epoch: int, place: Place) -> PartitionTxn:
+        """Return the part of the open kafka_txn to which the next records of a producer belong.
 
         Raises:
             KafkaFailure: an old epoch, or no open kafka_txn covers the partition (KIP-890); the
@@ -124,12 +125,12 @@ class Coordinator:
                 "Broker: Producer attempted an operation with an old epoch",
             )
         txn = identity.txn
-        if txn is None or place not in txn.fates:
+        if txn is None or place not in txn.parts:
             raise invalid_state()
-        fate = txn.fates[place]
-        if fate is None:
-            fate = txn.fates[place] = self._partition_of(place).begin()
-        return fate
+        part = txn.parts[place]
+        if part is None:
+            part = txn.parts[place] = self._partition_of(place).begin()
+        return part
 
     def stage(self, transactional_id: str, epoch: int, group: str, offsets: Offsets) -> None:
         """Stage offsets; they are pending until the kafka_txn ends."""
@@ -172,10 +173,10 @@ class Coordinator:
         identity, place, txn, is_aborted = self.markers.pop(which)
         identity.marking -= 1
         if isinstance(place, tuple):
-            fate = txn.fates[place]
+            part = txn.parts[place]
             # The topic may have been deleted meanwhile, and another one made of the same name.
-            partition = self._partition_of(place) if fate is None else fate.partition
-            partition.mark(fate, is_aborted=is_aborted)
+            partition = self._partition_of(place) if part is None else part.partition
+            partition.mark(part, is_aborted=is_aborted)
             partition.fence(identity.producer_id, identity.epoch)
         else:
             owner = txn.groups[place]
@@ -225,7 +226,7 @@ class Coordinator:
         txn, identity.txn = identity.txn, None
         if txn is None:
             return
-        places: list[Place | str] = [*txn.fates, *txn.groups]
+        places: list[Place | str] = [*txn.parts, *txn.groups]
         identity.marking += len(places)
         self.markers += [Marker(identity, place, txn, not is_commit) for place in places]
         self.mark_at_once()

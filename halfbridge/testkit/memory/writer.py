@@ -55,7 +55,7 @@ class SendQueue(Client):
         self._has_gap = False  # with enable.gapless.guarantee: nothing more is sent
         self._producer_id, self._epoch = 0, 0
         self._next_numbers: dict[Place, int] = {}
-        self._known: dict[str, tuple[int, int]] = {}  # topic -> partitions, when it was looked at
+        self._known: dict[str, tuple[int, int]] = {}  # topic -> partitions, when they were read
         self._waiting: dict[Place, deque[Sent]] = {}  # -1: the topic is not known yet
         self._in_flight: dict[Place, list[Sent]] = {}
         self._reports: deque[Sent] = deque()
@@ -83,12 +83,12 @@ class SendQueue(Client):
     # --- reports ----------------------------------------------------------------------------
 
     def _report(self, batch: Collection[Sent], failure: KafkaFailure | None) -> None:
-        told = failure
+        reported = failure
         if failure is not None and failure.code == Code.INVALID_TIMESTAMP and len(batch) > 1:
             # In a batch of several records, the client reports each as invalid, without the reason.
-            told = KafkaFailure(Code.INVALID_RECORD, "Broker: Broker failed to validate record")
+            reported = KafkaFailure(Code.INVALID_RECORD, "Broker: Broker failed to validate record")
         for sent in batch:
-            sent.failure = told
+            sent.failure = reported
             self._reports.append(sent)
             if failure is not None:
                 self._note_failure(failure)
@@ -108,13 +108,13 @@ class SendQueue(Client):
     # --- placing ----------------------------------------------------------------------------
 
     def _believed(self, topic: str) -> int | None:
-        """Return how many partitions the client believes a topic to have; None: it must look."""
+        """Return how many partitions the client believes a topic to have; None: it must ask."""
         known = self._known.get(topic)
         if known is None:
             return None
-        count, looked_ns = known
+        count, refreshed_ns = known
         actual = self._partition_count(topic)
-        if count != actual and self._scheduler.now_ns - looked_ns >= _LOOK_AGAIN_NS:
+        if count != actual and self._scheduler.now_ns - refreshed_ns >= _REFRESH_AGAIN_NS:
             self._known[topic] = actual, self._scheduler.now_ns
             return actual
         return count
@@ -406,7 +406,7 @@ _BATCH_RECORDS = 10_000
 _REQUEST_MS = 30_000
 _PROPAGATION_MS = 30_000
 # How long a client believes what it learned of a topic that does not fit.
-_LOOK_AGAIN_NS = 10_000 * NS_PER_MS
+_REFRESH_AGAIN_NS = 10_000 * NS_PER_MS
 _OUT_OF_ORDER_SEQUENCE = 45  # Kafka's error code
 _DUPLICATE_SEQUENCE = 46  # likewise
 _RETRIED = frozenset((Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND))

@@ -51,7 +51,7 @@ _REDELIVERED = (
 CHANGED_BY = (REASON, _UNVERIFIED, *_REDELIVERED)
 
 
-def look(services: Services, values: Mapping[str, Any]) -> list[DeadTransaction]:
+def read_letters(services: Services, values: Mapping[str, Any]) -> list[DeadTransaction]:
     """Return the dead letters that are asked for, by transaction."""
     wanted = Wanted(
         groups=_one(values["group"]),
@@ -102,16 +102,16 @@ def bring_back(
     )
     with services.changing():
         letters = DeadLetters(services.cluster(), services.config.names)
-        told = redo(letters, order, choice, lambda _meant: True)
-    if not told:
+        changes = redo(letters, order, choice, lambda _meant: True)
+    if not changes:
         raise Refusal(404, "there is no open dead letter of this transaction")
-    if all(each.refusal for each in told):
-        raise Refusal(409, "; ".join(sorted({each.refusal for each in told})))
-    return told
+    if all(each.refusal for each in changes):
+        raise Refusal(409, "; ".join(sorted({each.refusal for each in changes})))
+    return changes
 
 
 async def _dead_letters(call: Call) -> dict[str, Any]:
-    shown, paging = page_of(await call.read(look), call.values)
+    shown, paging = page_of(await call.read(read_letters), call.values)
     return {"transactions": [as_json(each) for each in shown], **paging}
 
 
@@ -123,15 +123,15 @@ async def _dead_letter(call: Call) -> dict[str, Any]:
 
 async def _brought_back(call: Call, *, remedy: Remedy) -> dict[str, Any]:
     names = frozenset({call.values["id"]})
-    told = await call.read(
+    changes = await call.read(
         lambda services, values: bring_back(
             services, names, remedy, values, who=call.principal.name
         )
     )
     call.services.answers.forget()
     return {
-        "done": [change_json(each) for each in told if not each.refusal],
-        "refused": [change_json(each) for each in told if each.refusal],
+        "done": [change_json(each) for each in changes if not each.refusal],
+        "refused": [change_json(each) for each in changes if each.refusal],
     }
 
 

@@ -150,7 +150,7 @@ async def _topics(call: Call) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report), "topics": listed, "age_s": kept.age_s}
 
 
-# A dozen questions to each broker: not with each look at the page.
+# A dozen questions to each broker: not with each view of the page.
 FINDINGS_KEPT = Keeps(fresh_s=30.0, old_s=600.0)
 QUESTIONS_S_MAX = 20.0  # within the CALL_S_MAX of a request
 _OF_A_DAEMON = frozenset(("settings-differ", "memory", "open-files"))

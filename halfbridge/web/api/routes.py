@@ -76,14 +76,14 @@ class Call:
     principal: Principal
     values: Mapping[str, Any]
 
-    async def read(self, look: Callable[[Services, Mapping[str, Any]], T]) -> T:
-        """Return what `look` reads from Kafka, in a thread."""
-        return await self.services.work.run(lambda: look(self.services, self.values))
+    async def read(self, reading: Callable[[Services, Mapping[str, Any]], T]) -> T:
+        """Return what `reading` reads from Kafka, in a thread."""
+        return await self.services.work.run(lambda: reading(self.services, self.values))
 
-    async def kept(self, name: str, look: Callable[[Services], T], keeps: Keeps) -> Kept[T]:
+    async def kept(self, name: str, reading: Callable[[Services], T], keeps: Keeps) -> Kept[T]:
         """Return an answer that all calls share."""
         kept = await self.services.answers.get(
-            (name,), lambda: look(self.services), fresh_s=keeps.fresh_s
+            (name,), lambda: reading(self.services), fresh_s=keeps.fresh_s
         )
         if kept is None:
             raise AssertionError("an answer is waited for to its end")

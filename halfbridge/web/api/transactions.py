@@ -65,7 +65,7 @@ FOUND_BY = (
 )
 
 
-def look(services: Services, values: Mapping[str, Any]) -> Listing:
+def read_listing(services: Services, values: Mapping[str, Any]) -> Listing:
     """Return the undecided transactions that are asked for, up to the end of the page."""
     wanted = Filter(
         group=values["group"],
@@ -119,7 +119,7 @@ def life_of(services: Services, values: Mapping[str, Any]) -> Life:
 
 
 async def _transactions(call: Call) -> dict[str, Any]:
-    found = await call.read(look)
+    found = await call.read(read_listing)
     body = plain.listing(found)
     body["transactions"] = body["transactions"][call.values["offset"] :]
     return {**body, **paging_of(found, call.values)}

@@ -1,4 +1,4 @@
-"""Dead letters: to look at, and to resume or redeliver."""
+"""Dead letters: to read, resume or redeliver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from halfbridge.web.api.dead_letters import (
     bring_back,
     lives_of,
 )
-from halfbridge.web.api.dead_letters import look as letters_of
+from halfbridge.web.api.dead_letters import read_letters as letters_of
 from halfbridge.web.api.routes import PAGING, page_of, read_arguments
 from halfbridge.web.pages.page import Done, Form, Page, query_of
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LIST = "/dead-letters"
 
 
-async def look(visit: Visit) -> dict[str, Any]:
+async def show(visit: Visit) -> dict[str, Any]:
     """Return dead letters by transaction."""
     services, values = visit.services, query_of(visit.request, (*SELECTED_BY, *PAGING))
     kept = await visit.kept(
@@ -46,7 +46,7 @@ async def look(visit: Visit) -> dict[str, Any]:
     return context
 
 
-async def look_at_one(visit: Visit) -> dict[str, Any]:
+async def show_one(visit: Visit) -> dict[str, Any]:
     """Return the dead letters of one transaction."""
     services, name = visit.services, visit.request.path_params["id"]
     kept = await visit.kept(("dead-letter", name), lambda: lives_of(services, name), KEEPS)
@@ -62,13 +62,13 @@ def _acting(
         wanted = {each.name for each in CHANGED_BY}
         given = {name: text for name, text in fields.items() if name in wanted}
         values = read_arguments(CHANGED_BY, given)
-        told = await services.work.run(
+        changes = await services.work.run(
             lambda: bring_back(services, names, remedy, values, who=principal.name)
         )
-        done = [each for each in told if not each.refusal]
+        done = [each for each in changes if not each.refusal]
         verb = "resumed" if remedy is Remedy.RESUME else "redelivered"
-        said = f"{len(done)} of {len(told)} transactions {verb}."
-        refused = sorted({each.refusal for each in told if each.refusal})
+        said = f"{len(done)} of {len(changes)} transactions {verb}."
+        refused = sorted({each.refusal for each in changes if each.refusal})
         if refused:
             said += f" Refused: {'; '.join(refused)}."
         address = LIST if is_bulk else f"{LIST}/{quote(fields['id'], safe='')}"
@@ -82,10 +82,10 @@ PAGES = (
         path=LIST,
         title="Dead letters",
         template="dead-letters.html",
-        look=look,
+        show=show,
         entry="Dead letters",
     ),
-    Page(path=LIST + "/{id}", title="Dead letters", template="dead-letter.html", look=look_at_one),
+    Page(path=LIST + "/{id}", title="Dead letters", template="dead-letter.html", show=show_one),
 )
 FORMS = tuple(
     form

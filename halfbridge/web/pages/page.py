@@ -76,7 +76,7 @@ class Page:
     title: str
     template: str
     # Returns what the template shows, or the address to `goto` instead.
-    look: Callable[[Visit], Awaitable[dict[str, Any]]]
+    show: Callable[[Visit], Awaitable[dict[str, Any]]]
     entry: str = ""  # its name in the navigation; empty: it is not there
 
 

@@ -104,10 +104,10 @@ def _only(
 ) -> Callable[[Visit], Awaitable[dict[str, Any]]]:
     """Return the context of a page that shows one answer."""
 
-    async def look(visit: Visit) -> dict[str, Any]:
+    async def show(visit: Visit) -> dict[str, Any]:
         return {"kept": await visit.kept((name,), lambda: read(visit.services), keeps)}
 
-    return look
+    return show
 
 
 _topics = _only("topics", readings.find_topics, readings.TOPICS_KEPT)
@@ -124,18 +124,18 @@ async def _audit_log(visit: Visit) -> dict[str, Any]:
 
 
 PAGES: tuple[Page, ...] = (
-    Page(path="/", title="Overview", template="overview.html", look=_overview, entry="Overview"),
+    Page(path="/", title="Overview", template="overview.html", show=_overview, entry="Overview"),
     *transactions.PAGES,
     *dead_letters.PAGES,
-    Page(path="/groups", title="Groups", template="groups.html", look=_groups, entry="Groups"),
-    Page(path="/groups/{name}", title="Group", template="group.html", look=_group),
-    Page(path="/topics", title="Topics", template="topics.html", look=_topics, entry="Topics"),
-    Page(path="/doctor", title="Doctor", template="doctor.html", look=_doctor, entry="Doctor"),
+    Page(path="/groups", title="Groups", template="groups.html", show=_groups, entry="Groups"),
+    Page(path="/groups/{name}", title="Group", template="group.html", show=_group),
+    Page(path="/topics", title="Topics", template="topics.html", show=_topics, entry="Topics"),
+    Page(path="/doctor", title="Doctor", template="doctor.html", show=_doctor, entry="Doctor"),
     Page(
         path="/audit-log",
         title="Audit log",
         template="audit-log.html",
-        look=_audit_log,
+        show=_audit_log,
         entry="Audit log",
     ),
 )
@@ -162,11 +162,11 @@ def _page(services: Services, page: Page) -> Callable[..., Any]:
         if found is None:
             return to_sign_in(request)
         visit = Visit(services, request, *found)
-        context = await page.look(visit)
+        context = await page.show(visit)
         if "goto" in context:
             return RedirectResponse(context["goto"], 303)
-        told = "" if visit.session is None else services.gate.sessions.pop_notice(visit.session)
-        return rendered(page.template, visit, {"title": page.title, "told": told, **context})
+        notice = "" if visit.session is None else services.gate.sessions.pop_notice(visit.session)
+        return rendered(page.template, visit, {"title": page.title, "notice": notice, **context})
 
     return endpoint
 

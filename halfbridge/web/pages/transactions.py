@@ -28,7 +28,7 @@ from halfbridge.web.api.transactions import (
     life_of,
     paging_of,
 )
-from halfbridge.web.api.transactions import look as listing_of
+from halfbridge.web.api.transactions import read_listing as listing_of
 from halfbridge.web.pages.page import Done, Form, Page, milliseconds, moment, query_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _SEARCH = (
 )
 
 
-async def look(visit: Visit) -> dict[str, Any]:
+async def show(visit: Visit) -> dict[str, Any]:
     """Return the undecided transactions, or those with a key; an id leads to its own page."""
     services, values = visit.services, query_of(visit.request, _SEARCH)
     if values["id"]:
@@ -73,7 +73,7 @@ async def look(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def look_at_one(visit: Visit) -> dict[str, Any]:
+async def show_one(visit: Visit) -> dict[str, Any]:
     """Return one transaction's life."""
     services = visit.services
     values = {**query_of(visit.request, FOUND_BY), "id": visit.request.path_params["id"]}
@@ -113,14 +113,14 @@ PAGES = (
         path="/transactions",
         title="Transactions",
         template="transactions.html",
-        look=look,
+        show=show,
         entry="Transactions",
     ),
     Page(
         path="/transactions/{id}",
         title="Transaction",
         template="transaction.html",
-        look=look_at_one,
+        show=show_one,
     ),
 )
 MARKS_MAX = 300  # on 960 points of width more would be one line

@@ -58,9 +58,9 @@ class FakeWriter:
         served = 0
         while self.answers and self._waiting:
             on_delivery, topic, partition = self._waiting.pop(0)
-            told = {"topic": topic, "partition": partition, "offset": len(self.sent) - 1}
-            told |= {"timestamp": (2, NOW_MS + 5)}
-            record = SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+            reported = {"topic": topic, "partition": partition, "offset": len(self.sent) - 1}
+            reported |= {"timestamp": (2, NOW_MS + 5)}
+            record = SimpleNamespace(**{name: lambda it=it: it for name, it in reported.items()})
             on_delivery(self.answers.pop(0), record)
             served += 1
         return served

@@ -137,7 +137,7 @@ def test_outcomes_that_nobody_takes_refuse_new_tasks() -> None:
     pool.stop(TIMEOUT_S)
 
 
-def test_an_overdue_task_is_told_once_and_its_answer_later() -> None:
+def test_an_overdue_task_is_reported_once_and_its_answer_later() -> None:
     """A task cannot be stopped; it is reported when its time is over, and again with its answer."""
     release = Event()
 
@@ -337,27 +337,27 @@ def _levels(caplog: pytest.LogCaptureFixture) -> list[str]:
     return levels
 
 
-def test_hung_checkers_are_told_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_hung_checkers_are_reported_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     """At once, then at a pace; the loss of the last thread at once too; and when all is well."""
-    told = HungCheckers("orders", Threads(), counts=CheckCounts, listener=None)
+    reported = HungCheckers("orders", Threads(), counts=CheckCounts, listener=None)
     with caplog.at_level(logging.INFO):
-        told.check(WELL, 0.0)
+        reported.check(WELL, 0.0)
         assert _levels(caplog) == []
-        told.check(SOME, 1.0)
+        reported.check(SOME, 1.0)
         assert "2 checkers of group orders hang, the oldest for 12 s; 4 threads" in caplog.text
         assert _levels(caplog) == ["WARNING"]
-        told.check(SOME, LOG_AGAIN_S)
+        reported.check(SOME, LOG_AGAIN_S)
         assert _levels(caplog) == []
-        told.check(SOME, 1.0 + LOG_AGAIN_S)
+        reported.check(SOME, 1.0 + LOG_AGAIN_S)
         assert _levels(caplog) == ["WARNING"]
-        told.check(ALL, 2.0 + LOG_AGAIN_S)
+        reported.check(ALL, 2.0 + LOG_AGAIN_S)
         assert "leaves its group" in caplog.text
         assert _levels(caplog) == ["ERROR"]
-        told.check(ALL, 2.0 + 2 * LOG_AGAIN_S)
+        reported.check(ALL, 2.0 + 2 * LOG_AGAIN_S)
         assert _levels(caplog) == ["ERROR"]
-        told.check(SOME, 3.0 + 2 * LOG_AGAIN_S)
-        told.check(WELL, 4.0 + 2 * LOG_AGAIN_S)
-        told.check(WELL, 4.0 + 9 * LOG_AGAIN_S)
+        reported.check(SOME, 3.0 + 2 * LOG_AGAIN_S)
+        reported.check(WELL, 4.0 + 2 * LOG_AGAIN_S)
+        reported.check(WELL, 4.0 + 9 * LOG_AGAIN_S)
         assert _levels(caplog) == ["WARNING", "INFO"]
 
 
@@ -372,14 +372,14 @@ def test_a_listener_hears_the_counts() -> None:
     """Each time that the log says something, the last time that none hangs."""
     heard: list[CheckCounts] = []
     counts = CheckCounts(hung=2)
-    told = HungCheckers("orders", Threads(), counts=lambda: counts, listener=heard.append)
-    told.check(WELL, 0.0)
-    told.check(SOME, 1.0)
+    reported = HungCheckers("orders", Threads(), counts=lambda: counts, listener=heard.append)
+    reported.check(WELL, 0.0)
+    reported.check(SOME, 1.0)
     _let_calls_end()
-    told.check(SOME, 2.0)
+    reported.check(SOME, 2.0)
     counts = CheckCounts()
-    told.check(WELL, 3.0)
-    told.check(WELL, 4.0)
+    reported.check(WELL, 3.0)
+    reported.check(WELL, 4.0)
     _let_calls_end()
     assert heard == [CheckCounts(hung=2), CheckCounts()]
 
@@ -395,17 +395,17 @@ def test_a_listener_that_hangs_or_raises_harms_nobody(caplog: pytest.LogCaptureF
         raise ValueError("a pager that is down")
 
     hung = 2
-    told = HungCheckers(
+    reported = HungCheckers(
         "orders", Threads(), counts=lambda: CheckCounts(hung=hung), listener=listener
     )
-    told.check(SOME, 0.0)
+    reported.check(SOME, 0.0)
     assert called.get(timeout=TIMEOUT_S) == 2
     hung = 0
-    told.check(WELL, 1.0)
+    reported.check(WELL, 1.0)
     assert called.empty()
     release.set()
     _let_calls_end()
-    told.check(WELL, 2.0)
+    reported.check(WELL, 2.0)
     _let_calls_end()
     assert called.get(timeout=TIMEOUT_S) == 0
     assert caplog.text.count("ValueError: a pager that is down") == 2

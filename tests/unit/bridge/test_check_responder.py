@@ -8,7 +8,13 @@ import pytest
 
 from halfbridge.bridge.check_pool import Outcome
 from halfbridge.bridge.check_requests import PATIENCE_S_MAX, RequestWatch
-from halfbridge.bridge.check_responder import TOLD_S, TOPICS_MAX, SharedGroup, answer_to, covered
+from halfbridge.bridge.check_responder import (
+    LOGGED_AGAIN_S,
+    TOPICS_MAX,
+    SharedGroup,
+    answer_to,
+    covered,
+)
 from halfbridge.bridge.message import Answer, Resolution
 from halfbridge.kafka.errors import Code, KafkaFailure, RetriableError
 from halfbridge.kafka.stalls import POLL_S, STALLED_S, UNREAD_S
@@ -94,7 +100,7 @@ def test_what_a_checker_raised_is_logged_with_its_traceback(
     assert not second.exc_info
 
 
-def test_an_answer_covers_every_message_that_was_told() -> None:
+def test_an_answer_covers_every_message_that_was_reported() -> None:
     """Copies may stand before or behind the last message."""
     assert covered(REQUEST) == 9
     assert covered(REQUEST._replace(last_half_offset=-1, half_offset=-1)) == 0
@@ -104,7 +110,7 @@ def test_an_answer_covers_every_message_that_was_told() -> None:
 ONE_REQUEST = A_REQUEST._replace(producer_group="shop", real_topic="orders")
 
 
-def test_each_topic_is_told_of_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_topic_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     """The line names transaction, topic and group, and what to do."""
     clock = Clock()
     group = SharedGroup("shop", clock)
@@ -113,7 +119,7 @@ def test_each_topic_is_told_of_now_and_then(caplog: pytest.LogCaptureFixture) ->
     (line,) = caplog.messages
     for text in (ONE_REQUEST.transaction_id, "orders", "shop", "a producer group of its own"):
         assert text in line
-    clock.now += TOLD_S
+    clock.now += LOGGED_AGAIN_S
     group.note(ONE_REQUEST)
     assert len(caplog.messages) == 2
 
@@ -168,7 +174,7 @@ class Member:
         self.watch.begin(self.now)
         self._assigned = list(assigned)
 
-    def look_for(self, seconds: float) -> None:
+    def search_for(self, seconds: float) -> None:
         """Look again and again for so long."""
         end = self.now + seconds
         while self.now < end:
@@ -178,8 +184,8 @@ class Member:
     def take(self, offset: int, code: int | None = None) -> bool:
         """Read a record, or an error of the partition, of the end perhaps."""
         error = None if code is None else KafkaFailure(code)
-        told = {"error": error, "topic": PLACE[0], "partition": PLACE[1], "offset": offset}
-        record: Any = SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+        reported = {"error": error, "topic": PLACE[0], "partition": PLACE[1], "offset": offset}
+        record: Any = SimpleNamespace(**{name: lambda it=it: it for name, it in reported.items()})
         return self.watch.take(record)
 
 
@@ -198,7 +204,7 @@ def _stalls(member: Member, within_s: float) -> float:
     """Return after how many seconds the member finds that it stalls."""
     began = member.now
     with pytest.raises(RetriableError, match=r"check\[0\]"):
-        member.look_for(within_s)
+        member.search_for(within_s)
     return member.now - began
 
 
@@ -217,10 +223,10 @@ def test_who_is_at_the_end_does_not_stall(brokers: Brokers, member: Member) -> N
     """A record is followed by what comes after it, an end is where it says."""
     brokers.ends[PLACE] = 5
     assert not member.take(4)
-    member.look_for(5 * STALLED_S)
+    member.search_for(5 * STALLED_S)
     brokers.ends[PLACE] = 7
     assert member.take(7, Code.PARTITION_EOF)
-    member.look_for(5 * STALLED_S)
+    member.search_for(5 * STALLED_S)
 
 
 def test_an_error_is_handed_on_and_is_no_place(brokers: Brokers, member: Member) -> None:
@@ -233,7 +239,7 @@ def test_an_error_is_handed_on_and_is_no_place(brokers: Brokers, member: Member)
 def test_time_in_which_nobody_read_does_not_count(brokers: Brokers, member: Member) -> None:
     """A stopped process, or a laptop that slept, would replace a consumer that is well."""
     brokers.ends[PLACE] = 9
-    member.look_for(POLL_S + 2 * STEP_S)
+    member.search_for(POLL_S + 2 * STEP_S)
     member.now += 100 * STALLED_S
     assert _stalls(member, 2 * STALLED_S) > STALLED_S
 
@@ -255,17 +261,17 @@ def test_the_group_is_disturbed_ever_less_where_new_consumers_read_no_better(
 
 def test_another_client_asks_when_one_was_not_answered(brokers: Brokers, member: Member) -> None:
     """It remembers for minutes who led a partition; stalls come after leaders have moved."""
-    member.look_for(2 * POLL_S)
+    member.search_for(2 * POLL_S)
     brokers.ends[PLACE] = 0
     member.take(0, Code.PARTITION_EOF)
-    member.look_for(2 * POLL_S)
+    member.search_for(2 * POLL_S)
     assert brokers.asked[:4] == [False, True, True, False]
 
 
 def test_a_question_that_cannot_be_asked_is_asked_again(brokers: Brokers, member: Member) -> None:
     """The consumer is well, as far as anybody knows."""
     brokers.error = RuntimeError("no more threads")
-    member.look_for(2 * POLL_S)
+    member.search_for(2 * POLL_S)
     brokers.error = None
     brokers.ends[PLACE] = 9
     _stalls(member, 3 * STALLED_S)
@@ -273,5 +279,5 @@ def test_a_question_that_cannot_be_asked_is_asked_again(brokers: Brokers, member
 
 def test_who_has_nothing_asks_nothing(brokers: Brokers) -> None:
     """A client of its own would be made for it, in every process."""
-    Member(brokers).look_for(5 * POLL_S)
+    Member(brokers).search_for(5 * POLL_S)
     assert brokers.asked == []

@@ -187,7 +187,7 @@ def test_settings_that_agree_are_no_difference() -> None:
 
 
 @pytest.mark.parametrize("theirs", [1_000, 60_000])
-def test_another_timeout_is_told(theirs: int) -> None:
+def test_another_timeout_is_reported(theirs: int) -> None:
     """With the setting to change, and what is wrong until then."""
     (text,) = differences(_client(), DaemonSettings(transaction_timeout_ms=theirs))
     assert f"is 6000 in this client and {theirs} in the daemon" in text
@@ -212,7 +212,7 @@ def test_a_longer_age_of_the_daemon_is_not_used() -> None:
     "name",
     ["metadata_bytes_max", "op_bytes_max", "transaction_messages_max", "transaction_bytes_max"],
 )
-def test_only_narrower_sizes_are_told(name: str) -> None:
+def test_only_narrower_sizes_are_reported(name: str) -> None:
     """What this client may write, such a daemon does not deliver; a wider one delivers it."""
     mine = DaemonSettings().limits()[name]
     (text,) = differences(_client(), DaemonSettings()._replace(**{name: mine - 1}))

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy.exc
 
 from halfbridge import ConfigError, Resolution
-from halfbridge.bridge.local_transaction import Ran, checked, decided, run
+from halfbridge.bridge.local_transaction import LocalResult, checked, decided, run
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
 from halfbridge.bridge.transaction import IllegalTransitionError, State
@@ -41,7 +41,7 @@ class _Transaction:
     id = "0" * 32
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self._error = error
 
     def commit(self, timeout: float | None) -> str:
@@ -52,15 +52,15 @@ class _Transaction:
 
     def _do(self, what: str, timeout: float | None) -> str:
         assert timeout == 3.0
-        self.told.append(what)
+        self.reported.append(what)
         if self._error is not None:
             raise self._error
         return what
 
 
-def _decided(tx: Any, ran: Ran) -> Any:
+def _decided(tx: Any, result: LocalResult) -> Any:
     receipt: Any = None
-    return decided(tx, receipt, ran, 3.0)
+    return decided(tx, receipt, result, 3.0)
 
 
 @pytest.mark.parametrize("resolution", Resolution)
@@ -69,7 +69,7 @@ def test_its_word_is_carried_out(resolution: Resolution) -> None:
     tx = _Transaction()
     result = _decided(tx, run(lambda _message, said: said, MESSAGE, resolution))
     wanted = {Resolution.COMMIT: ["commit"], Resolution.ROLLBACK: ["rollback"]}
-    assert tx.told == wanted.get(resolution, [])
+    assert tx.reported == wanted.get(resolution, [])
     assert (result.resolution, result.remark, result.error) == (resolution, "", None)
 
 
@@ -92,10 +92,10 @@ def test_what_is_raised_or_says_nothing_is_unknown() -> None:
     assert "returned None" in silent.remark
 
 
-def test_a_decision_in_doubt_is_told_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_decision_in_doubt_is_reported_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is raised once the local transaction has run."""
     error = OutcomeUnknownError("in doubt", transaction_id="0" * 32)
-    result = _decided(_Transaction(error), Ran(Resolution.COMMIT))
+    result = _decided(_Transaction(error), LocalResult(Resolution.COMMIT))
     assert (result.decision, result.decision_error) == (None, error)
     failing: Any = _Transaction(error)
     roll_back_quietly(failing, 3.0)

@@ -64,9 +64,9 @@ def test_an_event_is_one_line_with_stable_names() -> None:
 def test_text_of_records_neither_breaks_a_line_nor_fills_it() -> None:
     """Whoever writes a record writes no fields and no lines, however long the id is."""
     line = JsonLines().format(record("x", transaction_id='A\n", "level": "error' + "a" * 9_999))
-    told = json.loads(line)
-    assert told["level"] == "warning"
-    assert "\\n" in told["transaction_id"]
+    reported = json.loads(line)
+    assert reported["level"] == "warning"
+    assert "\\n" in reported["transaction_id"]
     assert len(line) < 1_500
 
 
@@ -77,9 +77,9 @@ def test_a_traceback_stands_in_the_line() -> None:
     except ValueError:
         made = record("failed")
         made.exc_info = sys.exc_info()
-    told = json.loads(JsonLines().format(made))
-    assert told["traceback"].endswith("'why'")
-    assert "worker" not in told
+    reported = json.loads(JsonLines().format(made))
+    assert reported["traceback"].endswith("'why'")
+    assert "worker" not in reported
 
 
 @pytest.mark.usefixtures("root_level")
@@ -179,9 +179,9 @@ def test_a_line_names_the_span_in_which_it_is_logged() -> None:
     """Trace and span, so that a line is found from a trace; outside a span neither is there."""
     context = SpanContext(0xABC, 0xDEF, is_remote=False)
     with use_span(NonRecordingSpan(context)):
-        told = json.loads(JsonLines().format(record("x")))
-    assert told["trace_id"] == f"{'abc':0>32}"
-    assert told["span_id"] == f"{'def':0>16}"
+        reported = json.loads(JsonLines().format(record("x")))
+    assert reported["trace_id"] == f"{'abc':0>32}"
+    assert reported["span_id"] == f"{'def':0>16}"
     assert "trace_id" not in json.loads(JsonLines().format(record("x")))
 
 

@@ -88,7 +88,7 @@ def test_every_metric_of_the_design_is_served() -> None:
 
 
 @pytest.mark.parametrize("kind", [Metrics, RelayMetrics, ChangesMetrics])
-def test_the_build_is_told(kind: type[Metrics | RelayMetrics | ChangesMetrics]) -> None:
+def test_the_build_is_reported(kind: type[Metrics | RelayMetrics | ChangesMetrics]) -> None:
     """Daemon and both relays show which versions of halfbridge, Python and librdkafka they run."""
     _, librdkafka = client_versions()
     labels = {"version": __version__, "python": platform.python_version(), "librdkafka": librdkafka}

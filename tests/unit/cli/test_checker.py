@@ -168,7 +168,7 @@ def test_a_missing_extra_is_named_with_its_command(tmp_path: Path, missing: str,
     assert "Traceback" not in errors
 
 
-def test_a_user_without_a_home_is_told_the_variable() -> None:
+def test_a_user_without_a_home_reads_the_variable() -> None:
     """A container's user id may have neither HOME nor an entry among the users."""
     status, errors = run(_NO_USER, ["broker", "start", "--port", "0"], {"PATH": "/usr/bin:/bin"})
     assert status == 1

@@ -264,10 +264,10 @@ def test_a_command_is_over_when_it_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "told"),
+    ("code", "status", "reported"),
     [("None", 0, ""), ("7", 7, ""), ("'set SHOP_URL first'", 1, "set SHOP_URL first\n")],
 )
-def test_a_users_module_may_end_the_command(code: str, status: int, told: str) -> None:
+def test_a_users_module_may_end_the_command(code: str, status: int, reported: str) -> None:
     """What it says when it does so is printed, and its exit status kept."""
     done = _run_main(
         f"cli.cli.add_command(cli.click.Command('x', callback=lambda: sys.exit({code})))\n"
@@ -276,7 +276,7 @@ def test_a_users_module_may_end_the_command(code: str, status: int, told: str) -
         "x",
     )
 
-    assert (done.returncode, done.stderr) == (status, told)
+    assert (done.returncode, done.stderr) == (status, reported)
 
 
 @pytest.mark.parametrize(

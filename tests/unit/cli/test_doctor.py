@@ -128,12 +128,12 @@ def found(*words: str) -> list[dict[str, str]]:
 
 def test_connectors_that_do_not_run_are_found() -> None:
     """A failed task with its first cause and the call that restarts it; a running one is sound."""
-    told = {
+    reported = {
         "shop": status("shop", "RUNNING", {"state": "FAILED", "trace": STACK}),
         "sound": status("sound", "RUNNING", {"state": "RUNNING"}),
         "still": status("still", "PAUSED", {"state": "PAUSED"}),
     }
-    with answering(json.dumps(told).encode()) as url:
+    with answering(json.dumps(reported).encode()) as url:
         failed, paused = found("--connect-url", url + "/")
     assert (failed["code"], failed["severity"]) == ("connector-stopped", "error")
     assert (

@@ -125,7 +125,7 @@ def test_a_user_without_a_name_is_named_all_the_same(monkeypatch: pytest.MonkeyP
         (["--reason", "r"], "standard input is no terminal; give --yes"),
     ],
 )
-def test_what_is_missing_is_told(words: list[str], wanted: str) -> None:
+def test_what_is_missing_is_reported(words: list[str], wanted: str) -> None:
     """Wrong usage, before anything is done."""
     result = CliRunner().invoke(act, words)
     assert result.exit_code == 2

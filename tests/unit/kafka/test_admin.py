@@ -105,7 +105,7 @@ def _asked(future: Future[Any], timeout_s: float = 1.0) -> KafkaAnswer:
     return KafkaAdmin(client).ask_ends([("half", 0)], Edge.END, timeout_s)["half", 0]
 
 
-def _told(offset: int) -> Future[Any]:
+def _reported(offset: int) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(ListOffsetsResultInfo(offset, -1, -1))
     return future
@@ -113,17 +113,17 @@ def _told(offset: int) -> Future[Any]:
 
 def test_an_offset() -> None:
     """An empty partition's is 0."""
-    assert [_asked(_told(offset)).result() for offset in (0, 7)] == [0, 7]
+    assert [_asked(_reported(offset)).result() for offset in (0, 7)] == [0, 7]
 
 
 def test_a_broker_that_does_not_answer_has_no_end_to_tell() -> None:
     """Whoever asks again is answered; whoever took it for an end would call the log truncated."""
     with pytest.raises(KafkaFailure) as raised:
-        _asked(_told(UNANSWERED)).result()
+        _asked(_reported(UNANSWERED)).result()
     assert raised.value.code == Code.TIMED_OUT
 
 
-def test_a_client_that_does_not_answer_is_told_in_the_same_words(
+def test_a_client_that_does_not_answer_is_reported_in_the_same_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Operators' commands turn them into one line; another exception would be a traceback."""

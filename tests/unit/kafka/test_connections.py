@@ -13,15 +13,19 @@ LOST = (
 
 
 @pytest.mark.parametrize(("facility", "message"), LOST)
-def test_lost_connections_answers_and_sessions_are_told(facility: str, message: str) -> None:
+def test_lost_connections_answers_and_sessions_are_reported(facility: str, message: str) -> None:
     """Each may be why a static member is fenced: not by another worker, but by itself."""
-    told: list[None] = []
-    LostConnections(lambda: told.append(None)).log(4, "%s [%s] %s", facility, "consumer-1", message)
-    assert len(told) == 1
+    reported: list[None] = []
+    LostConnections(lambda: reported.append(None)).log(
+        4, "%s [%s] %s", facility, "consumer-1", message
+    )
+    assert len(reported) == 1
 
 
 def test_other_lines_are_not() -> None:
     """A client says a lot when it is well."""
-    told: list[None] = []
-    LostConnections(lambda: told.append(None)).log(6, "%s [%s] %s", "GETPID", "producer-1", "late")
-    assert not told
+    reported: list[None] = []
+    LostConnections(lambda: reported.append(None)).log(
+        6, "%s [%s] %s", "GETPID", "producer-1", "late"
+    )
+    assert not reported

@@ -12,34 +12,36 @@ from halfbridge.kafka.stalls import Behind, compare
 
 
 class _Answer:
-    def __init__(self, told: int | Exception) -> None:
-        self._told = told
+    def __init__(self, reported: int | Exception) -> None:
+        self._reported = reported
 
     def done(self) -> bool:
         """Tell that nobody waits."""
         return True
 
     def result(self, _timeout_s: float | None = None) -> int:
-        if isinstance(self._told, Exception):
-            raise self._told
-        return self._told
+        if isinstance(self._reported, Exception):
+            raise self._reported
+        return self._reported
 
 
 class Brokers:
     """An admin client whose answers a test sets."""
 
-    def __init__(self, *told: int | Exception) -> None:
-        self._told = told
+    def __init__(self, *reported: int | Exception) -> None:
+        self._reported = reported
         self.edges: list[Edge] = []
 
     def ask_ends(self, places: Iterable[Place], edge: Edge, timeout_s: float) -> dict[Place, Any]:
         assert timeout_s
         self.edges.append(edge)
-        return {place: _Answer(told) for place, told in zip(places, self._told, strict=True)}
+        return {
+            place: _Answer(reported) for place, reported in zip(places, self._reported, strict=True)
+        }
 
 
-def _half_end(told: int | Exception) -> int:
-    brokers: Any = Brokers(told)
+def _half_end(reported: int | Exception) -> int:
+    brokers: Any = Brokers(reported)
     return half_end(brokers, "half", 0, timeout_s=1.0)
 
 
@@ -49,19 +51,19 @@ def test_the_last_offset_is_before_the_high_watermark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         (KafkaFailure(Code.NOENT), TopicSetupError),
         (KafkaFailure(Code.TIMED_OUT), RetriableError),
         (RuntimeError("closed"), FatalError),
     ],
 )
-def test_whoever_does_not_say_is_told_of_by_who_must_act(
-    told: Exception, expected: type[Exception]
+def test_whoever_does_not_say_is_named_by_who_must_act(
+    reported: Exception, expected: type[Exception]
 ) -> None:
     """A partition that is not there is the operator's, a silent broker nobody's."""
     with pytest.raises(expected):
-        _half_end(told)
+        _half_end(reported)
 
 
 def test_partitions_whose_broker_is_silent_are_left_out() -> None:

@@ -30,7 +30,7 @@ class _Clock(SystemClock):
         return self.now
 
 
-def test_each_kind_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_kind_is_reported_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     """A second of reconnections is one line; the next one says how many were kept back."""
     clock = _Clock()
     troubles = ErrorLog(logging.getLogger("halfbridge.kafka"), clock)
@@ -67,13 +67,13 @@ class _Unspeakable(BaseException):
         raise SystemExit
 
 
-def test_an_answer_that_cannot_be_shown_is_told_all_the_same() -> None:
+def test_an_answer_that_cannot_be_shown_is_reported_all_the_same() -> None:
     """The reason of an uncounted answer holds what a checker raised or returned, in words."""
     assert safe_repr(ValueError("database down")) == "ValueError('database down')"
     assert safe_repr(_Unspeakable()) == "a _Unspeakable, whose repr raised SystemExit"
 
 
-def test_a_call_that_nobody_answers_is_told_with_what_the_connections_said() -> None:
+def test_a_call_that_nobody_answers_is_reported_with_what_the_connections_said() -> None:
     """The failed call itself says only that time was up; a refusal needs no other reason."""
     reasons = Reasons()
     silent = KafkaFailure(Code.TIMED_OUT, "timed out")

@@ -175,11 +175,11 @@ def skip_without(package: str) -> None:
 def test_patched_threads_are_refused(package: str, patch: str) -> None:
     """By an error that names the package and the remedy."""
     skip_without(package)
-    told = output_of(patch)
-    assert told.startswith("ConfigError")
-    assert package in told
-    assert "gthread" in told
-    assert "prefork" in told
+    reported = output_of(patch)
+    assert reported.startswith("ConfigError")
+    assert package in reported
+    assert "gthread" in reported
+    assert "prefork" in reported
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_patched_threads_are_refused(package: str, patch: str) -> None:
 def test_native_threads_are_not_refused(package: str, patch: str) -> None:
     """The package may be there, and may patch other modules: the brokers are asked then."""
     skip_without(package)
-    told = output_of(patch)
-    assert "greenlets" not in told
-    assert told.startswith(("BridgeError", "TopicSetupError", "RetriableError"))
+    reported = output_of(patch)
+    assert "greenlets" not in reported
+    assert reported.startswith(("BridgeError", "TopicSetupError", "RetriableError"))
 
 
 # --- offsets that a broker has told, and those that the client has counted -----------------
@@ -218,25 +218,25 @@ def test_offsets_counted_from_none_prove_nothing(
     offsets: list[int | None], proven: list[bool]
 ) -> None:
     """Neither the first record of an inferred batch, which has none, nor the others."""
-    told = Acknowledgements(Threads.current)
-    assert [told.is_proven("half", 0, each) for each in offsets] == proven
+    reported = Acknowledgements(Threads.current)
+    assert [reported.is_proven("half", 0, each) for each in offsets] == proven
 
 
 def test_partitions_are_counted_each_for_itself() -> None:
     """What is inferred of one says nothing of another, nor of another topic."""
-    told = Acknowledgements(Threads.current)
-    assert not told.is_proven("half", 0, None)
-    assert told.is_proven("half", 1, 0)
-    assert told.is_proven("op", 0, 0)
-    assert not told.is_proven("half", 0, 0)
+    reported = Acknowledgements(Threads.current)
+    assert not reported.is_proven("half", 0, None)
+    assert reported.is_proven("half", 1, 0)
+    assert reported.is_proven("op", 0, 0)
+    assert not reported.is_proven("half", 0, 0)
 
 
 def test_batches_that_two_threads_serve_side_by_side_are_counted_apart() -> None:
     """Each thread that polls works off a batch of its own, and the callbacks take turns."""
-    told = Acknowledgements(Threads.current)
+    reported = Acknowledgements(Threads.current)
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         proven = [
-            thread.submit(told.is_proven, "half", 0, offset).result(SENDING_S)
+            thread.submit(reported.is_proven, "half", 0, offset).result(SENDING_S)
             for offset in (None, 0, 1)
             for thread in (one, other)
         ]

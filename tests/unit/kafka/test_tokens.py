@@ -40,9 +40,9 @@ def _raising(_config: str) -> tuple[str, float]:
     raise SystemExit("no way")
 
 
-def _made(function: object, told: list[Any] | None = None) -> dict[str, Any]:
+def _made(function: object, reported: list[Any] | None = None) -> dict[str, Any]:
     """Return properties with a function behind which a client is not new any more."""
-    report = [] if told is None else told
+    report = [] if reported is None else reported
     made = with_tokens({**_LOGIN, "oauth_cb": function, "error_cb": report.append})
     made["oauth_cb"]("")
     return made
@@ -116,14 +116,14 @@ def test_without_its_mechanism_the_function_would_never_be_called(missing: str) 
 )
 def test_nonsense_is_reported_by_the_name_of_the_function(answer: object, why: str) -> None:
     """The client gets an error, and who reads the log learns what to mend, and no secret."""
-    told: list[Any] = []
-    made = _made(lambda _config: answer, told)
+    reported: list[Any] = []
+    made = _made(lambda _config: answer, reported)
 
     with pytest.raises(RuntimeError, match=why):
         made["oauth_cb"]("")
     made["error_cb"](_REFUSED)
 
-    (failure,) = told
+    (failure,) = reported
     assert failure.code == Code.AUTHENTICATION
     assert failure.text.startswith(f"oauth_cb {_HERE}:")
     assert why in failure.text
@@ -132,28 +132,28 @@ def test_nonsense_is_reported_by_the_name_of_the_function(answer: object, why: s
 
 def test_a_function_that_raises_ends_nothing() -> None:
     """SystemExit is an error like any other."""
-    told: list[Any] = []
-    made = _made(_raising, told)
+    reported: list[Any] = []
+    made = _made(_raising, reported)
 
     with pytest.raises(RuntimeError):
         made["oauth_cb"]("")
     made["error_cb"](_REFUSED)
 
-    assert told[0].text == f"oauth_cb {_HERE}:_raising raised SystemExit('no way')"
+    assert reported[0].text == f"oauth_cb {_HERE}:_raising raised SystemExit('no way')"
 
 
 def test_errors_of_other_causes_stay_as_they_are() -> None:
     """A connection that fails has its own reason; so has a token that a broker refuses."""
-    told: list[Any] = []
-    made = _made(_raising, told)
+    reported: list[Any] = []
+    made = _made(_raising, reported)
     lost = KafkaFailure(Code.TRANSPORT, "refused")
 
     made["error_cb"](lost)
-    assert told == [lost]
+    assert reported == [lost]
 
-    made = _made(good, told)
+    made = _made(good, reported)
     made["error_cb"](_REFUSED)
-    assert told == [lost, _REFUSED]
+    assert reported == [lost, _REFUSED]
 
 
 def test_a_function_that_hangs_is_left_alone_until_it_returns(
@@ -182,15 +182,15 @@ def test_a_function_that_hangs_is_left_alone_until_it_returns(
 
 def test_a_name_shows_no_arguments() -> None:
     """The repr of a functools.partial has them, and they may be passwords."""
-    told: list[Any] = []
-    made = _made(partial(_raising, "hunter2"), told)
+    reported: list[Any] = []
+    made = _made(partial(_raising, "hunter2"), reported)
 
     with pytest.raises(RuntimeError):
         made["oauth_cb"]("")
     made["error_cb"](_REFUSED)
 
-    assert told[0].text.startswith("oauth_cb functools:partial raised")
-    assert "hunter2" not in told[0].text
+    assert reported[0].text.startswith("oauth_cb functools:partial raised")
+    assert "hunter2" not in reported[0].text
 
 
 @pytest.mark.parametrize("function", [good, _raising])

@@ -69,13 +69,13 @@ class Brokers:
         return Topics(self, ports, NAMES, remedy="run: make", timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
 
 
-def answer(told: object) -> Any:
+def answer(reported: object) -> Any:
     """Return an answer that is a value, or raises a failure."""
 
     def result() -> object:
-        if isinstance(told, KafkaFailure):
-            raise told
-        return told
+        if isinstance(reported, KafkaFailure):
+            raise reported
+        return reported
 
     return SimpleNamespace(result=result)
 
@@ -89,13 +89,13 @@ def test_the_half_topic_has_the_shape_that_its_settings_say() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.TOPIC_AUTHORIZATION_FAILED, Code.TIMED_OUT])
-def test_a_limit_that_is_not_told_is_kafkas_default(code: Code) -> None:
+def test_a_limit_that_is_not_reported_is_kafkas_default(code: Code) -> None:
     """Without the right, and from brokers that do not know the question."""
     shape = Brokers(settings=KafkaFailure(code)).topics_of().half_shape()
     assert shape.record_bytes_max == MESSAGE_BYTES_MAX
 
 
-def test_settings_that_are_not_told_are_not_taken_for_none() -> None:
+def test_settings_that_are_not_reported_are_not_taken_for_none() -> None:
     """A topic without the right to read its settings may be as it must be; silence says nothing."""
     refused = Brokers(settings=KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED))
     assert refused.topics_of().settings("orders") == {}
@@ -116,14 +116,14 @@ def test_settings_that_are_not_told_are_not_taken_for_none() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_waited_for_and_then_told(
+def test_what_is_missing_is_waited_for_and_then_reported(
     there: dict[str, int], text: str, named: tuple[str, ...]
 ) -> None:
     """A topic that was made a moment ago is not in every broker's metadata."""
     brokers = Brokers(there=there)
-    with pytest.raises(TopicSetupError, match=text) as told:
+    with pytest.raises(TopicSetupError, match=text) as reported:
         brokers.topics_of().half_shape()
-    assert told.value.topics == named
+    assert reported.value.topics == named
     assert (brokers.clock.now >= GRACE_S) is (len(there) < 2)
 
 
@@ -157,9 +157,9 @@ def test_what_is_there_is_not_made() -> None:
 )
 def test_a_topic_that_another_has_made_meanwhile_is_as_good(code: Code, outcome: str) -> None:
     """A refusal names the command."""
-    with pytest.raises(TopicSetupError, match=outcome) as told:
+    with pytest.raises(TopicSetupError, match=outcome) as reported:
         Brokers(made=KafkaFailure(code)).topics_of().make_missing([CHECKS])
-    assert told.value.topics == ("checks",)
+    assert reported.value.topics == ("checks",)
 
 
 # --- which partitions of a topic take no records, as its metadata and its setting show -----
@@ -242,8 +242,8 @@ class _Reader:
 
 
 def _record(offset: int, value: bytes | None, key: bytes | None = DAEMON_KEY) -> Any:
-    told = {"offset": offset, "value": value, "key": key, "error": None}
-    return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+    reported = {"offset": offset, "value": value, "key": key, "error": None}
+    return SimpleNamespace(**{name: lambda it=it: it for name, it in reported.items()})
 
 
 def _read(reader: Any, stop: Event | None = None) -> tuple[list[LimitsRecord], int]:

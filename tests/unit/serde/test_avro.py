@@ -231,7 +231,7 @@ def test_fields_stand_in_the_schemas_order(codec: Codec[Any], record: Any) -> No
 
 
 @pytest.mark.parametrize(("codec", "record"), RECORDS)
-def test_truncated_bytes_are_told(codec: Codec[Any], record: Any) -> None:
+def test_truncated_bytes_are_reported(codec: Codec[Any], record: Any) -> None:
     """Cut off anywhere, the bytes are refused and kept for whoever looks at them."""
     whole = codec.encode(record)
     codec.decode(whole)
@@ -244,7 +244,7 @@ def test_truncated_bytes_are_told(codec: Codec[Any], record: Any) -> None:
 
 
 @pytest.mark.parametrize(("codec", "record"), RECORDS)
-def test_trailing_bytes_are_told(codec: Codec[Any], record: Any) -> None:
+def test_trailing_bytes_are_reported(codec: Codec[Any], record: Any) -> None:
     """A record is all that its bytes say, or it is refused."""
     data = codec.encode(record) + b"\0"
     with pytest.raises(DecodeError, match="bytes left behind the body") as caught:
@@ -253,13 +253,13 @@ def test_trailing_bytes_are_told(codec: Codec[Any], record: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc3", b"\x00\x01", b'{"json": true}', b"\xc3\x02" * 9])
-def test_a_wrong_marker_is_told(data: bytes) -> None:
+def test_a_wrong_marker_is_reported(data: bytes) -> None:
     """What is not in single-object encoding is refused before anything else."""
     with pytest.raises(DecodeError, match="HalfMetadata: not in single-object encoding"):
         HALF_METADATA.decode(data)
 
 
-def test_an_unknown_fingerprint_is_told() -> None:
+def test_an_unknown_fingerprint_is_reported() -> None:
     """A newer writer's record names the schema that this reader lacks."""
     data = MARKER + b"\1\2\3\4\5\6\7\x08" + HALF_METADATA.encode(HALF_V1)[HEADER_BYTES:]
     with pytest.raises(UnknownSchemaError, match="0102030405060708") as caught:
@@ -268,7 +268,7 @@ def test_an_unknown_fingerprint_is_told() -> None:
     assert caught.value.data == data
 
 
-def test_another_records_bytes_are_told() -> None:
+def test_another_records_bytes_are_reported() -> None:
     """An op in the place of half metadata is an unknown schema, not garbage."""
     with pytest.raises(UnknownSchemaError):
         HALF_METADATA.decode(OP.encode(OP_V1))
@@ -282,7 +282,7 @@ def test_another_records_bytes_are_told() -> None:
         (HEADER_BYTES + 1, b"\xff"),  # an id that is not UTF-8
     ],
 )
-def test_forged_lengths_are_told(position: int, forged: bytes) -> None:
+def test_forged_lengths_are_reported(position: int, forged: bytes) -> None:
     """No length is believed beyond the bytes that are there."""
     data = OP.encode(OP_V1)
     data = data[:position] + forged + data[position + 1 :]
@@ -344,7 +344,7 @@ def test_longs_are_zigzag(value: int, data: str) -> None:
     assert read_long(bytes.fromhex("aa" + data), 1) == (value, 1 + len(data) // 2)
 
 
-def test_a_broken_long_is_told() -> None:
+def test_a_broken_long_is_reported() -> None:
     """One that ends too soon, and ones that are too long."""
     with pytest.raises(IndexError):
         read_long(b"\x80", 0)

@@ -252,7 +252,7 @@ def test_any_avro_library_reads_a_manifest() -> None:
     assert row["attempts"][0]["transactions"][1]["half_offset"] == 7
 
 
-def test_truncated_bytes_are_told() -> None:
+def test_truncated_bytes_are_reported() -> None:
     """Cut off anywhere, the bytes are refused and kept."""
     whole = bytes.fromhex(MANIFEST_GOLDEN)
     for length in range(len(whole)):

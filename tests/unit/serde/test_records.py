@@ -107,7 +107,9 @@ def test_metadata_is_found_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("headers", [None, [], [("a", b"1")], [(HALF, None)]])
-def test_a_half_without_metadata_is_told(headers: list[tuple[str, bytes | None]] | None) -> None:
+def test_a_half_without_metadata_is_reported(
+    headers: list[tuple[str, bytes | None]] | None,
+) -> None:
     """A record that somebody else wrote into the half topic."""
     with pytest.raises(DecodeError, match="no RMQ_HALF header"):
         parse_half(headers)
@@ -117,7 +119,7 @@ def test_a_half_without_metadata_is_told(headers: list[tuple[str, bytes | None]]
     "fields",
     [{"transaction_id": ""}, {"message_index": -1}, {"producer_group": ""}, {"real_topic": ""}],
 )
-def test_metadata_that_names_nothing_is_told(fields: dict[str, object]) -> None:
+def test_metadata_that_names_nothing_is_reported(fields: dict[str, object]) -> None:
     """Without id, index, group or real topic nothing could ever be done with it."""
     data = HALF_METADATA.encode(METADATA._replace(**fields))
     with pytest.raises(DecodeError, match="names no transaction, message index") as caught:
@@ -125,14 +127,14 @@ def test_metadata_that_names_nothing_is_told(fields: dict[str, object]) -> None:
     assert caught.value.data == data
 
 
-def test_a_group_that_cannot_be_asked_is_told() -> None:
+def test_a_group_that_cannot_be_asked_is_reported() -> None:
     """Its check topic or group would be one of the daemon's own, here or elsewhere."""
     data = HALF_METADATA.encode(METADATA._replace(producer_group="RMQ_SYS_TRANS"))
     with pytest.raises(DecodeError, match="cannot be asked"):
         parse_half([(HALF, data)])
 
 
-def test_broken_metadata_is_told() -> None:
+def test_broken_metadata_is_reported() -> None:
     """The codec's own error comes through."""
     with pytest.raises(DecodeError, match="not in single-object encoding"):
         parse_half([(HALF, b"x")])
@@ -197,7 +199,7 @@ def test_an_index_that_the_daemon_does_not_write_is_no_index(text: bytes | None)
         real_identity([(TRANSACTION_ID, b"id"), (MESSAGE_INDEX, text)])
 
 
-def test_an_id_that_is_no_text_is_told() -> None:
+def test_an_id_that_is_no_text_is_reported() -> None:
     """No client of ours writes it."""
     with pytest.raises(DecodeError, match="not UTF-8"):
         real_identity([(TRANSACTION_ID, b"\xff")])
@@ -212,7 +214,7 @@ def test_headers_come_as_the_client_hands_them_over() -> None:
 @pytest.mark.parametrize(
     "error", [SystemError("broken"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")]
 )
-def test_a_header_name_that_is_no_text_is_told(error: Exception) -> None:
+def test_a_header_name_that_is_no_text_is_reported(error: Exception) -> None:
     """The client cannot say what it is; the record is unreadable, the reader lives on."""
     with pytest.raises(DecodeError, match="not UTF-8") as caught:
         headers_of(_Record(error))

@@ -188,10 +188,10 @@ def test_spark_options_have_names_of_their_own() -> None:
 )
 def test_a_class_names_its_error(options: dict[str, str], allowed: str) -> None:
     """The error of a class is made of the same four things, here by a function."""
-    told: list[dict[str, str]] = []
+    reported: list[dict[str, str]] = []
 
     def refusal(**said: str) -> LookupError:
-        told.append(said)
+        reported.append(said)
         return LookupError()
 
     class Told(Named):
@@ -201,8 +201,8 @@ def test_a_class_names_its_error(options: dict[str, str], allowed: str) -> None:
     with pytest.raises(LookupError):
         load(Told, options=options)
     ((name, value),) = options.items()
-    assert told[0]["value"] == repr(value)
-    assert (told[0]["origin"], told[0]["allowed"]) == (f"option {name}", allowed)
+    assert reported[0]["value"] == repr(value)
+    assert (reported[0]["origin"], reported[0]["allowed"]) == (f"option {name}", allowed)
 
 
 def test_large_bounds_are_shown_in_digits() -> None:
@@ -270,7 +270,7 @@ def test_limits_are_all_but_who_and_when() -> None:
     assert forged.limits()["check_count_max"] == 10
 
 
-def test_a_newer_schema_is_told_from_damage() -> None:
+def test_a_newer_schema_is_no_damage() -> None:
     """Its reader must upgrade; nobody wrote anything wrong."""
     schema = json.loads(schema_text("daemon_settings.v1"))
     schema["fields"].append({"name": "motto", "type": "string", "default": ""})
@@ -282,7 +282,7 @@ def test_a_newer_schema_is_told_from_damage() -> None:
 
 
 @pytest.mark.parametrize("length", range(len(GOLDEN) // 2))
-def test_truncated_bytes_are_told(length: int) -> None:
+def test_truncated_bytes_are_reported(length: int) -> None:
     """Cut off anywhere, the bytes are refused."""
     with pytest.raises(DecodeError):
         decode_daemon_settings(bytes.fromhex(GOLDEN)[:length])

@@ -229,7 +229,7 @@ def test_half_records_have_one_role_each(metadata: HalfMetadata) -> None:
             check(ring, signed(ring, metadata, role=other))
 
 
-def test_nothing_is_looked_at_where_none_is_demanded() -> None:
+def test_nothing_is_verified_where_none_is_demanded() -> None:
     """Before the demand, and for groups without one, any record is believed, signed or not."""
     demands = [{"groups": ["bills"], "from_ms": BORN_MS}]
     ring = a_ring(demands=demands)

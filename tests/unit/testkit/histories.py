@@ -35,7 +35,7 @@ class History:
     real: list[ReadRecord] = field(default_factory=list)
     dead: list[ReadRecord] = field(default_factory=list)
 
-    def add(self, end: str, *, key: bytes = b"k", messages: int = 1, told: bool = True) -> str:
+    def add(self, end: str, *, key: bytes = b"k", messages: int = 1, reported: bool = True) -> str:
         """Add one transaction that ends in COMMIT, ROLLBACK or DISCARD; return its id."""
         tid = f"{len(self.clients):032x}"
         sent = tuple(
@@ -53,8 +53,8 @@ class History:
         claims: tuple[Claim, ...] = (
             Claim(
                 kind=kind,
-                outcome=Outcome.OK if told else Outcome.UNKNOWN,
-                position=at if told else None,
+                outcome=Outcome.OK if reported else Outcome.UNKNOWN,
+                position=at if reported else None,
             ),
         )
         if kind is OpKind.DISCARD:
@@ -171,7 +171,7 @@ def clean_histories(draw: st.DrawFn) -> History:
         st.integers(1, 4),
         st.booleans(),
     )
-    for end, key, messages, told in draw(st.lists(ends, max_size=8)):
-        history.add(end, key=key, messages=messages, told=told)
+    for end, key, messages, reported in draw(st.lists(ends, max_size=8)):
+        history.add(end, key=key, messages=messages, reported=reported)
     history.add("COMMIT", key=b"a")
     return history

@@ -105,7 +105,7 @@ def test_strangers_op_has_no_effect() -> None:
 def test_in_doubt_commit_may_end_either_way() -> None:
     """A commit without an answer may be delivered or lost to a rollback; the op log says which."""
     history = History()
-    tid = history.add("ROLLBACK", told=False)
+    tid = history.add("ROLLBACK", reported=False)
     doubt = Claim(kind=OpKind.COMMIT, outcome=Outcome.UNKNOWN)
     history.clients[0] = replace(history.clients[0], claims=(*history.clients[0].claims, doubt))
     assert history.found() == []

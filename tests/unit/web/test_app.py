@@ -151,7 +151,7 @@ def test_a_browser_signs_in_and_out(tmp_path: Path) -> None:
     assert again.get("/").status_code == 303
 
 
-def test_a_wrong_token_is_told_so_on_the_page(tmp_path: Path) -> None:
+def test_a_wrong_token_is_reported_on_the_page(tmp_path: Path) -> None:
     """The form comes again, and names the error for who cannot see it."""
     answer = post(stage(tmp_path).client(), "/sign-in", token="wrong-wrong-wrong")
     assert answer.status_code == 401
@@ -221,7 +221,7 @@ def test_every_answer_keeps_scripts_and_frames_out(tmp_path: Path) -> None:
         assert ("immutable" in headers["cache-control"]) is path.startswith("/static/")
 
 
-def test_a_kafka_that_does_not_answer_is_told(
+def test_a_kafka_that_does_not_answer_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """502 with what to do, as JSON and as a page; a traceback for nobody."""

@@ -239,7 +239,7 @@ def test_readings_are_bounded(daemon: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"partition_errors": 5}', "<html>"])
-def test_what_is_no_daemon_is_told(text: str) -> None:
+def test_what_is_no_daemon_is_reported(text: str) -> None:
     """Another program on the port shows as one."""
     found = health_of(NOBODY, text)
     assert found.healthy is None

@@ -138,7 +138,7 @@ def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatc
         until("there is room again", lambda: answer_of(url)[0] == 200)
 
 
-def test_a_wrong_certificate_and_a_taken_port_are_told(tmp_path: Path) -> None:
+def test_a_wrong_certificate_and_a_taken_port_are_reported(tmp_path: Path) -> None:
     """Before anything is served, by the flag's name."""
     certificate, key = _files(tmp_path)
     key.write_text("nothing", "utf-8")

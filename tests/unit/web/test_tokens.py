@@ -178,7 +178,7 @@ def test_one_token_ends_no_session_of_another() -> None:
     assert sessions.find(opened[-1].key) is not None
 
 
-def test_words_are_told_once_and_to_their_session() -> None:
+def test_words_are_shown_once_and_to_their_session() -> None:
     """What came of a change is shown on the next page of who made it."""
     sessions = Sessions(monotonic=ManualClock())
     one, other = sessions.open(ALICE), sessions.open(ALICE)

@@ -152,7 +152,7 @@ class ExaminedLetter(NamedTuple):
     op: Op | None  # the op that decided; None where it was deleted or does not exist
 
 
-def look_at(
+def examined(
     letter: Letter, body: Body | None, half: Source, op: Source, verifier: Verifier | None = None
 ) -> ExaminedLetter:
     """Return whether a letter is genuine, by the records at the half and op offsets that it names.

@@ -12,7 +12,7 @@ from halfbridge.checker.admin.dead.letters import (
     LetterPlace,
     Source,
     body_of,
-    look_at,
+    examined,
     parse_record,
 )
 from halfbridge.checker.errors import AdminError
@@ -97,7 +97,7 @@ def examine(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> l
     )
     nothing = Source()
     return [
-        look_at(
+        examined(
             each,
             _body(each, stored[each.place]),
             sources.get(each.dead.source_topic, {}).get(_source_place(each), nothing),

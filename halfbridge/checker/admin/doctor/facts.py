@@ -321,7 +321,7 @@ def _plain(facts: Facts) -> dict[str, Any]:
     plain = dataclasses.asdict(facts)
     plain["topics"] = {name: seen._asdict() for name, seen in facts.topics.items()}
     plain["broker_settings"] = {
-        broker: {key: value for key, value in told.items() if key.endswith(_BROKER_SETTINGS)}
-        for broker, told in facts.broker_settings.items()
+        broker: {key: value for key, value in settings.items() if key.endswith(_BROKER_SETTINGS)}
+        for broker, settings in facts.broker_settings.items()
     }
     return plain

@@ -154,10 +154,10 @@ class _Gatherer:
         questions.ask("ends of logs", partial(open_txns, places, self.ports, self.common))
         halves = [place for place in places if place[0] == names.half]
         if halves:
-            look = partial(newest_halves, halves, self.ports, self.common, names=names)
+            newest = partial(newest_halves, halves, self.ports, self.common, names=names)
             questions.ask("deferred deliveries", partial(self._delayed, halves))
             questions.ask("damaged records", partial(self._damaged, halves))
-            questions.ask("half records", partial(look, ring=self.ring))
+            questions.ask("half records", partial(newest, ring=self.ring))
         if names.settings in topics:
             questions.ask("settings record", self._record)
         if self.request.client_kafka is not None:
@@ -211,8 +211,8 @@ class _Gatherer:
         asked = {
             broker: self.admin.ask_broker_settings(broker, CALL_TIMEOUT_S) for broker in brokers
         }
-        told = {broker: _settings_of(answer) for broker, answer in asked.items()}
-        return brokers, {broker: settings for broker, settings in told.items() if settings}
+        answers = {broker: _settings_of(answer) for broker, answer in asked.items()}
+        return brokers, {broker: settings for broker, settings in answers.items() if settings}
 
     def _daemon_lacks(self) -> tuple[Acl, ...]:
         daemon, _ = self.request.principals
@@ -281,9 +281,9 @@ def _delayed(
     by_topic: dict[str, list[OpRead]] = {}
     wanted = set()
     for entry, read in deferred:
-        told = [half.metadata for half in entry.messages.values()]
-        wanted |= {needed(one.real_topic, one.real_partition, 0) for one in told}
-        for topic in {one.real_topic for one in told}:
+        messages = [half.metadata for half in entry.messages.values()]
+        wanted |= {needed(one.real_topic, one.real_partition, 0) for one in messages}
+        for topic in {one.real_topic for one in messages}:
             by_topic.setdefault(topic, []).append(read)
     most = sorted(by_topic, key=lambda topic: -len(by_topic[topic]))[:REAL_TOPICS_MAX]
     lacks = lacks_of(cluster, [each for each in wanted if each.topic in most], gone_ms)

@@ -158,10 +158,10 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
 
 def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     names = config.names
-    looked_at = (names.half, names.op, names.dead, names.settings, *facts.named_topics)
+    read = (names.half, names.op, names.dead, names.settings, *facts.named_topics)
     behind = [
         topic
-        for topic in dict.fromkeys(looked_at)
+        for topic in dict.fromkeys(read)
         if topic in facts.topics and facts.topics[topic].out_of_sync
     ]
     if behind:
@@ -307,7 +307,9 @@ def judge_brokers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     if len(kinds) > 1:
         usual = kinds.most_common(1)[0][0]
         others = sorted(
-            broker for broker, told in facts.broker_settings.items() if frozenset(told) != usual
+            broker
+            for broker, settings in facts.broker_settings.items()
+            if frozenset(settings) != usual
         )
         what = (
             f"brokers {', '.join(map(str, others))} have other settings than most, so they are"

@@ -134,7 +134,7 @@ class Progress:
 
     def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
         self._clock, self._tell = clock, tell
-        self._told_at = clock.monotonic()
+        self._reported_at = clock.monotonic()
 
     def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[Record]]:
         """Yield the batches of `scan`."""
@@ -143,8 +143,8 @@ class Progress:
             done += len(batch)
             yield batch
             now = self._clock.monotonic()
-            if now - self._told_at > _PROGRESS_S:
-                self._told_at = now
+            if now - self._reported_at > _PROGRESS_S:
+                self._reported_at = now
                 self._tell(f"{what}: {done} of at most {scan.total} {unit}")
 
 

@@ -272,11 +272,11 @@ class _LookUp:
     ) -> tuple[Lack, ...]:
         """Return the topics and partitions that keep the last life's messages from delivery."""
         messages = [
-            needed(topic, told.real_partition, counts.get(topic, 0), record.key())
+            needed(topic, metadata.real_partition, counts.get(topic, 0), record.key())
             for record, half in pieces.halves
-            if (told := half.metadata).resume_count == judged.resume_count
-            and told.producer_group == judged.group
-            and not self._names.is_internal(topic := told.real_topic)
+            if (metadata := half.metadata).resume_count == judged.resume_count
+            and metadata.producer_group == judged.group
+            and not self._names.is_internal(topic := metadata.real_topic)
         ]
         return lacks_of(self._cluster, messages, gone_ms)
 
@@ -317,7 +317,7 @@ class _LookUp:
 RECORDS_KEPT_MAX = 10_000
 # Records of a pair that are read after the transaction is settled, for decisions that lost: about a
 # sixth of a second.
-LOOK_ON_RECORDS = 50_000
+READ_ON_RECORDS = 50_000
 
 
 class Match(NamedTuple):
@@ -403,7 +403,7 @@ class Trail:
             for record in batch:
                 found = self._take(record, pieces, places[0][0]) or found
             if found and left is None and is_settled(pieces):
-                left = LOOK_ON_RECORDS
+                left = READ_ON_RECORDS
             if left is not None:
                 left -= len(batch)
                 if left < 0:

@@ -97,7 +97,7 @@ class World:
     check_topics: frozenset[str] = frozenset()  # producer groups that have a check topic
     # Producer group -> live members of its check responders, of groups that were asked about.
     members: Mapping[str, int] = field(default_factory=dict)
-    # (transaction id, resume count, group) -> requests found; None: none were looked for.
+    # (transaction id, resume count, group) -> requests found; None: none were searched.
     asked: Mapping[Key, CheckRequests] | None = None
     # The same key -> the last answer that decides nothing.
     answers: Mapping[Key, Op] = field(default_factory=dict)

@@ -100,10 +100,12 @@ def test_running_clients_follow(stack: MemoryStack) -> None:
         half_sent.send(message)
         assert _turn(stack, is_rejecting=True).holds
         stack.advance(FOLLOW_S)
-        with pytest.raises(TransactionsRejectedError, match=r"ada@h.*: the database moves") as told:
+        with pytest.raises(
+            TransactionsRejectedError, match=r"ada@h.*: the database moves"
+        ) as reported:
             producer.begin()
-        assert told.value.reason == "the database moves"
-        assert isinstance(told.value, RetriableError)
+        assert reported.value.reason == "the database moves"
+        assert isinstance(reported.value, RetriableError)
         for transaction in (open_one, half_sent):
             with pytest.raises(TransactionsRejectedError):
                 transaction.send(message)

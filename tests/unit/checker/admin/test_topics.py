@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_no_flaw(topic: str) -> None:
     assert flaws_with(topic) == Flaws()
 
 
-def test_many_problems_are_told_by_some() -> None:
+def test_many_problems_are_reported_by_some() -> None:
     """A text stays short, whatever is wrong; `topics check` names all."""
     problem = flaws_with(NAMES.half, retention_ms="1").alarms[0]
     text = problems_text((problem,) * (SHOWN_MAX + 2))
@@ -206,5 +206,5 @@ def test_what_cannot_be_read_is_no_type() -> None:
 
 def test_a_noun_goes_with_its_number() -> None:
     """Only one of a thing has no s."""
-    told = [counted(count, "message") for count in range(3)]
-    assert told == ["0 messages", "1 message", "2 messages"]
+    reported = [counted(count, "message") for count in range(3)]
+    assert reported == ["0 messages", "1 message", "2 messages"]

@@ -39,8 +39,8 @@ class Scene:
 
     def stores(self, name: str, topic: str = "orders", key: int = -1, index: int = 0) -> int:
         """A producer stores a half message."""
-        told = metadata(name, index)._replace(real_topic=topic)
-        return self.log.append_half(told, self.now_ms, key_number=key)
+        reported = metadata(name, index)._replace(real_topic=topic)
+        return self.log.append_half(reported, self.now_ms, key_number=key)
 
     def commits(self, name: str, topic: str = "orders", key: int = -1) -> int:
         """A producer stores a transaction of one message and commits it; return the op offset."""

@@ -70,8 +70,8 @@ def test_a_decision_without_a_half_knows_nothing() -> None:
 
 
 def _entry(group: str) -> Entry:
-    told = metadata("A")._replace(producer_group=group)
-    return Entry(HalfRead(0, 0, told, "", 1, None))
+    reported = metadata("A")._replace(producer_group=group)
+    return Entry(HalfRead(0, 0, reported, "", 1, None))
 
 
 def test_groups_with_one_id_are_kept_apart() -> None:

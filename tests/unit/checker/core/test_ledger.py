@@ -27,8 +27,8 @@ from tests.playbook import (
     discard_for_age,
     half,
     half_without_time,
-    junk_buried,
     junk_half,
+    junk_letter,
     junk_op,
     killed_before_commit,
     nothing,
@@ -55,7 +55,7 @@ def test_ops_behind_a_waiting_one_wait_too() -> None:
     book << nothing >> read_half << delivered("B") + delivered("A")
 
 
-def test_what_is_undecided_and_what_waits_is_told() -> None:
+def test_what_is_undecided_and_what_waits_is_reported() -> None:
     """Decided transactions are left out; an op waits as long as its half message is not read."""
     book = Playbook() >> half("A") >> half("B") >> commit("A") << delivered("A")
     book >> unread(half("C"), commit("C")) >> read_ops
@@ -187,7 +187,7 @@ def test_an_answer_about_another_ops_wait_changes_nothing() -> None:
     assert book.ledger.waits_for_half
     book = Playbook() >> junk_op()
     book.ledger.half_end(1, 0)
-    book << junk_buried("op", 0)
+    book << junk_letter("op", 0)
     book.ledger.half_end(1, 0)
     assert not book.ledger.waits_for_half
 
@@ -209,17 +209,17 @@ def test_an_answer_after_the_decision_changes_nothing() -> None:
 
 
 def test_junk_is_not_lost_with_a_kafka_txn() -> None:
-    """Junk whose burial was not committed is buried after the restart."""
+    """Junk whose dead letter was not committed is dead-lettered after the restart."""
     book = Playbook() >> junk_half() >> junk_op() >> killed_before_commit
     book.reader.read()
-    book << junk_buried("half", 0) + junk_buried("op", 0) >> restart << nothing
+    book << junk_letter("half", 0) + junk_letter("op", 0) >> restart << nothing
 
 
 def test_junk_among_ops_keeps_its_turn() -> None:
-    """An unreadable op is buried when its turn comes, not before the ops that wait ahead."""
+    """An unreadable op is dead-lettered when its turn comes, not before the ops that wait ahead."""
     book = Playbook() >> unread(half("A"), commit("A"), junk_op()) >> read_ops << nothing
     assert book.ledger.ops_waiting == 2
-    book >> read_half << delivered("A") + junk_buried("op", 1)
+    book >> read_half << delivered("A") + junk_letter("op", 1)
 
 
 # --- plans and progress --------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_progress_covers_the_plan_and_not_what_was_read_since() -> None:
     book.plan = plan
     book.commit()
     assert book.progress == Progress(half=1, op=1, rebuild_to=1, ops_from=0, position=1)
-    book >> restart << dead("B", "INCOMPLETE", 1) + junk_buried("half", 1)
+    book >> restart << dead("B", "INCOMPLETE", 1) + junk_letter("half", 1)
 
 
 def test_a_plan_is_committed_before_the_next_one_is_made() -> None:
@@ -341,24 +341,24 @@ def test_a_copy_tells_the_age() -> None:
     assert book.plan.dead[0].check_times == 1
 
 
-def test_late_records_of_which_nothing_came_are_buried() -> None:
-    """What came after the decision and was not buried before the restart is buried after it."""
+def test_late_records_of_which_nothing_came_are_dead_lettered() -> None:
+    """What came after the decision and has no letter before the restart has one after it."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
     book >> half("A", 1) >> half("A") >> junk_half() >> killed_before_commit
     book.reader.read()
-    book << dead("A", "LATE", 1) + junk_buried("half", 4) >> restart << nothing
+    book << dead("A", "LATE", 1) + junk_letter("half", 4) >> restart << nothing
 
 
 def test_late_records_of_a_rollback_vanish() -> None:
-    """After a ROLLBACK nothing is buried, before a restart or after."""
+    """After a ROLLBACK nothing is dead-lettered, before a restart or after."""
     book = Playbook() >> half("X") >> half("A") >> rollback("A") << nothing
     book >> half("A", 1) >> restart << nothing >> restart << nothing
 
 
-def test_junk_ops_are_not_buried_twice() -> None:
-    """An unreadable op below O was buried before."""
+def test_junk_ops_are_not_dead_lettered_twice() -> None:
+    """An unreadable op below O was dead-lettered before."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") >> junk_op()
-    book << delivered("A") + junk_buried("op", 1) >> restart << nothing >> commit("X")
+    book << delivered("A") + junk_letter("op", 1) >> restart << nothing >> commit("X")
     book << delivered("X")
 
 

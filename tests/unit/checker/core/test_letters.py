@@ -8,8 +8,8 @@ from tests.playbook import (
     dead,
     delivered,
     half,
-    junk_buried,
     junk_half,
+    junk_letter,
     junk_op,
     killed_before_commit,
     nothing,
@@ -27,33 +27,33 @@ def _bodies(plan: Plan) -> list[HalfRead | JunkRead]:
     return [each for each in letters if each.body is not None]
 
 
-def test_junk_that_is_read_at_once_is_buried_plan_by_plan() -> None:
+def test_junk_that_is_read_at_once_is_dead_lettered_plan_by_plan() -> None:
     """20,000 junk records stood in one kafka_txn, whatever its limits."""
     book = Playbook() >> unread(*[junk_half()] * 5) >> read_half
     book.records_max = 2
-    book << junk_buried("half", 0) + junk_buried("half", 1)
+    book << junk_letter("half", 0) + junk_letter("half", 1)
     assert (book.progress.half, book.progress.position, book.ledger.letters_waiting) == (2, 2, 3)
-    book << junk_buried("half", 2) + junk_buried("half", 3) << junk_buried("half", 4) << nothing
+    book << junk_letter("half", 2) + junk_letter("half", 3) << junk_letter("half", 4) << nothing
     assert (book.progress.half, book.progress.position, book.ledger.letters_waiting) == (5, 5, 0)
 
 
 def test_junk_has_a_size() -> None:
-    """Of large records fewer are buried together, ops like half records."""
+    """Of large records fewer are dead-lettered together, ops like half records."""
     book = Playbook() >> unread(*[junk_half()] * 3, *[junk_op()] * 2) >> read_half >> read_ops
     assert book.ledger.memory.junk_op_bytes == 200
     book.size_bytes_max = 150
-    book << junk_buried("half", 0) + junk_buried("half", 1)
+    book << junk_letter("half", 0) + junk_letter("half", 1)
     assert book.plan.size_bytes == 200
-    book << junk_buried("half", 2) + junk_buried("op", 0) << junk_buried("op", 1) << nothing
+    book << junk_letter("half", 2) + junk_letter("op", 0) << junk_letter("op", 1) << nothing
     assert book.ledger.memory.junk_op_bytes == 0
 
 
-def test_late_messages_are_buried_plan_by_plan() -> None:
+def test_late_messages_are_dead_lettered_plan_by_plan() -> None:
     """They are letters like junk, in the order of the log."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unread(half("A", 1), junk_half(), half("A", 2)) >> read_half
     book.records_max = 1
-    book << dead("A", "LATE", 1) << junk_buried("half", 2) << dead("A", "LATE", 2) << nothing
+    book << dead("A", "LATE", 1) << junk_letter("half", 2) << dead("A", "LATE", 2) << nothing
 
 
 def test_a_letter_is_written_once_across_restarts() -> None:
@@ -61,9 +61,9 @@ def test_a_letter_is_written_once_across_restarts() -> None:
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unread(half("A", 1), junk_half(), half("A", 2), junk_half()) >> read_half
     book.records_max = 1
-    book << dead("A", "LATE", 1) >> restart << junk_buried("half", 2)
+    book << dead("A", "LATE", 1) >> restart << junk_letter("half", 2)
     book >> killed_before_commit >> unread(read_half) >> read_ops
-    book << dead("A", "LATE", 2) >> restart << junk_buried("half", 4) >> restart << nothing
+    book << dead("A", "LATE", 2) >> restart << junk_letter("half", 4) >> restart << nothing
 
 
 def test_ops_wait_for_the_letters_before_them() -> None:
@@ -71,24 +71,24 @@ def test_ops_wait_for_the_letters_before_them() -> None:
     book = Playbook() >> unread(junk_half(), junk_half(), half("A"), commit("A"))
     book >> read_half >> read_ops
     book.records_max = 1
-    book << junk_buried("half", 0) << junk_buried("half", 1)
+    book << junk_letter("half", 0) << junk_letter("half", 1)
     assert book.progress.op == 0
     book << delivered("A") >> restart << nothing
     book = Playbook() >> unread(junk_half(), junk_half(), half("A"), commit("A"))
     book >> read_half >> read_ops
     book.records_max = 1
-    book << junk_buried("half", 0) >> restart << junk_buried("half", 1) >> restart << delivered("A")
+    book << junk_letter("half", 0) >> restart << junk_letter("half", 1) >> restart << delivered("A")
 
 
-def test_junk_behind_copies_is_buried_plan_by_plan_after_a_rebuild() -> None:
+def test_junk_behind_copies_is_dead_lettered_plan_by_plan_after_a_rebuild() -> None:
     """It stood in one kafka_txn, having waited for the rebuild's end."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
     book >> unread(*[junk_half()] * 3) >> unread(restart, read_half) << nothing
     assert not book.ledger.is_rebuilt
     assert book.ledger.letters_waiting == 3
     book.records_max = 2
-    book >> unread(read_ops) << junk_buried("half", 2) + junk_buried("half", 3)
-    book >> restart << junk_buried("half", 4) << nothing
+    book >> unread(read_ops) << junk_letter("half", 2) + junk_letter("half", 3)
+    book >> restart << junk_letter("half", 4) << nothing
 
 
 def test_what_a_rebuild_needs_is_no_reason_to_stop_reading() -> None:
@@ -101,7 +101,7 @@ def test_what_a_rebuild_needs_is_no_reason_to_stop_reading() -> None:
     assert book.ledger.letters_waiting == 0
     book.reader.read()
     assert book.ledger.letters_waiting == 1
-    book << junk_buried("half", 1)
+    book << junk_letter("half", 1)
 
 
 def test_letters_keep_the_budget() -> None:
@@ -122,5 +122,5 @@ def test_letters_and_messages_share_the_budget() -> None:
     book = Playbook(ledger_bytes_max=450) >> unread(*halves, *[junk_half()] * 2)
     book >> read_half
     book.records_max = 1
-    book << junk_buried("half", 4)
+    book << junk_letter("half", 4)
     assert book.ledger.memory.bodies_bytes == 100 + 200

@@ -242,7 +242,7 @@ def test_all_that_has_a_body_is_counted() -> None:
     assert book.ledger.memory.bodies_bytes == 100
 
 
-def test_a_plan_that_does_not_fit_is_told() -> None:
+def test_a_plan_that_does_not_fit_is_reported() -> None:
     """Its bodies are let go by whoever holds it."""
     ledger = Playbook(ledger_bytes_max=1_000).ledger
     assert not ledger.memory.is_too_large(1_000)

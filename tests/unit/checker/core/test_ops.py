@@ -23,8 +23,8 @@ from tests.playbook import (
     discard_for_age,
     discard_written,
     half,
-    junk_buried,
     junk_half,
+    junk_letter,
     killed_before_commit,
     metadata,
     nothing,
@@ -54,11 +54,11 @@ def test_a_gap_delivers_nothing() -> None:
 def test_an_unreadable_last_message_is_missed_by_its_count_only() -> None:
     """Who names no count, as a check's answer does, cannot mean it; a gap is found either way."""
     book = Playbook() >> half("A", 0) >> half("A", 1) >> junk_half() >> commit("A", count=3)
-    book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 1) + junk_buried("half", 2)
+    book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 1) + junk_letter("half", 2)
     book = Playbook() >> half("A", 0) >> half("A", 1) >> junk_half() >> commit("A")
-    book << delivered("A", 0, 1) + junk_buried("half", 2)
+    book << delivered("A", 0, 1) + junk_letter("half", 2)
     book = Playbook() >> half("A", 0) >> junk_half() >> half("A", 2) >> commit("A")
-    book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 2) + junk_buried("half", 1)
+    book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 2) + junk_letter("half", 1)
 
 
 def test_a_message_after_the_decision_is_late() -> None:
@@ -187,8 +187,8 @@ def test_notes_are_bounded() -> None:
 def _half(
     index: int, offset: int, *, flaw: str = "", topic: str = "real", user_bytes: int = 0
 ) -> HalfRead:
-    told = metadata("A", index)._replace(real_topic=topic)
-    return HalfRead(offset, 1, told, flaw, 10, None, user_bytes)
+    reported = metadata("A", index)._replace(real_topic=topic)
+    return HalfRead(offset, 1, reported, flaw, 10, None, user_bytes)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,10 @@ def test_all_or_nothing(
     op = op_record("A", OpKind.COMMIT, half_offset=half_offset)._replace(message_count=count)
     verdict = judge_commit([_half(*each) for each in messages], op, lambda _group, _topic: True)
     assert [half.metadata.message_index for half in verdict.deliver] == delivered
-    buried = sorted((half.metadata.message_index, why.value) for half, why, _ in verdict.dead)
-    assert buried == sorted(dead)
+    dead_lettered = sorted(
+        (half.metadata.message_index, why.value) for half, why, _ in verdict.dead
+    )
+    assert dead_lettered == sorted(dead)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,9 @@ def test_a_rebuild_judges_likewise() -> None:
     book << _letters("A") >> restart << nothing
 
 
-def test_messages_of_an_oversize_transaction_are_buried_by_reference_whatever_decides() -> None:
+def test_messages_of_an_oversize_transaction_are_dead_lettered_by_reference_whatever_decides() -> (
+    None
+):
     """1,000 messages of 10 MB each would be one kafka_txn of 10 GB."""
     book = Playbook() >> _large("A") >> discard("A") << _letters("A", "OPERATOR")
     book >> _large("B") >> wait(73 * HOUR_MS) >> discard_for_age("B", HOUR_MS)
@@ -389,7 +393,7 @@ def test_a_message_beyond_the_last_index_is_excess() -> None:
     book << dead_by_reference("A", TOO_LARGE) + dead_by_reference("A", TOO_LARGE, EXCESS)
 
 
-def test_excess_is_buried_once_over_restarts() -> None:
+def test_excess_is_dead_lettered_once_over_restarts() -> None:
     """P says which letters stand already, and the first excess message holds H."""
     book = Playbook() >> half("A", EXCESS) >> half("A", EXCESS + 1)
     book << dead_by_reference("A", TOO_LARGE, EXCESS + 1)
@@ -400,8 +404,8 @@ def test_excess_is_buried_once_over_restarts() -> None:
     book << dead_by_reference("A", TOO_LARGE) + dead_by_reference("A", TOO_LARGE, EXCESS)
 
 
-def test_what_was_not_committed_of_excess_is_buried_after_the_restart() -> None:
-    """A kafka_txn that did not happen buried nobody."""
+def test_what_was_not_committed_of_excess_is_dead_lettered_after_the_restart() -> None:
+    """A kafka_txn that did not happen dead-lettered nothing."""
     book = Playbook() >> half("A", EXCESS) >> half("A", EXCESS + 1)
     book >> killed_before_commit
     book.reader.read()

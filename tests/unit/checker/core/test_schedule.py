@@ -45,8 +45,8 @@ from tests.playbook import (
 
 
 def _entry(group: str = "orders") -> Entry:
-    told = metadata("A")._replace(producer_group=group)
-    return Entry(HalfRead(0, 0, told, "", 1, None))
+    reported = metadata("A")._replace(producer_group=group)
+    return Entry(HalfRead(0, 0, reported, "", 1, None))
 
 
 @pytest.mark.parametrize(

@@ -52,27 +52,27 @@ def measured(take: Callable[[], None]) -> int:
 
 def halves(text: str, *, messages: int = 1) -> list[bytes]:
     """Return encoded metadata of transactions; each has names of its own if `text` is given."""
-    told = []
+    reported = []
     for number in range(COUNT // messages):
         for index in range(messages):
             one = metadata(f"{number:032}", index)._replace(born_timestamp=BORN_MS + number)
             if text:
                 one = one._replace(producer_group=text + str(number), real_topic=str(number) + text)
-            told.append(HALF_METADATA.encode(one))
-            HALF_METADATA.decode(told[-1])  # the codec's memo has its own bound
-    return told
+            reported.append(HALF_METADATA.encode(one))
+            HALF_METADATA.decode(reported[-1])  # the codec's memo has its own bound
+    return reported
 
 
 def read_halves(ledger: Ledger, encoded: list[bytes]) -> None:
     """Have the ledger read half records whose bodies are not in memory."""
     for offset, data in enumerate(encoded):
-        told = HALF_METADATA.decode(data)
-        weight = message_bytes(told)
+        reported = HALF_METADATA.decode(data)
+        weight = message_bytes(reported)
         ledger.half(
             HalfRead(
                 offset,
                 BORN_MS + offset,
-                told,
+                reported,
                 "",
                 1_000 + offset,
                 None,
@@ -131,12 +131,12 @@ def test_decided_transactions(*, has_gap: bool) -> None:
     """
     ledger = rebuilt()
     indices = range(0, 200, 2) if has_gap else range(1)
-    told = []
+    reported = []
     for number in range(COUNT // len(indices)):
         for index in indices:
             one = metadata(f"{number:032}", index)._replace(born_timestamp=BORN_MS + number)
-            told.append(HALF_METADATA.encode(one))
-            HALF_METADATA.decode(told[-1])  # the codec's memo has its own bound
+            reported.append(HALF_METADATA.encode(one))
+            HALF_METADATA.decode(reported[-1])  # the codec's memo has its own bound
     ops = [
         OP.encode(op_record(f"{n:032}", OpKind.ROLLBACK, half_offset=0)._replace(timestamp=BORN_MS))
         for n in range(1, COUNT // len(indices))
@@ -145,7 +145,7 @@ def test_decided_transactions(*, has_gap: bool) -> None:
         OP.decode(data)
 
     def take() -> None:
-        read_halves(ledger, told)
+        read_halves(ledger, reported)
         for offset, data in enumerate(ops):
             ledger.op(OpRead(offset, BORN_MS + offset, OP.decode(data), len(data)))
         ledger.plan(BORN_MS, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
@@ -162,9 +162,9 @@ def test_letters() -> None:
 
     def take() -> None:
         for number in range(COUNT):
-            told = HalfMetadata(*metadata(f"{number:032}"))  # allocated here, so that it counts
-            weight = message_bytes(told)
-            one = HalfRead(number, BORN_MS, told, "", 1_000, None, metadata_bytes=weight)
+            reported = HalfMetadata(*metadata(f"{number:032}"))  # allocated here, so that it counts
+            weight = message_bytes(reported)
+            one = HalfRead(number, BORN_MS, reported, "", 1_000, None, metadata_bytes=weight)
             letters.append(DeadHalf(one, DeadReason.LATE, f"{number} was late", 0, number, -1))
             record = JunkRead(number, BORN_MS, f"{number} is broken", 1_000, None)
             letters.append(DeadJunk(record, is_op=False))

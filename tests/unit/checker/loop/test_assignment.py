@@ -158,7 +158,7 @@ def test_what_a_pair_may_hold_is_kept_by_reading_no_more(
 # --- progress beyond a log's end may be a deposed leader's word, and is believed after a while
 
 
-def test_an_end_is_believed_when_brokers_have_told_it_for_a_while() -> None:
+def test_an_end_is_believed_when_brokers_have_named_it_for_a_while() -> None:
     """Each pair has its own wait, which begins anew once its progress lies in the log."""
     doubts, beyond = EndsInDoubt(), BeyondEndError("beyond the end")
     for now in (0.0, BEYOND_END_S / 2):

@@ -128,7 +128,7 @@ def test_a_commit_in_doubt_is_repeated(scene: Scene) -> None:
     assert bound.must_be_replaced, "one of the three may still arrive"
 
 
-def test_a_member_that_lost_a_connection_in_a_commit_is_worn(scene: Scene) -> None:
+def test_a_member_that_lost_a_connection_in_a_commit_is_replaced(scene: Scene) -> None:
     """The client repeats requests by itself then; outside of a commit nothing can come late."""
     bound = scene.bound
     bound.connection_lost()

@@ -44,7 +44,7 @@ class _Kafka:
 
     def __init__(self) -> None:
         self.ends = Counter({0: 7, 1: 9})
-        self.told: list[Callable[[], None]] = []
+        self.reported: list[Callable[[], None]] = []
         self.calls: Counter[str] = Counter()
         self.fails = False
         self.infers = False
@@ -68,12 +68,12 @@ class _Kafka:
         offset = None if self.infers else self.ends[partition]
         self.ends[partition] += 2
         record = SimpleNamespace(partition=lambda: partition, offset=lambda: offset)
-        self.told.append(lambda: on_delivery(None, record))
+        self.reported.append(lambda: on_delivery(None, record))
 
     def flush(self, _timeout_s: float) -> int:
-        for tell in self.told:
+        for tell in self.reported:
             tell()
-        self.told = []
+        self.reported = []
         return 0
 
     def abort(self, _timeout_s: float) -> None:
@@ -156,9 +156,9 @@ def test_after_a_failure_it_is_tried_anew(loop: _Loop) -> None:
 
 
 @pytest.mark.parametrize("delivery", [each.value for each in Delivery])
-@pytest.mark.parametrize("is_told", [False, True], ids=["silent", "leaderless"])
+@pytest.mark.parametrize("is_leaderless", [False, True], ids=["silent", "leaderless"])
 def test_a_half_partition_that_is_away_stops_its_own_pair_only(
-    delivery: str, *, is_told: bool
+    delivery: str, *, is_leaderless: bool
 ) -> None:
     """Its proofs cannot be written, nor can the markers: other pairs have proofs all the same."""
     key = next(k for n in range(99) if half_partition("", k := b"%d" % n, PARTITIONS) == 1)
@@ -173,7 +173,7 @@ def test_a_half_partition_that_is_away_stops_its_own_pair_only(
 
         with stack.producer("shop", checker=lambda _: Resolution.UNKNOWN) as producer:
             stack.advance(1)
-            broker.go_away((names.half, 0), is_told=is_told)
+            broker.go_away((names.half, 0), is_leaderless=is_leaderless)
             for number in range(ROUNDS):
                 op_beyond_the_end(0)
                 op_beyond_the_end(1)
@@ -187,4 +187,4 @@ def test_a_half_partition_that_is_away_stops_its_own_pair_only(
             )
             broker.come_back((names.half, 0))
             stack.wait_until_decided()
-    assert is_told or spares
+    assert is_leaderless or spares

@@ -43,20 +43,20 @@ PORTS = system_ports()
 
 def test_the_users_own_properties_win_over_our_defaults() -> None:
     """How fast clients reconnect is the user's to say; which brokers and topics is not."""
-    told = {"reconnect.backoff.ms": "1000", "security.protocol": "PLAINTEXT"}
+    reported = {"reconnect.backoff.ms": "1000", "security.protocol": "PLAINTEXT"}
 
-    config = client_config(CheckerConfig(bootstrap_servers="one:9092", kafka=told))
+    config = client_config(CheckerConfig(bootstrap_servers="one:9092", kafka=reported))
 
-    assert config.items() >= told.items()
+    assert config.items() >= reported.items()
     assert config["bootstrap.servers"] == "one:9092"
     assert config["allow.auto.create.topics"] is False
 
 
 def test_how_records_are_fetched_is_the_users_to_say() -> None:
     """Waits and sizes of fetches are only speed."""
-    told = {"fetch.wait.max.ms": "3", "fetch.min.bytes": "1000000"}
+    reported = {"fetch.wait.max.ms": "3", "fetch.min.bytes": "1000000"}
 
-    config = CheckerConfig(bootstrap_servers="one:9092", kafka=told)
+    config = CheckerConfig(bootstrap_servers="one:9092", kafka=reported)
     properties = member_config(config, "w-0")
 
     assert properties["fetch.wait.max.ms"] == "3"
@@ -219,7 +219,7 @@ def test_a_range_needs_both_ends(admin: _Admin, questions: Questions) -> None:
     assert isinstance(found["op", 1], InputLostError)
 
 
-def test_of_stable_ends_those_that_are_told_count(admin: _Admin, questions: Questions) -> None:
+def test_of_stable_ends_those_that_are_reported_count(admin: _Admin, questions: Questions) -> None:
     """Where nobody answered nothing is known."""
     admin.says |= {(Edge.STABLE_END, 0): 9, (Edge.STABLE_END, 1): SILENCE}
     asked = questions.ask_stable_ends([("op", 0), ("op", 1)])
@@ -255,20 +255,20 @@ def test_why_settings_are_not_known(
     assert (said.settings, said.is_missing, said.is_silent) == (None, is_missing, is_silent)
 
 
-def test_rights_are_told_or_not(admin: _Admin, questions: Questions) -> None:
+def test_rights_are_reported_or_not(admin: _Admin, questions: Questions) -> None:
     """A broker that answers of something else says nothing of rights; silence is a failure."""
     admin.says |= {
         "mine": True,
         "theirs": KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED),
         "gone": KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART),
     }
-    told = {"mine": True, "theirs": False, "gone": None}
-    assert questions.may_write(list(told)) == told
+    reported = {"mine": True, "theirs": False, "gone": None}
+    assert questions.may_write(list(reported)) == reported
     with pytest.raises(InputLostError, match="rights"):
         questions.may_write(["silent"])
 
 
-def test_topics_are_told_or_the_input_is_lost(admin: _Admin, questions: Questions) -> None:
+def test_topics_are_reported_or_the_input_is_lost(admin: _Admin, questions: Questions) -> None:
     """The address stands in the text: a typing error is the usual cause at the start."""
     with pytest.raises(InputLostError, match="localhost:9092"):
         questions.topics()

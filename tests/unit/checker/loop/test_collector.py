@@ -194,7 +194,7 @@ def test_lines_about_records_of_others_are_counted_beyond_a_pace(
     assert caplog.messages[-2:] == ["7 more lines like these were left out", "the next second"]
 
 
-def test_a_failed_attempt_is_told_apart_from_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_attempt_is_distinguished_from_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     """A group whose checker fails is not an empty one; the log has the reason, now and then."""
     metrics = Metrics()
     reporter = Reporter(metrics, Clock())

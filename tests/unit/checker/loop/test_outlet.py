@@ -69,11 +69,11 @@ class _Writer:
         self._queue.append(lambda: given[3](self.purged or error, record))
 
     def flush(self, timeout_s: float) -> int:
-        told = [tell for tell in self._queue if self.says.get("nobody") is None]
-        self._queue = [] if told else self._queue
-        for tell in told:
+        reported = [tell for tell in self._queue if self.says.get("nobody") is None]
+        self._queue = [] if reported else self._queue
+        for tell in reported:
             tell()
-        self.clock.now += 0.0 if told else timeout_s
+        self.clock.now += 0.0 if reported else timeout_s
         return len(self._queue)
 
     def purge(self) -> None:
@@ -198,7 +198,7 @@ def test_a_record_that_is_refused_for_good_is_named(
     assert writer.calls[-1] == "abort"
 
 
-def test_of_several_bad_timestamps_the_reason_is_told(
+def test_of_several_bad_timestamps_the_reason_is_reported(
     writer: _Writer, transactor: Transactor
 ) -> None:
     """The client calls each record invalid; no transaction is to be blamed for it."""
@@ -285,7 +285,7 @@ def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Trans
 @pytest.mark.parametrize(
     ("code", "is_fenced"), [(Code.FENCED, True), (Code.TRANSPORT, False), (Code.STATE, False)]
 )
-def test_a_fence_is_told(
+def test_a_fence_is_reported(
     writer: _Writer, transactor: Transactor, code: Code, *, is_fenced: bool
 ) -> None:
     """The worker then asks its group whether another one has the slot."""

@@ -171,7 +171,7 @@ def test_a_configuration_that_was_right_is_tried_again() -> None:
     turns.close()
 
 
-def test_a_configuration_that_was_never_right_is_told() -> None:
+def test_a_configuration_that_was_never_right_is_reported() -> None:
     """At the start the operator is there to mend it."""
     kafka = {"security.protocol": "ssl", "ssl.ca.location": "/no/such/file"}
     turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka))

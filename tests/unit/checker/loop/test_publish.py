@@ -130,8 +130,8 @@ def test_a_detail_is_cut() -> None:
 def test_no_stub_is_larger_than_is_said() -> None:
     """With the longest metadata and detail, and the longest name that a topic can have."""
     names = TopicNames("p" * (249 - len(TopicNames().half)))
-    told = metadata("A" * 32)._replace(real_topic="t" * 2_000, producer_group="g" * 1_990)
-    half = HalfRead(1 << 62, 1, told, "", 10**9, Body(b"", []))
+    reported = metadata("A" * 32)._replace(real_topic="t" * 2_000, producer_group="g" * 1_990)
+    half = HalfRead(1 << 62, 1, reported, "", 10**9, Body(b"", []))
     dead = DeadHalf(half, DeadReason.UNDELIVERABLE, "d" * 9_999, 99, 1 << 62, 1 << 62)
     publisher = Publisher(names, 1 << 30, ROUTES, Sizes({names.dead: 0}.get))
     (stub,) = publisher.records(Plan(dead=[dead]), 5).records
@@ -157,9 +157,11 @@ def test_a_message_that_its_real_topic_does_not_take_is_undeliverable() -> None:
 @pytest.mark.parametrize("resume_count", [0, 1])
 def test_a_message_keeps_its_identity_however_often_it_is_delivered(resume_count: int) -> None:
     """What was a dead letter and is resumed comes with the id and the index that it had."""
-    told = metadata("A" * 32)
+    reported = metadata("A" * 32)
     halves = tuple(
-        _half(b"v")._replace(metadata=told._replace(message_index=index, resume_count=resume_count))
+        _half(b"v")._replace(
+            metadata=reported._replace(message_index=index, resume_count=resume_count)
+        )
         for index in (0, 1, 999)
     )
     plan = Plan(deliveries=[Delivery("A" * 32, "orders", halves, 0, 1, 9, 8)])
@@ -169,16 +171,16 @@ def test_a_message_keeps_its_identity_however_often_it_is_delivered(resume_count
         ("A" * 32, 1),
         ("A" * 32, 999),
     ]
-    assert records[0].headers == real_headers([("mine", b"1")], "A" * 32, told.born_timestamp)
+    assert records[0].headers == real_headers([("mine", b"1")], "A" * 32, reported.born_timestamp)
 
 
 @pytest.mark.parametrize("index", [0, 999])
 def test_the_headers_of_a_real_record_are_reckoned_with(index: int) -> None:
     """A half that just fits its real topic becomes a record that may not: exactly weighed."""
-    told = metadata("A" * 32)._replace(message_index=index, born_timestamp=(1 << 63) - 1)
-    body = Body(b"value" * 100, [(HALF, HALF_METADATA.encode(told))])
+    reported = metadata("A" * 32)._replace(message_index=index, born_timestamp=(1 << 63) - 1)
+    body = Body(b"value" * 100, [(HALF, HALF_METADATA.encode(reported))])
     size_bytes = bytes_at_most(body.key(), body.value(), body.headers())
-    half = HalfRead(7, 1, told, "", size_bytes, body)
+    half = HalfRead(7, 1, reported, "", size_bytes, body)
     plan = Plan(deliveries=[Delivery("A" * 32, "orders", (half,), 0, 1, 9, 8)])
     (record,) = _written(plan).records
     exact = bytes_alone(record.key, record.value, record.headers)
@@ -230,7 +232,7 @@ def test_what_was_learned_is_forgotten() -> None:
     assert sizes.limit("t") is None
 
 
-def test_what_is_configured_is_looked_at_anew() -> None:
+def test_what_is_configured_is_read_anew() -> None:
     """A limit that is asked for once a record is kept until the next refresh, and no longer."""
     configured = {"t": 1}
     sizes = Sizes(configured.get)

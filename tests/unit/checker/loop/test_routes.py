@@ -137,7 +137,7 @@ def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
     ("topic", "partition", "is_clear"),
     [("orders", -1, True), ("orders", 2, True), ("orders", 3, False), ("none", -1, False)],
 )
-def test_what_is_lacking_is_looked_into(
+def test_what_is_lacking_is_examined(
     routes: Routes, topic: str, partition: int, *, is_clear: bool
 ) -> None:
     """Whether it is still waited for or not."""
@@ -148,7 +148,7 @@ def test_what_is_lacking_is_looked_into(
     )
 
 
-def test_a_topic_is_looked_into_before_the_first_delivery(routes: Routes) -> None:
+def test_a_topic_is_examined_before_the_first_delivery(routes: Routes) -> None:
     """Whether it may be written to; again when it was deleted and came back."""
     deliveries = [_delivery("orders"), _delivery("none")]
     assert not routes.takes(deliveries[0].messages)

@@ -58,13 +58,13 @@ class _Cluster:
         self.forbidden: set[str] = set()
         self.is_silent = False
         self.asked: list[list[str]] = []
-        self.looks = 0
-        self.look_s = 0.0
+        self.refreshes = 0
+        self.refresh_s = 0.0
         self.clock = Clock()
 
     def topics(self) -> dict[str, SeenTopic]:
-        self.looks += 1
-        self.clock.now += self.look_s
+        self.refreshes += 1
+        self.clock.now += self.refresh_s
         return {name: SeenTopic(count, 1) for name, count in self.there.items()}
 
     def may_write(self, topics: list[str]) -> dict[str, bool | None]:
@@ -111,7 +111,7 @@ def scene() -> _Scene:
     return _Scene()
 
 
-def test_no_op_is_judged_by_a_look_from_before_it_was_read(scene: _Scene) -> None:
+def test_no_op_is_judged_by_a_refresh_from_before_it_was_read(scene: _Scene) -> None:
     """The COMMIT is old, and the topic was made a moment before the COMMIT was read."""
     scene.topics.refresh(100.0)
     scene.cluster.there["new"] = 1
@@ -123,28 +123,28 @@ def test_no_op_is_judged_by_a_look_from_before_it_was_read(scene: _Scene) -> Non
 def test_a_topic_is_looked_up_when_its_first_half_message_is_read(scene: _Scene) -> None:
     """Once: the topic of a message that is never decided causes no look-ups without end."""
     scene.topics.refresh(0.0)
-    looks = scene.cluster.looks
+    refreshes = scene.cluster.refreshes
     scene.cluster.there["new"] = 1
     for step in range(100):
         scene.topics.expect({"orders", "new", "none"}, step / 100)
         scene.topics.refresh_if_due(step / 100)
-    assert scene.cluster.looks == looks + 1
+    assert scene.cluster.refreshes == refreshes + 1
     assert not scene.waits("new", now=1.0, op_at=1.0, again=False)
 
 
-def test_looks_take_a_part_of_the_time_only(scene: _Scene) -> None:
+def test_refreshes_take_a_part_of_the_time_only(scene: _Scene) -> None:
     """Whoever names missing topics without end does not keep the loop looking them up."""
     scene.topics.refresh(0.0)
-    scene.cluster.look_s = 0.5
-    before = scene.cluster.looks
+    scene.cluster.refresh_s = 0.5
+    before = scene.cluster.refreshes
     for turn in range(1_000, 3_000):
         now = turn / 100
         assert scene.waits("none", now=now, op_at=now)
         scene.topics.refresh_if_due(now)
-    assert 3 <= scene.cluster.looks - before <= 20 / 0.5 / REFRESH_SHARE + 1
+    assert 3 <= scene.cluster.refreshes - before <= 20 / 0.5 / REFRESH_SHARE + 1
 
 
-def test_nothing_is_given_up_by_the_first_looks_of_a_process(scene: _Scene) -> None:
+def test_nothing_is_given_up_by_the_first_refreshes_of_a_process(scene: _Scene) -> None:
     """The op is an hour old, for the daemon was away; brokers may have just begun as well."""
     scene.topics.refresh(3600.0)
     assert scene.waits("none", now=3600.1, op_at=0.0)
@@ -199,12 +199,12 @@ def _times(seconds: float, start: float = 0.0) -> list[float]:
     return [start + STEP_S * step for step in range(1, round(seconds / STEP_S))]
 
 
-def test_a_missing_check_topic_is_looked_for_more_and_more_seldom() -> None:
+def test_a_missing_check_topic_is_searched_for_more_and_more_seldom() -> None:
     """Ten minutes of checks that nobody can be sent: some two dozen looks, not 1,200."""
     cluster = _Cluster()
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(600))
-    assert 20 <= cluster.looks <= 26
+    assert 20 <= cluster.refreshes <= 26
 
 
 def test_a_new_group_is_asked_at_once_beside_one_that_is_missing() -> None:
@@ -212,14 +212,14 @@ def test_a_new_group_is_asked_at_once_beside_one_that_is_missing() -> None:
     cluster = _Cluster()
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(601))
-    looks = cluster.looks
+    refreshes = cluster.refreshes
     cluster.there["check-b"] = 4
     now = 601.0 + FRESH_S / 2
     assert watch.finds("check-b", now)
-    assert (watch.partitions("check-b"), cluster.looks) == (4, looks + 1)
+    assert (watch.partitions("check-b"), cluster.refreshes) == (4, refreshes + 1)
 
 
-def test_a_topic_that_is_found_and_lost_again_is_looked_for_at_once() -> None:
+def test_a_topic_that_is_found_and_lost_again_is_searched_for_at_once() -> None:
     """What was known of it while it was missing is forgotten."""
     cluster = _Cluster()
     watch = _watch(cluster)
@@ -229,12 +229,12 @@ def test_a_topic_that_is_found_and_lost_again_is_looked_for_at_once() -> None:
     assert watch.finds("check-a", 700.1)
     del cluster.there["check-a"]
     watch.refresh(701.0)
-    looks = cluster.looks
+    refreshes = cluster.refreshes
     assert not watch.finds("check-a", 701.6)
-    assert cluster.looks == looks + 1
+    assert cluster.refreshes == refreshes + 1
 
 
-def test_invented_groups_are_not_looked_for_without_end() -> None:
+def test_invented_groups_are_not_searched_for_without_end() -> None:
     """More missing topics than are remembered cause no looks beyond the usual ones."""
     cluster = _Cluster()
     watch = _watch(cluster)
@@ -242,11 +242,11 @@ def test_invented_groups_are_not_looked_for_without_end() -> None:
     for number in range(MISSING_MAX):
         now += 1.0
         assert not watch.finds(f"check-{number}", now)
-    looks = cluster.looks
+    refreshes = cluster.refreshes
     for number in range(1_000):
         now += 1.0
         assert not watch.finds(f"other-{number}", now)
-    assert cluster.looks - looks <= 1_000 / FRESH_S + 1
+    assert cluster.refreshes - refreshes <= 1_000 / FRESH_S + 1
 
 
 # --- when pairs stop for the settings of their topics, and what is said how often ----------
@@ -325,7 +325,7 @@ def test_a_topic_whose_settings_are_not_known_stops_nothing(
     assert guard.stops == ""
 
 
-def test_what_stops_nothing_is_told_at_a_pace(
+def test_what_stops_nothing_is_reported_at_a_pace(
     guard: TopicGuard, settings: Settings, status: Status, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once when it is new, then every hour; health names it all the time."""
@@ -344,7 +344,7 @@ def test_what_stops_nothing_is_told_at_a_pace(
     assert status.snapshot().healthy
 
 
-def test_topics_that_may_not_be_read_are_told_once(
+def test_topics_that_may_not_be_read_are_reported_once(
     guard: TopicGuard, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There may be a thousand of them: a line names some."""
@@ -372,7 +372,7 @@ class Brokers:
     """Brokers that answer by `told`, unless they are away; each question is kept."""
 
     def __init__(self) -> None:
-        self.told: dict[str, SettingsAnswer] = {}
+        self.reported: dict[str, SettingsAnswer] = {}
         self.are_away = False
         self.asked: list[list[str]] = []
 
@@ -382,7 +382,7 @@ class Brokers:
 
     def limit(self, topic: str, size_bytes: int | str) -> None:
         """Have a topic with this `max.message.bytes`."""
-        self.told[topic] = SettingsAnswer({"max.message.bytes": str(size_bytes)})
+        self.reported[topic] = SettingsAnswer({"max.message.bytes": str(size_bytes)})
 
 
 class Question:
@@ -397,7 +397,7 @@ class Question:
         return not self._brokers.are_away
 
     def answers(self) -> dict[str, SettingsAnswer]:
-        return {topic: self._brokers.told.get(topic, MISSING) for topic in self._topics}
+        return {topic: self._brokers.reported.get(topic, MISSING) for topic in self._topics}
 
 
 @pytest.fixture
@@ -415,7 +415,7 @@ def asked(brokers: Brokers) -> TopicSettings:
     return TopicSettings(given, [INTERNAL])
 
 
-def look_twice(asked: TopicSettings, now: float) -> bool:
+def refresh_twice(asked: TopicSettings, now: float) -> bool:
     """Ask, and take the answers; tell whether any came."""
     return asked.poll(now) | asked.poll(now)
 
@@ -425,12 +425,12 @@ def test_internal_topics_are_asked_about_now_and_then(
 ) -> None:
     """What an operator changes is known by and by."""
     assert asked.max_bytes(INTERNAL) is None
-    assert look_twice(asked, 0.0)
+    assert refresh_twice(asked, 0.0)
     assert asked.max_bytes(INTERNAL) == 1_000
     brokers.limit(INTERNAL, 2_000)
-    assert not look_twice(asked, SETTINGS_POLL_S - 1)
+    assert not refresh_twice(asked, SETTINGS_POLL_S - 1)
     assert asked.max_bytes(INTERNAL) == 1_000
-    assert look_twice(asked, SETTINGS_POLL_S)
+    assert refresh_twice(asked, SETTINGS_POLL_S)
     assert asked.max_bytes(INTERNAL) == 2_000
 
 
@@ -439,12 +439,12 @@ def test_a_real_topic_is_asked_about_once_somebody_wants_to_know(
 ) -> None:
     """Soon after, and from then on with the others."""
     brokers.limit(ORDERS, 500)
-    look_twice(asked, 0.0)
+    refresh_twice(asked, 0.0)
     assert brokers.asked == [[INTERNAL]]
     assert asked.max_bytes(ORDERS) is None
-    assert look_twice(asked, NEW_S)
+    assert refresh_twice(asked, NEW_S)
     assert asked.max_bytes(ORDERS) == 500
-    look_twice(asked, SETTINGS_POLL_S)
+    refresh_twice(asked, SETTINGS_POLL_S)
     assert brokers.asked == [[INTERNAL], [ORDERS], [INTERNAL, ORDERS]]
 
 
@@ -452,10 +452,10 @@ def test_a_missing_topic_is_forgotten(brokers: Brokers, asked: TopicSettings) ->
     """Names come from half messages; and a topic that was deleted has no limit any more."""
     brokers.limit(ORDERS, 500)
     asked.max_bytes(ORDERS)
-    look_twice(asked, 0.0)
-    del brokers.told[ORDERS]
-    look_twice(asked, SETTINGS_POLL_S)
-    look_twice(asked, 2 * SETTINGS_POLL_S)
+    refresh_twice(asked, 0.0)
+    del brokers.reported[ORDERS]
+    refresh_twice(asked, SETTINGS_POLL_S)
+    refresh_twice(asked, 2 * SETTINGS_POLL_S)
     assert brokers.asked[-2:] == [[INTERNAL, ORDERS], [INTERNAL]]
     assert asked.max_bytes(ORDERS) is None
 
@@ -467,7 +467,7 @@ def test_no_more_topics_than_this_are_kept_in_mind(brokers: Brokers, asked: Topi
         asked.max_bytes(f"topic-{number}")
     rounds = 2 + TOPICS_MAX // ASKED_TOGETHER_MAX
     for turn in range(rounds):
-        look_twice(asked, turn * NEW_S)
+        refresh_twice(asked, turn * NEW_S)
     assert max(map(len, brokers.asked)) == ASKED_TOGETHER_MAX
     assert sum(map(len, brokers.asked)) == 1 + TOPICS_MAX
     assert asked.max_bytes(INTERNAL) == 1_000
@@ -477,13 +477,13 @@ def test_no_more_topics_than_this_are_kept_in_mind(brokers: Brokers, asked: Topi
 
 def test_what_nobody_answered_is_asked_again_soon(brokers: Brokers, asked: TopicSettings) -> None:
     """What was known before holds until then."""
-    look_twice(asked, 0.0)
-    brokers.told[INTERNAL] = SILENT
-    look_twice(asked, SETTINGS_POLL_S)
+    refresh_twice(asked, 0.0)
+    brokers.reported[INTERNAL] = SILENT
+    refresh_twice(asked, SETTINGS_POLL_S)
     assert asked.max_bytes(INTERNAL) == 1_000
     brokers.limit(INTERNAL, 2_000)
-    assert not look_twice(asked, SETTINGS_POLL_S + AGAIN_S - 1)
-    assert look_twice(asked, SETTINGS_POLL_S + AGAIN_S)
+    assert not refresh_twice(asked, SETTINGS_POLL_S + AGAIN_S - 1)
+    assert refresh_twice(asked, SETTINGS_POLL_S + AGAIN_S)
     assert asked.max_bytes(INTERNAL) == 2_000
 
 
@@ -492,10 +492,10 @@ def test_a_question_that_is_never_answered_is_given_up(
 ) -> None:
     """The client itself may say nothing any more."""
     brokers.are_away = True
-    look_twice(asked, 0.0)
-    look_twice(asked, FORGOTTEN_S + 1)
+    refresh_twice(asked, 0.0)
+    refresh_twice(asked, FORGOTTEN_S + 1)
     brokers.are_away = False
-    assert look_twice(asked, FORGOTTEN_S + AGAIN_S + 1)
+    assert refresh_twice(asked, FORGOTTEN_S + AGAIN_S + 1)
     assert asked.max_bytes(INTERNAL) == 1_000
 
 
@@ -503,9 +503,9 @@ def test_a_right_that_is_missing_is_no_reason_to_ask_again_soon(
     brokers: Brokers, asked: TopicSettings
 ) -> None:
     """It is the operator's choice; the next round asks."""
-    brokers.told[INTERNAL] = SettingsAnswer(None, "not authorized")
-    look_twice(asked, 0.0)
-    look_twice(asked, SETTINGS_POLL_S - 1)
+    brokers.reported[INTERNAL] = SettingsAnswer(None, "not authorized")
+    refresh_twice(asked, 0.0)
+    refresh_twice(asked, SETTINGS_POLL_S - 1)
     assert len(brokers.asked) == 1
     assert asked.max_bytes(INTERNAL) is None
 
@@ -513,7 +513,7 @@ def test_a_right_that_is_missing_is_no_reason_to_ask_again_soon(
 def test_a_limit_that_is_no_number_is_not_known(brokers: Brokers, asked: TopicSettings) -> None:
     """A broker of another make may say anything."""
     brokers.limit(INTERNAL, "much")
-    look_twice(asked, 0.0)
+    refresh_twice(asked, 0.0)
     assert asked.max_bytes(INTERNAL) is None
 
 

@@ -44,7 +44,7 @@ def test_the_wait_ends_when_something_is_due(pair: Any, wanted_s: float) -> None
     assert idle_s([_pair(), pair], NOW, NEVER) == wanted_s
 
 
-def test_a_look_that_is_due_ends_the_wait() -> None:
+def test_a_refresh_that_is_due_ends_the_wait() -> None:
     """And one that is overdue has no wait at all."""
     assert idle_s([], NOW, NOW + 0.05) == pytest.approx(0.05)
     assert idle_s([], NOW, NOW - 1) == 0.0
@@ -117,7 +117,7 @@ def test_a_partition_of_its_own_that_is_away_is_named(
 ) -> None:
     """Topic, partition and cause in health, gauge and log, within seconds; well once it is back."""
     broker, half = stack.machine.broker, stack.config.names.half
-    broker.go_away((half, 1), is_told=True)
+    broker.go_away((half, 1), is_leaderless=True)
     stack.advance(NAMED_S)
     (worker,) = stack.daemon._workers
     labels = {"topic": half, "partition": "1", "cause": "has no leader"}
@@ -146,11 +146,11 @@ def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
         lost.send(Message(stack.create_topic("orders"), value=b"v"))
         stack.advance(3_600)
         assert len(stack.dead_letters()) == 2
-    told = {
+    reported = {
         each: [line for line in caplog.messages if line.startswith("dead letter") and each in line]
         for each in (committed.id, lost.id)
     }
-    ((of_committed,), (of_lost,)) = told.values()
+    ((of_committed,), (of_lost,)) = reported.values()
     for words in ("UNDELIVERABLE", "order-service", "gone", "COMMITTED", "does not exist"):
         assert words in of_committed
     assert "CHECK_TIMES" in of_lost

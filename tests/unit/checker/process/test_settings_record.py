@@ -72,7 +72,7 @@ class Worker:
         return "" if health.healthy else health.reason
 
 
-def test_the_first_look_writes_the_limits() -> None:
+def test_the_first_poll_writes_the_limits() -> None:
     """Into an empty topic; later looks, and a worker with the same limits, write nothing."""
     log = Log()
     first, second = Worker(log, "w-0"), Worker(log, "w-1")
@@ -122,7 +122,7 @@ def test_workers_with_different_modes_both_say_so() -> None:
     assert "delivery exactly-once (here at-least-once)" in there.poll()
 
 
-def test_a_mode_that_is_not_known_is_told_as_it_stands() -> None:
+def test_a_mode_that_is_not_known_is_reported_as_it_stands() -> None:
     """A later version may have a third one."""
     said = LimitsRecord(0, DaemonSettings(worker="w-1", further={"delivery": 3}))
     mine = limits_of(CheckerConfig(), "w-0")
@@ -205,14 +205,14 @@ def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "reported"),
     [
         (TopicSetupError("topic cannot be read"), f"Run: {CREATE}"),
         (RetriableError("no broker"), "no broker"),
     ],
 )
 def test_without_the_topic_the_worker_goes_on(
-    failure: BridgeError, told: str, caplog: pytest.LogCaptureFixture
+    failure: BridgeError, reported: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told once, needs no operator, and the record is written once that is possible."""
     log = Log()
@@ -220,13 +220,13 @@ def test_without_the_topic_the_worker_goes_on(
     worker = Worker(log, "w-0")
     with caplog.at_level(logging.INFO):
         assert [worker.poll(), worker.poll()] == ["", ""]
-    assert [told in each.message for each in caplog.records] == [True]
+    assert [reported in each.message for each in caplog.records] == [True]
     log.failure = None
     worker.poll()
     assert log.workers() == ["w-0"]
 
 
-def test_a_look_that_fails_leaves_the_alarm() -> None:
+def test_a_poll_that_fails_leaves_the_alarm() -> None:
     """Nobody has said that the workers agree."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)

@@ -32,12 +32,12 @@ TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 
 
 @contextmanager
-def suppress_and_note(told: list[Any]) -> Iterator[None]:
+def suppress_and_note(reported: list[Any]) -> Iterator[None]:
     """Swallow a cancellation."""
     try:
         yield
     except asyncio.CancelledError:
-        told.append("cancelled")
+        reported.append("cancelled")
 
 
 async def rolls_back(_view: MessageView) -> Resolution:
@@ -189,25 +189,25 @@ def test_a_check_that_is_out_of_time_is_cancelled_and_asked_again(stack: MemoryS
 
 def test_a_check_that_ignores_its_cancellation_hangs_until_it_ends(stack: MemoryStack) -> None:
     """It is reported, `on_hung` is called on the loop, and the late answer counts."""
-    told: list[Any] = []
+    reported: list[Any] = []
     free: list[bool] = []
 
     async def check(_view: MessageView) -> Resolution:
         while not free:
-            with suppress_and_note(told):
+            with suppress_and_note(reported):
                 await asyncio.sleep(1)
         return Resolution.COMMIT
 
     async def main() -> None:
         def hung(counts: object) -> None:
-            told.append((counts.hung, asyncio.get_running_loop()))  # type: ignore[attr-defined]
+            reported.append((counts.hung, asyncio.get_running_loop()))  # type: ignore[attr-defined]
 
         async with stack.async_producer(
             "g", checker=check, check_timeout_ms=1000, check_threads=1, on_hung=hung
         ) as producer:
             await producer.begin().send(message())
-            await until(lambda: len(told) >= 2)
-            assert told == ["cancelled", (1, asyncio.get_running_loop())]
+            await until(lambda: len(reported) >= 2)
+            assert reported == ["cancelled", (1, asyncio.get_running_loop())]
             free.append(True)
             await until(lambda: producer.check_counts().answered)
             assert producer.check_counts().hung == 0
@@ -370,7 +370,7 @@ def test_a_lost_leader_ends_every_wait_in_time(stack: MemoryStack) -> None:
             tx = producer.begin()
             receipt = await tx.send(message(1))
             place = stack.config.names.op, receipt.half_partition
-            stack.machine.broker.go_away(place, is_told=False)
+            stack.machine.broker.go_away(place, is_leaderless=False)
             waiting = asyncio.create_task(tx.commit(wait=True))
             while not waiting.done():
                 ticks.append(True)
@@ -393,7 +393,7 @@ def test_a_cancelled_send_without_an_acknowledgement_is_rolled_back(stack: Memor
         async with stack.async_producer("g", checker=commits, send_timeout_ms=1_000) as producer:
             places = [(stack.config.names.half, number) for number in range(2)]
             for place in places:
-                stack.machine.broker.go_away(place, is_told=False)
+                stack.machine.broker.go_away(place, is_leaderless=False)
             tx = producer.begin()
             sending = asyncio.create_task(tx.send(message(1)))
             await asyncio.sleep(0.5)

@@ -23,11 +23,11 @@ def machine() -> Iterator[Machine]:
         yield made
 
 
-def _told(writer: Any, value: bytes = b"v") -> Any:
-    told: list[Any] = []
-    writer.produce("topic", value, None, 0, lambda error, record: told.append(error or record))
+def _reported(writer: Any, value: bytes = b"v") -> Any:
+    reported: list[Any] = []
+    writer.produce("topic", value, None, 0, lambda error, record: reported.append(error or record))
     writer.flush(60.0)
-    return told[0]
+    return reported[0]
 
 
 def test_a_dead_clients_kafka_txn_times_out(machine: Machine) -> None:
@@ -38,7 +38,7 @@ def test_a_dead_clients_kafka_txn_times_out(machine: Machine) -> None:
     )
     writer.init(5.0)
     writer.begin()
-    _told(writer)
+    _reported(writer)
     machine.scheduler.kill(process)
     partition = machine.broker.partition(_PLACE)
     machine.run(other, 9.9)
@@ -57,21 +57,21 @@ def test_a_dead_member_is_out_after_its_session(machine: Machine) -> None:
     member.join_and_read(["topic"])
     member.poll(0.1)
     machine.run(other, 60.0)
-    assert len(machine.broker.group("g").seats) == 1
+    assert len(machine.broker.group("g").slots) == 1
     machine.scheduler.kill(process)
     machine.run(other, 5.9)
-    assert len(machine.broker.group("g").seats) == 1
+    assert len(machine.broker.group("g").slots) == 1
     machine.run(other, 0.2)
-    assert not machine.broker.group("g").seats
+    assert not machine.broker.group("g").slots
 
 
 def test_old_records_are_deleted(machine: Machine) -> None:
     """Those older than retention.ms; younger ones, and what stands behind them, stay."""
     process = machine.process("p")
     writer = machine.ports(process).kafka.writer({})
-    _told(writer)
+    _reported(writer)
     machine.run(process, 3_000.0)
-    _told(writer)
+    _reported(writer)
     machine.run(process, 1_000.0)
     assert machine.broker.partition(_PLACE).start == 1
     machine.run(process, 3_600.0)
@@ -83,8 +83,8 @@ def test_rights_are_those_of_a_process(machine: Machine) -> None:
     kafka = machine.ports(machine.process("p")).kafka
     free = machine.ports(machine.process("free")).kafka
     rights = machine.broker.rights["p"] = Rights(unread={"topic"}, unwritten={"topic"})
-    assert _told(kafka.writer({})).code == Code.TOPIC_AUTHORIZATION_FAILED
-    assert _told(free.writer({})).offset() == 0
+    assert _reported(kafka.writer({})).code == Code.TOPIC_AUTHORIZATION_FAILED
+    assert _reported(free.writer({})).offset() == 0
     assert kafka.admin({}).ask_rights(["topic"], 1.0)["topic"].result() is False
     reader = kafka.reader({"group.id": "g"})
     assert reader.topic_failure("topic", 1.0).code == Code.TOPIC_AUTHORIZATION_FAILED
@@ -100,7 +100,7 @@ def test_a_topic_that_is_made_anew_is_empty(machine: Machine) -> None:
     writer = kafka.transactional_writer({"transactional.id": "a"})
     writer.init(5.0)
     writer.begin()
-    _told(writer)
+    _reported(writer)
     reader = kafka.reader({"group.id": "g"})
     reader.commit({_PLACE: (1, "")})
     machine.broker.delete_topic("topic")
@@ -126,7 +126,7 @@ def test_a_rebalance_does_not_wait_for_ever(machine: Machine) -> None:
     for _ in range(120):
         other.poll(0.1)
     assert not machine.broker.group("g").is_rebalancing
-    assert len(machine.broker.group("g").seats) == 2
+    assert len(machine.broker.group("g").slots) == 2
     with pytest.raises(KafkaFailure) as refused:
         machine.broker.group("g").check(before, in_kafka_txn=True)
     assert refused.value.code == Code.ILLEGAL_GENERATION
@@ -175,13 +175,13 @@ def test_a_read_stops_where_it_must() -> None:
     """At the count that is asked for, and at the first record of an open kafka_txn."""
     partition = Partition("topic", 0)
     partition.append([_ROW] * 3, 0)
-    fate = partition.begin()
-    partition.append([_ROW], 0, fate=fate)
+    txn = partition.begin()
+    partition.append([_ROW], 0, txn=txn)
     records, then = partition.read(0, 2)
     assert ([record.offset() for record in records], then) == ([0, 1], 2)
     assert partition.read(2, 10)[1] == 3
     assert partition.read(2, 10, is_committed=False)[1] == 4
-    partition.mark(fate, is_aborted=True)
+    partition.mark(txn, is_aborted=True)
     assert partition.read(3, 10) == ([], 5)
     with pytest.raises(OutOfRangeError):
         partition.read(6, 1)

@@ -30,25 +30,25 @@ class Faulty(Network):
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         self.is_direct = False
-        self.fates: dict[Kind, list[str]] = {}
+        self.outcomes: dict[Kind, list[str]] = {}
         self.late: list[Callable[[], object]] = []
         self.silent: set[str] = set()
 
     def request(
         self, client: Client, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
-        fates = self.fates.get(kind)
-        fate = fates.pop(0) if fates else ""
+        outcomes = self.outcomes.get(kind)
+        outcome = outcomes.pop(0) if outcomes else ""
         if client.process.name in self.silent:
-            fate = "lost"
-        if fate == "slow":
+            outcome = "lost"
+        if outcome == "slow":
             self.scheduler.wait(client.process, None, 1.0)
-            fate = ""
-        if not fate:
+            outcome = ""
+        if not outcome:
             return do()
-        if fate == "late":
+        if outcome == "late":
             self.late.append(do)
-        elif fate == "unanswered":
+        elif outcome == "unanswered":
             do()
         self.scheduler.wait(client.process, None, timeout_s)
         raise RequestTimeoutError
@@ -76,11 +76,13 @@ def _kafka(machine: Machine, name: str = "p") -> Any:
 
 
 def _written(writer: Any, count: int = 1, timeout_s: float = 60.0) -> list[Any]:
-    told: list[Any] = []
+    reported: list[Any] = []
     for _ in range(count):
-        writer.produce("topic", b"v", None, 0, lambda error, record: told.append((error, record)))
+        writer.produce(
+            "topic", b"v", None, 0, lambda error, record: reported.append((error, record))
+        )
     writer.flush(timeout_s)
-    return told
+    return reported
 
 
 def _end(machine: Machine) -> int:
@@ -93,20 +95,20 @@ def _transactional(machine: Machine, **properties: Any) -> Any:
     return writer
 
 
-@pytest.mark.parametrize("fate", ["lost", "unanswered"])
-def test_an_idempotent_writer_repeats_and_stores_once(machine: Machine, fate: str) -> None:
+@pytest.mark.parametrize("outcome", ["lost", "unanswered"])
+def test_an_idempotent_writer_repeats_and_stores_once(machine: Machine, outcome: str) -> None:
     """Whether the first request came or not, each record stands once, and is acknowledged."""
     writer = _kafka(machine).writer({"enable.idempotence": True, "request.timeout.ms": 1_000})
-    _network(machine).fates[Kind.PRODUCE] = [fate]
-    told = _written(writer, 3)
-    assert [(error, record.offset()) for error, record in told] == [(None, n) for n in range(3)]
+    _network(machine).outcomes[Kind.PRODUCE] = [outcome]
+    reported = _written(writer, 3)
+    assert [(error, record.offset()) for error, record in reported] == [(None, n) for n in range(3)]
     assert _end(machine) == 3
 
 
 def test_another_writer_stores_twice(machine: Machine) -> None:
     """Without idempotence a repetition is another record."""
     writer = _kafka(machine).writer({"request.timeout.ms": 1_000})
-    _network(machine).fates[Kind.PRODUCE] = ["unanswered"]
+    _network(machine).outcomes[Kind.PRODUCE] = ["unanswered"]
     _written(writer)
     assert _end(machine) == 2
 
@@ -114,7 +116,7 @@ def test_another_writer_stores_twice(machine: Machine) -> None:
 def test_a_record_times_out(machine: Machine) -> None:
     """MSG_TIMED_OUT, whatever became of the record; later records are stored."""
     writer = _kafka(machine).writer({"enable.idempotence": True, "message.timeout.ms": 1_000})
-    _network(machine).fates[Kind.PRODUCE] = ["late"]
+    _network(machine).outcomes[Kind.PRODUCE] = ["late"]
     ((error, record),) = _written(writer)
     assert (error.code, record.offset()) == (Code.MSG_TIMED_OUT, None)
     ((error, record),) = _written(writer)
@@ -125,7 +127,7 @@ def test_a_late_record_of_an_old_epoch_is_refused(machine: Machine) -> None:
     """What timed out may still come, until the writer's next record has."""
     writer = _kafka(machine).writer({"enable.idempotence": True, "message.timeout.ms": 1_000})
     network = _network(machine)
-    network.fates[Kind.PRODUCE] = ["late", "late"]
+    network.outcomes[Kind.PRODUCE] = ["late", "late"]
     _written(writer)
     network.late.pop()()
     assert _end(machine) == 1
@@ -137,13 +139,13 @@ def test_a_late_record_of_an_old_epoch_is_refused(machine: Machine) -> None:
     assert _end(machine) == 2
 
 
-@pytest.mark.parametrize("fate", ["lost", "unanswered", "late"])
-def test_a_commit_of_unknown_outcome_is_repeated(machine: Machine, fate: str) -> None:
+@pytest.mark.parametrize("outcome", ["lost", "unanswered", "late"])
+def test_a_commit_of_unknown_outcome_is_repeated(machine: Machine, outcome: str) -> None:
     """TIMED_OUT is retriable; only `commit` may follow, and it finds out."""
     writer = _transactional(machine)
     writer.begin()
     _written(writer)
-    _network(machine).fates[Kind.END_TXN] = [fate]
+    _network(machine).outcomes[Kind.END_TXN] = [outcome]
     with pytest.raises(KafkaFailure) as unknown:
         writer.commit(1.0)
     assert (unknown.value.code, unknown.value.is_retriable) == (Code.TIMED_OUT, True)
@@ -160,7 +162,7 @@ def test_a_late_commit_ends_the_next_kafka_txn(machine: Machine) -> None:
     writer.begin()
     _written(writer)
     network = _network(machine)
-    network.fates[Kind.END_TXN] = ["late"]
+    network.outcomes[Kind.END_TXN] = ["late"]
     with pytest.raises(KafkaFailure):
         writer.commit(1.0)
     writer.commit(1.0)
@@ -181,7 +183,7 @@ def test_offsets_are_not_sent_after_a_refusal_between_their_requests(machine: Ma
     refused: list[Any] = []
     writer.begin()
     writer.produce("small", bytes(200), None, 0, lambda error, _: refused.append(error))
-    _network(machine).fates[Kind.ADD_TO_TXN] = ["slow"]
+    _network(machine).outcomes[Kind.ADD_TO_TXN] = ["slow"]
     with pytest.raises(KafkaFailure) as failure:
         writer.send_offsets([("topic", 0, 1, "")], member.membership(), 5.0)
     assert (failure.value.code, failure.value.requires_abort) == (Code.STATE, False)
@@ -208,16 +210,17 @@ def test_late_markers_hold_up_the_next_kafka_txn(machine: Machine) -> None:
     assert machine.broker.partition(_PLACE).lso == 2
 
 
-def test_connections_that_are_lost_are_told_in_poll(machine: Machine) -> None:
+def test_connections_that_are_lost_are_reported_in_poll(machine: Machine) -> None:
     """`error_cb` and `on_lost` are called by the next poll, not by the network."""
-    told: list[Any] = []
+    reported: list[Any] = []
     writer = _kafka(machine).transactional_writer(
-        {"transactional.id": "a", "error_cb": told.append}, on_lost=lambda: told.append("lost")
+        {"transactional.id": "a", "error_cb": reported.append},
+        on_lost=lambda: reported.append("lost"),
     )
     writer.connection_lost()
-    assert told == []
+    assert reported == []
     writer.poll(0.0)
-    assert [told[0].code, told[1]] == [Code.TRANSPORT, "lost"]
+    assert [reported[0].code, reported[1]] == [Code.TRANSPORT, "lost"]
 
 
 def test_a_member_that_is_not_heard_is_out(machine: Machine) -> None:
@@ -271,24 +274,24 @@ def test_a_static_member_may_fence_itself(machine: Machine) -> None:
     network.silent.add("one")
     machine.run(machine.process("other"), 7.0)
     network.silent.clear()
-    network.fates[Kind.JOIN] = ["unanswered"]
-    told = []
+    network.outcomes[Kind.JOIN] = ["unanswered"]
+    reported = []
     for _ in range(100):
         record = member.poll(1.0)
         if record is not None and record.error().code == Code.FATAL:
-            told.append(record.error().text)
-    assert len(told) == 1
-    assert "fenced" in told[0]
+            reported.append(record.error().text)
+    assert len(reported) == 1
+    assert "fenced" in reported[0]
 
 
 def test_a_member_closes_though_nobody_answers(machine: Machine) -> None:
     """The group learns of it when the member's session is over."""
     member = _member(machine, "one")
-    _network(machine).fates[Kind.LEAVE] = ["lost"]
+    _network(machine).outcomes[Kind.LEAVE] = ["lost"]
     member.close()
-    assert len(machine.broker.group("g").seats) == 1
+    assert len(machine.broker.group("g").slots) == 1
     machine.run(machine.process("other"), 7.0)
-    assert not machine.broker.group("g").seats
+    assert not machine.broker.group("g").slots
 
 
 def test_clients_that_are_dropped_are_gone(machine: Machine) -> None:

@@ -24,23 +24,23 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 def _ticking(
-    scheduler: Scheduler, process: Process, told: list[str], name: str, every_s: float
+    scheduler: Scheduler, process: Process, reported: list[str], name: str, every_s: float
 ) -> Callable[[], None]:
     def tick() -> None:
         while True:
             scheduler.wait(process, None, every_s)
-            told.append(f"{name}{scheduler.now_ns // 1_000_000_000}")
+            reported.append(f"{name}{scheduler.now_ns // 1_000_000_000}")
 
     return tick
 
 
 def test_a_wait_outside_tasks_lets_all_go_on_in_turn(scheduler: Scheduler) -> None:
     """Time moves from deadline to deadline, and tasks go on in the order they were started in."""
-    process, told = Process("p"), []
-    scheduler.start(process, _ticking(scheduler, process, told, "a", 1.0), "a")
-    scheduler.start(process, _ticking(scheduler, process, told, "b", 2.0), "b")
+    process, reported = Process("p"), []
+    scheduler.start(process, _ticking(scheduler, process, reported, "a", 1.0), "a")
+    scheduler.start(process, _ticking(scheduler, process, reported, "b", 2.0), "b")
     assert not scheduler.wait(process, None, 4.0)
-    assert told == ["a1", "a2", "b2", "a3", "a4", "b4"]
+    assert reported == ["a1", "a2", "b2", "a3", "a4", "b4"]
     assert scheduler.now_ns == 4_000_000_000
 
 
@@ -78,9 +78,9 @@ def test_a_loop_that_never_waits_comes_to_its_deadline(scheduler: Scheduler) -> 
 
 def test_a_driver_chooses(scheduler: Scheduler) -> None:
     """`runnable` has a stable order, `step` runs one task to its next wait, `advance` runs none."""
-    process, told = Process("p"), []
+    process, reported = Process("p"), []
     for name in "ab":
-        scheduler.start(process, _ticking(scheduler, process, told, name, 1.0), name)
+        scheduler.start(process, _ticking(scheduler, process, reported, name, 1.0), name)
     first, second = scheduler.runnable()
     assert (first.name, second.name) == ("a", "b")
     scheduler.step(second)
@@ -89,9 +89,9 @@ def test_a_driver_chooses(scheduler: Scheduler) -> None:
     assert scheduler.next_moment() == 1_000_000_000
     scheduler.advance(1.0)
     assert scheduler.runnable() == [first, second]
-    assert told == []
+    assert reported == []
     scheduler.step(second)
-    assert told == ["b1"]
+    assert reported == ["b1"]
     assert scheduler.runnable() == [first]
 
 
@@ -111,21 +111,21 @@ def test_what_a_task_raises_comes_to_whoever_steps_it(scheduler: Scheduler) -> N
 
 def test_a_killed_process_does_nothing_more(scheduler: Scheduler) -> None:
     """Its tasks end where they stand: no `finally` block runs, not even in a garbage collection."""
-    process, other, told = Process("p"), Process("other"), []
+    process, other, reported = Process("p"), Process("other"), []
 
     def work() -> None:
         try:
             scheduler.wait(process, None, 1.0)
-            told.append("went on")
+            reported.append("went on")
         finally:
-            told.append("cleaned up")
+            reported.append("cleaned up")
 
     scheduler.start(process, work, "a")
     scheduler.wait(other, None, 0.5)
     scheduler.kill(process)
     gc.collect()
     scheduler.wait(other, None, 5.0)
-    assert told == []
+    assert reported == []
     with pytest.raises(ProcessDeadError):
         scheduler.wait(process, None, 1.0)
     with pytest.raises(ProcessDeadError):
@@ -134,32 +134,32 @@ def test_a_killed_process_does_nothing_more(scheduler: Scheduler) -> None:
 
 def test_a_task_that_kills_its_process_does_not_return(scheduler: Scheduler) -> None:
     """As for a process that ends itself in the middle of a call."""
-    process, other, told = Process("p"), Process("other"), []
+    process, other, reported = Process("p"), Process("other"), []
 
     def work() -> None:
         try:
             scheduler.kill(process)
-            told.append("went on")
+            reported.append("went on")
         except BaseException:
-            told.append("noticed")
+            reported.append("noticed")
             raise
 
     scheduler.start(process, work, "a")
     scheduler.wait(other, None, 1.0)
-    assert told == []
+    assert reported == []
 
 
 def test_the_end_ends_everything(scheduler: Scheduler) -> None:
     """`close` unwinds all tasks, those of dead processes too; what they call on the way raises."""
-    process, told = Process("p"), []
+    process, reported = Process("p"), []
 
     def work() -> None:
         try:
             scheduler.wait(process, None)
         finally:
-            told.append("unwound")
+            reported.append("unwound")
             scheduler.wait(process, None, 1.0)
-            told.append("waited")
+            reported.append("waited")
 
     def stubborn() -> None:
         while True:
@@ -173,20 +173,20 @@ def test_the_end_ends_everything(scheduler: Scheduler) -> None:
     scheduler.wait(Process("other"), None, 0.1)
     scheduler.kill(process)
     scheduler.close()
-    assert told == ["unwound"]
+    assert reported == ["unwound"]
 
 
 def test_a_frozen_process_stands_still(scheduler: Scheduler) -> None:
     """It goes on later, and finds that time has passed."""
-    process, other, told = Process("p"), Process("other"), []
-    scheduler.start(process, _ticking(scheduler, process, told, "a", 1.0), "a")
+    process, other, reported = Process("p"), Process("other"), []
+    scheduler.start(process, _ticking(scheduler, process, reported, "a", 1.0), "a")
     scheduler.wait(other, None, 1.0)
     process.is_frozen = True
     scheduler.wait(other, None, 5.0)
-    assert told == ["a1"]
+    assert reported == ["a1"]
     process.is_frozen = False
     scheduler.wait(other, None, 0.0)
-    assert told == ["a1", "a6"]
+    assert reported == ["a1", "a6"]
 
 
 def test_another_thread_is_refused(scheduler: Scheduler) -> None:
@@ -273,21 +273,25 @@ def test_a_line_keeps_the_order_and_its_limit(run: Concurrency) -> None:
 
 def test_a_side_thread_runs_calls_in_order(run: Concurrency) -> None:
     """Each call's end, and what it raised, is in its future."""
-    thread, told = run.side_thread("side"), []
+    thread, reported = run.side_thread("side"), []
 
     def fail() -> None:
         raise ValueError("of the call")
 
     def slow() -> None:
         run.pause(5.0)
-        told.append("slow")
+        reported.append("slow")
 
-    slowly, failed, last = thread.submit(slow), thread.submit(fail), thread.submit(told.append, 1)
+    slowly, failed, last = (
+        thread.submit(slow),
+        thread.submit(fail),
+        thread.submit(reported.append, 1),
+    )
     thread.leave()
     with pytest.raises(TimeoutError):
         slowly.result(1.0)
     last.result(60.0)
-    assert told == ["slow", 1]
+    assert reported == ["slow", 1]
     assert isinstance(failed.exception(), ValueError)
     with pytest.raises(ValueError, match="of the call"):
         failed.result()

@@ -137,7 +137,7 @@ def _live(*found: Finding, **more: object) -> str:
     return "".join(template.blocks["main"](template.new_context(given)))
 
 
-def test_findings_of_doctor_are_told() -> None:
+def test_findings_of_doctor_are_reported() -> None:
     """Warnings and errors, the first few; a note is left to the page of doctor."""
     some = [finding("no-responder", f"nobody answers {n}", "start") for n in range(7)]
     page = _live(finding("idle-workers", "too many", "fewer"), *some)

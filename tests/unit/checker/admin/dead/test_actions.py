@@ -79,10 +79,10 @@ def test_what_has_no_topic_is_not_redelivered(scene: Scene) -> None:
     scene.undeliverable(1, count=2)
     scene.incomplete(2)
     scene.settle()
-    told = scene.redo(Remedy.REDELIVER, accept_partial=True)
+    reported = scene.redo(Remedy.REDELIVER, accept_partial=True)
     scene.settle()
     create = "halfbridge topics create absent --type transaction --bootstrap-servers memory"
-    assert refusals(told) == [f"topic absent is missing: run {create}"]
+    assert refusals(reported) == [f"topic absent is missing: run {create}"]
     assert [each.state for each in scene.find(1, 2)] == ["OPEN", "REDELIVERED"]
     assert scene.delivered() == sent((2, 0), (2, 2))
 
@@ -103,9 +103,9 @@ def test_a_topic_that_the_operator_may_not_see_does_not_count_as_missing(scene: 
     scene.stack.create_topic("absent")
     letters = scene.letters()
     scene.stack.machine.broker.rights["operator 1"] = Rights(unseen={"absent"})
-    told = redo(letters, order(1), Choice(remedy=Remedy.REDELIVER), lambda _told: True)
+    reported = redo(letters, order(1), Choice(remedy=Remedy.REDELIVER), lambda _reported: True)
     scene.settle()
-    assert refusals(told) == []
+    assert refusals(reported) == []
     assert scene.delivered("absent") == sent((1, 0))
 
 
@@ -116,8 +116,8 @@ def test_an_incomplete_one_waits_for_the_missing_message(scene: Scene) -> None:
     assert "messages 1 are missing" in refusals(scene.redo(Remedy.REDELIVER, 1))[0]
     assert scene.marks() == []
     (found,) = scene.find(1)
-    (looked,) = scene.letters().examine(found.letters[:1])
-    line = exported(found, looked) | {"message_index": 1, "value": "MS4x"}
+    (examined,) = scene.letters().examine(found.letters[:1])
+    line = exported(found, examined) | {"message_index": 1, "value": "MS4x"}
     identity, message = given(json.dumps(line))
     scene.redo(Remedy.REDELIVER, 1, given={identity: message})
     scene.settle()
@@ -240,7 +240,10 @@ def test_a_resumed_transaction_is_asked_about_from_the_start(scene: Scene) -> No
         if life == 2:
             answer[0] = Resolution.COMMIT
         redo(
-            scene.letters(), order(wanted=wanted), Choice(remedy=Remedy.RESUME), lambda _told: True
+            scene.letters(),
+            order(wanted=wanted),
+            Choice(remedy=Remedy.RESUME),
+            lambda _reported: True,
         )
         assert scene.stack.undecided() == [transaction_id]
     scene.stack.wait_until_decided()
@@ -331,7 +334,7 @@ def test_a_second_operator_fences_the_first(scene: Scene) -> None:
     scene.stack.create_topic("absent")
     first = scene.letters()
 
-    def rival(_told: Any) -> bool:
+    def rival(_reported: Any) -> bool:
         scene.redo(Remedy.REDELIVER)
         return True
 

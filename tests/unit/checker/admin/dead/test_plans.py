@@ -50,7 +50,7 @@ def letter(index: int, reason: DeadReason, *, at: int = -1, flaw: str = "") -> L
     return Letter(LetterPlace(0, index if at < 0 else at), 1, dead, half, flaw, 10)
 
 
-def looked(each: Letter, count: int | None = None, **changes: Any) -> ExaminedLetter:
+def examined(each: Letter, count: int | None = None, **changes: Any) -> ExaminedLetter:
     """Return a letter that is proven, with an op that covers so many messages; None: no op."""
     assert each.half is not None
     headers = [("h", b"1"), (CONTEXT, b"c"), (HALF, HALF_METADATA.encode(each.half))]
@@ -75,7 +75,7 @@ EXTRA, LATE = DeadReason.EXTRA, DeadReason.LATE
 
 def test_a_new_half_begins_anew_and_keeps_everything_else() -> None:
     """No counted answers, no origin, the next life; key, value and the sender's headers stay."""
-    plan = planned(looked(letter(0, UNDELIVERABLE), 1), life=4)
+    plan = planned(examined(letter(0, UNDELIVERABLE), 1), life=4)
     assert isinstance(plan, NewLife)
     (half,) = plan.halves
     assert half.headers[:2] == [("h", b"1"), (CONTEXT, b"c")]
@@ -89,7 +89,7 @@ def test_a_new_half_begins_anew_and_keeps_everything_else() -> None:
 )
 def test_a_gap_leaves_the_count_open(indices: tuple[int, ...], count: int) -> None:
     """Only messages 0 to n - 1 have a count; it is judged as any other."""
-    plan = planned(*(looked(letter(each, EXTRA), 0) for each in indices))
+    plan = planned(*(examined(letter(each, EXTRA), 0) for each in indices))
     assert isinstance(plan, NewLife)
     assert plan.message_count == count
     assert [each.metadata.message_index for each in plan.halves] == list(indices)
@@ -98,7 +98,7 @@ def test_a_gap_leaves_the_count_open(indices: tuple[int, ...], count: int) -> No
 def test_duplicates_are_written_once_and_all_marked() -> None:
     """A LATE duplicate of message 0: one half, two marks, and the first record stands."""
     first, again = letter(0, UNDELIVERABLE), letter(0, LATE, at=9)
-    plan = planned(looked(again, 1), looked(first, 1))
+    plan = planned(examined(again, 1), examined(first, 1))
     assert isinstance(plan, NewLife)
     assert len(plan.halves) == 1
     assert set(plan.marked) == {first.place, again.place}
@@ -115,7 +115,7 @@ def test_duplicates_are_written_once_and_all_marked() -> None:
 )
 def test_an_incomplete_one_of_three(every: list[tuple[int, DeadReason]], text: str) -> None:
     """All that the COMMIT covers must be there, from whichever dead letters."""
-    plan = planned(*(looked(letter(index, reason), 3) for index, reason in every))
+    plan = planned(*(examined(letter(index, reason), 3) for index, reason in every))
     if text:
         assert isinstance(plan, str)
         assert plan.startswith(text)
@@ -126,7 +126,7 @@ def test_an_incomplete_one_of_three(every: list[tuple[int, DeadReason]], text: s
 
 def test_an_incomplete_one_whose_op_is_gone_needs_the_operators_word() -> None:
     """Nobody knows how many there were; --accept-partial or --message says it is meant."""
-    gone = looked(letter(0, INCOMPLETE))._replace(standing=Standing.DELETED)
+    gone = examined(letter(0, INCOMPLETE))._replace(standing=Standing.DELETED)
     believes = {"remedy": Remedy.REDELIVER, "accept_unverified": True}
     assert "--accept-partial" in str(planned(gone, choice=Choice(**believes)))
     for more in ({"accept_partial": True}, {"messages": frozenset((0,))}):
@@ -135,7 +135,7 @@ def test_an_incomplete_one_whose_op_is_gone_needs_the_operators_word() -> None:
 
 def test_a_forged_count_costs_nothing() -> None:
     """A COMMIT of two billion messages: the text names ten."""
-    why = str(planned(looked(letter(0, INCOMPLETE), (1 << 31) - 1)))
+    why = str(planned(examined(letter(0, INCOMPLETE), (1 << 31) - 1)))
     assert "and 989 more are missing" in why
 
 
@@ -153,7 +153,7 @@ def test_a_late_message_is_not_delivered_twice(
     index: int, count: int, marked: tuple[Letter, ...], text: str
 ) -> None:
     """What the COMMIT covered was delivered; unless all was refused, and redelivered in part."""
-    each = looked(letter(index, LATE, at=9), count)
+    each = examined(letter(index, LATE, at=9), count)
     plan = planned(each, marks=marked)
     if not text:
         assert isinstance(plan, NewLife)
@@ -166,10 +166,10 @@ def test_a_late_message_is_not_delivered_twice(
 @pytest.mark.parametrize(
     ("each", "text"),
     [
-        (looked(letter(0, UNDELIVERABLE), 1, standing=Standing.FORGED), "contradicts"),
-        (looked(letter(0, UNDELIVERABLE), 1, standing=Standing.DELETED), "--accept-unverified"),
-        (looked(letter(0, UNDELIVERABLE), 1, body=None), "give them by --with FILE"),
-        (looked(letter(0, UNDELIVERABLE, flaw="reserved header X"), 1), "reserved header X"),
+        (examined(letter(0, UNDELIVERABLE), 1, standing=Standing.FORGED), "contradicts"),
+        (examined(letter(0, UNDELIVERABLE), 1, standing=Standing.DELETED), "--accept-unverified"),
+        (examined(letter(0, UNDELIVERABLE), 1, body=None), "give them by --with FILE"),
+        (examined(letter(0, UNDELIVERABLE, flaw="reserved header X"), 1), "reserved header X"),
     ],
 )
 def test_what_cannot_be_delivered_is_refused(each: ExaminedLetter, text: str) -> None:
@@ -181,7 +181,7 @@ def test_a_flawed_message_is_replaced_by_a_given_one() -> None:
     """The file's message takes the place of the letter's; its topic may be another."""
     given = Given("other", 3, Body(None, b"mended", [("h", None)]))
     choice = Choice(remedy=Remedy.REDELIVER, given={(KEY.transaction_id, 0): given})
-    plan = planned(looked(letter(0, UNDELIVERABLE, flaw="forged"), 1), choice=choice)
+    plan = planned(examined(letter(0, UNDELIVERABLE, flaw="forged"), 1), choice=choice)
     assert isinstance(plan, NewLife)
     (half,) = plan.halves
     assert (half.metadata.real_topic, half.metadata.real_partition) == ("other", 3)
@@ -190,9 +190,9 @@ def test_a_flawed_message_is_replaced_by_a_given_one() -> None:
 
 def test_limits_of_a_transaction_hold() -> None:
     """More than 8 MiB, or a life beyond an int of 32 bits, is refused."""
-    large = looked(letter(0, EXTRA), 0, body=Body(None, bytes(TRANSACTION_BYTES_MAX + 1), []))
+    large = examined(letter(0, EXTRA), 0, body=Body(None, bytes(TRANSACTION_BYTES_MAX + 1), []))
     assert "a transaction has at most" in str(planned(large))
-    why = planned(looked(letter(0, EXTRA), 0), life=RESUME_COUNT_MAX + 1)
+    why = planned(examined(letter(0, EXTRA), 0), life=RESUME_COUNT_MAX + 1)
     assert why == "its resume_count is used up"
 
 
@@ -386,8 +386,8 @@ def line(**changes: Any) -> str:
     """Return a line as it is exported, but for some fields."""
     letter = Letter(LetterPlace(0, 7), 1, A_LETTER, A_HALF, "", 1)
     transaction = DeadTransaction(Key(A_HALF.transaction_id, 0, "orders", 0), (letter,), {})
-    told = exported(transaction, ExaminedLetter(letter, Standing.PROVEN, BODY, None))
-    return json.dumps({**told, **changes})
+    reported = exported(transaction, ExaminedLetter(letter, Standing.PROVEN, BODY, None))
+    return json.dumps({**reported, **changes})
 
 
 def test_a_line_comes_back_byte_for_byte() -> None:

@@ -112,10 +112,10 @@ def test_a_commit_delivers_and_says_that_it_won(
     assert (decided.first.offset, decided.first.op.source) == (decided.offset, OpSource.OPERATOR)
     assert (decided.first.op.actor, decided.first.op.reason) == ("ada@h", "the row is there")
     assert _values(stack, 2) == [b"1", b"2"]
-    told = f"COMMIT by OPERATOR ada@h at op offset {decided.offset}: the row is there"
+    reported = f"COMMIT by OPERATOR ada@h at op offset {decided.offset}: the row is there"
     assert _actions(stack) == [
         ("tx commit", ActionOutcome.INTENDED, "COMMITTED"),
-        ("tx commit", ActionOutcome.DONE, told),
+        ("tx commit", ActionOutcome.DONE, reported),
     ]
 
 
@@ -307,7 +307,7 @@ def test_killed_between_the_op_and_the_read_back(
     assert _values(stack, 1) == [b"1"]
 
 
-def test_killed_and_repeated_without_a_look(stack: MemoryStack, producer: MemoryProducer) -> None:
+def test_killed_and_repeated_without_a_search(stack: MemoryStack, producer: MemoryProducer) -> None:
     """Two operators at once: the second op is a duplicate, and the message comes out once."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
@@ -407,7 +407,7 @@ def test_refusals() -> None:
         assert refusal_of(each, requested, force=True) == ""
 
 
-def test_what_the_audit_topic_is_told() -> None:
+def test_what_the_audit_topic_gets() -> None:
     """Before: state, age, group and pair. After: which decision is the first, and whose."""
     assert before_text(FOUND) == "PREPARED, 12s old, 2 messages of group g, pair 3, ASKED"
     assert "of unknown age" in before_text(_found(age_ms=None))

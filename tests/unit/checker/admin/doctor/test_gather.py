@@ -103,7 +103,7 @@ def test_a_partition_that_is_away_is_named(stack: MemoryStack) -> None:
     broker, names = stack.machine.broker, stack.config.names
     with stack.producer(GROUP, checker=unknown) as producer:
         for place in (("orders", 0), (names.dead, 0), (names.check(GROUP), 0)):
-            broker.go_away(place, is_told=True)
+            broker.go_away(place, is_leaderless=True)
         with producer.begin() as tx:
             tx.send(Message("orders", key=b"k", value=b"v"))
         stack.advance(5)
@@ -121,7 +121,7 @@ def test_a_partition_that_is_away_is_named(stack: MemoryStack) -> None:
 
 def test_silent_brokers_are_no_secret(stack: MemoryStack) -> None:
     """Where nothing but silence shows the partition, doctor says that deliveries wait."""
-    stack.machine.broker.go_away(("orders", 0), is_told=False)
+    stack.machine.broker.go_away(("orders", 0), is_leaderless=False)
     with stack.producer(GROUP, checker=unknown) as producer:
         with producer.begin() as tx:
             tx.send(Message("orders", key=b"k", value=b"v"))
@@ -195,10 +195,10 @@ def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
 
 def test_this_machine_answers() -> None:
     """Versions are told, and nothing stands in for the package."""
-    told = host_facts()
-    assert told.memory_bytes > 0
-    assert told.foreign == {}
-    assert all(told.kafka_client)
+    reported = host_facts()
+    assert reported.memory_bytes > 0
+    assert reported.foreign == {}
+    assert all(reported.kafka_client)
 
 
 def test_a_control_group_limits_the_machines_memory(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def signing(tmp_path: Path, *, in_ms: int) -> MemoryStack:
     return MemoryStack(key_file=write_key_file(path, a_table(demands=demands)))
 
 
-def test_clients_without_a_key_file_are_told_before_the_demand(tmp_path: Path) -> None:
+def test_clients_without_a_key_file_are_reported_before_the_demand(tmp_path: Path) -> None:
     """By their group, with the time from which on nothing of them would be believed."""
     with signing(tmp_path, in_ms=HOUR_MS) as stack:
         stack.create_topic("orders")

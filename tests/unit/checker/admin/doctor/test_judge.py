@@ -82,8 +82,8 @@ def host(**facts: Any) -> dict[str, Any]:
 
 def broker(**settings: str) -> dict[str, Any]:
     """Return one broker's settings, `_` in place of dots."""
-    told = {name.replace("_", "."): value for name, value in settings.items()}
-    return {"broker_settings": {1: {**BROKER, **told}}}
+    reported = {name.replace("_", "."): value for name, value in settings.items()}
+    return {"broker_settings": {1: {**BROKER, **reported}}}
 
 
 def connector(state: str, *tasks: str, trace: str = "", name: str = "shop") -> dict[str, Any]:

@@ -62,16 +62,16 @@ def test_each_reason_says_what_comes_next_and_what_can_be_done(wait: Wait) -> No
     """With what a worker does next, and the commands that decide by hand."""
     found = AN_UNDECIDED._replace(wait=wait, why="of a reason", next_check_at_ms=NOW + 90_000)
     life = replace(LIFE, state="PREPARED", decided_by=None, events=(HALF,), undecided=found)
-    told = explain(life)
-    text = " ".join(told)
-    assert told[0].startswith("Transaction id (producer group group, pair 1) is PREPARED")
-    assert f"It waits because of a reason ({wait.value})." in told
+    reported = explain(life)
+    text = " ".join(reported)
+    assert reported[0].startswith("Transaction id (producer group group, pair 1) is PREPARED")
+    assert f"It waits because of a reason ({wait.value})." in reported
     assert "Its next check is due in 1m30s" in text
     assert "halfbridge tx rollback id --reason TEXT" in text
     assert f"halfbridge tx commit id --messages {found.messages} --reason TEXT" in text
 
 
-def test_a_decision_and_its_delivery_are_told() -> None:
+def test_a_decision_and_its_delivery_are_reported() -> None:
     """Who decided, why that decision counts, and where the message stands."""
     real = Event(
         kind=Kind.DELIVERY, at_ms=NOW, topic="orders", partition=2, offset=9, message_index=0
@@ -82,7 +82,7 @@ def test_a_decision_and_its_delivery_are_told() -> None:
     assert "Message 0 was delivered to orders[2] at offset 9" in text
 
 
-def test_dead_letters_and_losers_are_told() -> None:
+def test_dead_letters_and_losers_are_reported() -> None:
     """With the command that brings them back, by how the transaction ended."""
     letter = Event(
         kind=Kind.DEAD_LETTER,

@@ -37,7 +37,7 @@ def _found(stack: MemoryStack, key: str = KEY.decode(), **given: Any) -> Found:
     return find(operator.cluster, operator.names, sought)
 
 
-def test_what_became_of_each_is_told(stack: MemoryStack) -> None:
+def test_what_became_of_each_is_reported(stack: MemoryStack) -> None:
     """The newest first; a key that only begins so, and an other one, are not found."""
     stack.create_topic("gone")
     with stack.producer(GROUP, checker=unknown) as producer:
@@ -104,7 +104,7 @@ def test_a_discarded_one_and_its_next_life(stack: MemoryStack) -> None:
         operator = Operator(stack)
         letters = DeadLetters(operator.cluster, operator.names)
         order = Order(wanted=Wanted(), limit=1, rate=1_000.0, who="ann", why="it was sold")
-        redo(letters, order, Choice(remedy=Remedy.RESUME), lambda _told: True)
+        redo(letters, order, Choice(remedy=Remedy.RESUME), lambda _reported: True)
         (undecided,) = _found(stack).hits
     assert (undecided.state, undecided.half.resume_count) == ("PREPARED", 1)
     assert undecided.end is None

@@ -14,7 +14,7 @@ from tests.kit.undecided import AN_UNDECIDED
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, sent, unknown
 
 
-def test_members_ops_and_what_is_undecided_are_told() -> None:
+def test_members_ops_and_what_is_undecided_are_reported() -> None:
     """Of a group at work, and of one whose instances are gone."""
     with MemoryStack() as stack:
         stack.create_topic(TOPIC)

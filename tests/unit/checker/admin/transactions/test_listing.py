@@ -167,7 +167,7 @@ def test_strangers_records_are_left_out(stack: MemoryStack) -> None:
     assert {each.id for each in found} == {tx.id, "\x1b[31m\n"}
 
 
-def test_a_stopped_pair_is_told_and_the_others_are_listed(stack: MemoryStack) -> None:
+def test_a_stopped_pair_is_reported_and_the_others_are_listed(stack: MemoryStack) -> None:
     """Offsets that were reset by a tool cannot be trusted."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
@@ -183,7 +183,7 @@ def test_a_stopped_pair_is_told_and_the_others_are_listed(stack: MemoryStack) ->
     assert "reset by a tool" in found.stopped[0].why
 
 
-def test_a_pair_without_a_leader_is_told_and_the_others_are_listed(stack: MemoryStack) -> None:
+def test_a_pair_without_a_leader_is_reported_and_the_others_are_listed(stack: MemoryStack) -> None:
     """Half or op partition; the text has the command that shows which broker it needs."""
     operator, broker = Operator(stack), stack.machine.broker
     with stack.producer(GROUP, checker=unknown) as producer:
@@ -191,13 +191,13 @@ def test_a_pair_without_a_leader_is_told_and_the_others_are_listed(stack: Memory
         stack.advance(seconds=1)
         (listed,) = operator.listed().transactions
         other = (listed.partition + 1) % 2
-        broker.go_away((operator.names.op, other), is_told=True)
+        broker.go_away((operator.names.op, other), is_leaderless=True)
         found = operator.listed()
         assert [each.id for each in found.transactions] == [listed.id]
         (stopped,) = found.stopped
         assert (stopped.partition, stopped.remedy) == (other, "")
         assert f"has no leader; run halfbridge topics describe {operator.names.op}" in stopped.why
-        broker.go_away((operator.names.half, listed.partition), is_told=True)
+        broker.go_away((operator.names.half, listed.partition), is_leaderless=True)
         assert operator.listed().transactions == ()
 
 
@@ -295,7 +295,7 @@ def test_a_partition_that_is_away_is_named_with_its_brokers(waiting_stack: Memor
     """Messages to other partitions of the topic are delivered, and nothing is said of them."""
     operator = Operator(waiting_stack)
     waiting_stack.create_topic(TOPIC, partitions=2)
-    waiting_stack.machine.broker.go_away((TOPIC, 1), is_told=True)
+    waiting_stack.machine.broker.go_away((TOPIC, 1), is_leaderless=True)
     with waiting_stack.producer(GROUP, checker=unknown) as producer:
         waits, goes = (committed(producer, TOPIC, partition=number) for number in (1, 0))
         waiting_stack.advance(5)
@@ -310,7 +310,7 @@ def test_a_partition_that_only_its_silence_names_is_not_denied(waiting_stack: Me
     """Workers alone know it, so the text says where they name it."""
     operator = Operator(waiting_stack)
     waiting_stack.create_topic(TOPIC)
-    waiting_stack.machine.broker.go_away((TOPIC, 0), is_told=False)
+    waiting_stack.machine.broker.go_away((TOPIC, 0), is_leaderless=False)
     with waiting_stack.producer(GROUP, checker=unknown) as producer:
         txid = committed(producer, TOPIC)
         waiting_stack.advance(20)
@@ -348,7 +348,7 @@ def test_logs_of_partitions_that_are_away_are_left_out(waiting_stack: MemoryStac
         names, other = waiting_stack.config.names, 1 - pair if pair < 2 else 0
         away = [(names.half, other), (names.op, other), (TOPIC, 1), (names.dead, 0)]
         for place in away:
-            broker.go_away(place, is_told=True)
+            broker.go_away(place, is_leaderless=True)
         life = operator.shown(txid)
         assert life.state == "COMMITTED"
         assert f"partition 0 of topic {names.dead} has no leader, so it was not read" in life.notes
