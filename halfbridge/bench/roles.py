@@ -292,7 +292,7 @@ def run_plain_latency(config: BenchConfig) -> int:
     pack, keys = make_packer(config.size_bytes), make_keys(config.keys)
     failed: list[str] = []
 
-    def on_delivery(error: Any, _: Any) -> None:
+    def on_delivery(error: object, _: object) -> None:
         if error is not None:
             failed.append(str(error))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from halfbridge.bridge.delivery import Delivery
 from halfbridge.bridge.figures import HALF_MESSAGE
@@ -13,6 +13,7 @@ from halfbridge.serde.units import MS_PER_S
 if TYPE_CHECKING:
     from halfbridge.bridge.shared import Shared
     from halfbridge.kafka.errors import BridgeError
+    from halfbridge.kafka.ports import ClientError, SentRecord
 
 
 class Owner(Protocol):
@@ -22,10 +23,10 @@ class Owner(Protocol):
     id: str
     half_partition: int
 
-    def half_settled(self, future: SendFuture, error: Any) -> None:
+    def half_settled(self, future: SendFuture, error: ClientError | None) -> None:
         """Note the result of a half record; `error` is what `failure_of` takes, or None."""
 
-    def decision_settled(self, future: DecisionFuture, error: Any) -> None:
+    def decision_settled(self, future: DecisionFuture, error: ClientError | None) -> None:
         """Note the result of an op record; `error` as above."""
 
     def give_up_send(self, future: SendFuture) -> bool:
@@ -46,7 +47,7 @@ class SendFuture(Delivery):
     transaction: Owner
     index: int
 
-    def on_delivery(self, error: Any, record: Any) -> None:
+    def on_delivery(self, error: ClientError | None, record: SentRecord) -> None:
         """Note the result of the half record (delivery callback of the Kafka client)."""
         transaction = self.transaction
         error = error or transaction.shared.not_proven(record)
@@ -113,7 +114,7 @@ class DecisionFuture(Delivery):
     transaction: Owner
     resolution: Resolution
 
-    def on_delivery(self, error: Any, record: Any) -> None:
+    def on_delivery(self, error: ClientError | None, record: SentRecord) -> None:
         """Note the result of the op record (delivery callback of the Kafka client)."""
         transaction = self.transaction
         error = error or transaction.shared.not_proven(record)
@@ -176,6 +177,6 @@ class DecisionFuture(Delivery):
         )
 
 
-def _place(delivery: Delivery, record: Any) -> None:
-    delivery.offset = record.offset()
+def _place(delivery: Delivery, record: SentRecord) -> None:
+    delivery.offset = record.offset()  # type: ignore[assignment]  # not None: it is proven
     delivery.timestamp = record.timestamp()[1]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.message import Message, SendReceipt
     from halfbridge.bridge.shared import Shared
+    from halfbridge.kafka.ports import ClientError
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _NOTHING_TO_COMMIT = frozenset(
@@ -487,7 +488,7 @@ class Transaction:
         due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
         return op_timestamp - self._first_timestamp >= due
 
-    def half_settled(self, future: SendFuture, error: Any) -> None:
+    def half_settled(self, future: SendFuture, error: ClientError | None) -> None:
         """Note the result of a half record (called by its future, inside `poll`)."""
         with self._lock:
             self._outstanding -= 1
@@ -504,7 +505,7 @@ class Transaction:
                 self._sends.clear()  # breaks the reference cycle, to spare the garbage collector
             future.settle()
 
-    def decision_settled(self, future: DecisionFuture, error: Any) -> None:
+    def decision_settled(self, future: DecisionFuture, error: ClientError | None) -> None:
         """Note the result of an op record (called by its future, inside `poll`)."""
         with self._lock:
             if error is None:

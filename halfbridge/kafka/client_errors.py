@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 
+if TYPE_CHECKING:
+    from halfbridge.kafka.ports import ClientError
 
-def failure_of(error: Any) -> KafkaFailure:
+
+def failure_of(error: ClientError) -> KafkaFailure:
     """Return the KafkaFailure of a KafkaError, KafkaException, SystemError or KafkaFailure."""
     if isinstance(error, KafkaFailure):
         return error

@@ -17,7 +17,7 @@ from halfbridge.kafka.ports import Committed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import Place, SeenTopic
+    from halfbridge.kafka.ports import ClientError, DeliveryCallback, Place, SeenTopic
     from halfbridge.serde.headers import Headers
 
 
@@ -108,8 +108,10 @@ class KafkaReader:
             (one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found
         }
 
-    def topic_failure(self, topic: str, timeout_s: float) -> Any:
-        return self._call(self._consumer.list_topics, topic, timeout=timeout_s).topics[topic].error
+    def topic_failure(self, topic: str, timeout_s: float) -> ClientError | None:
+        known = self._call(self._consumer.list_topics, topic, timeout=timeout_s)
+        error: ClientError | None = known.topics[topic].error
+        return error
 
     def close(self) -> None:
         """Close; in a broken client this may never return.
@@ -212,7 +214,7 @@ class KafkaWriter:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        on_delivery: Callable[[Any, Any], None],
+        on_delivery: DeliveryCallback,
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:

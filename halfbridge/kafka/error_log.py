@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-    from halfbridge.kafka.ports import Clock
+    from halfbridge.kafka.ports import ClientError, Clock
 
 # The same kind of error is logged again after this time.
 LOG_AGAIN_S = 30.0
@@ -46,7 +46,7 @@ class Reasons:
     def __init__(self) -> None:
         self.last = ""
 
-    def note(self, error: Any) -> None:
+    def note(self, error: ClientError) -> None:
         """Record an error that the client reports (`error_cb`)."""
         failure = failure_of(error)
         # ALL_BROKERS_DOWN follows each report of a single broker, and says less.
@@ -89,7 +89,7 @@ class ErrorLog:
         self._now = clock.monotonic
         self._logged: dict[int, tuple[float, int]] = {}
 
-    def note(self, error: Any) -> None:
+    def note(self, error: ClientError) -> None:
         """Log an error that the client reports, as a warning; a fatal one also fails its call."""
         failure = failure_of(error)
         self.warn(failure.code, f"Kafka: {failure.text}")

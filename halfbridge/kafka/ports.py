@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,9 +28,11 @@ __all__ = [
     "Admin",
     "Answer",
     "Call",
+    "ClientError",
     "Clock",
     "Committed",
     "Concurrency",
+    "DeliveryCallback",
     "Edge",
     "Event",
     "Kafka",
@@ -45,6 +47,7 @@ __all__ = [
     "SeenCluster",
     "SeenPartition",
     "SeenTopic",
+    "SentRecord",
     "SideThread",
     "TransactionalWriter",
     "Waker",
@@ -93,6 +96,10 @@ class Ports:
 NO_COMMITTED_OFFSET = -1001  # librdkafka's RD_KAFKA_OFFSET_INVALID
 
 
+# An error as the client library reports it; only `failure_of` knows its class.
+ClientError: TypeAlias = object
+
+
 class Record(Protocol):
     """A consumed record, or an error in place of a record; see `error`."""
 
@@ -117,7 +124,7 @@ class Record(Protocol):
     def timestamp(self) -> tuple[int, int]:
         """Return the kind (0 none, 1 CreateTime, 2 LogAppendTime) and the time, ms since 1970."""
 
-    def error(self) -> Any:
+    def error(self) -> ClientError | None:
         """Return an error for `failure_of`; None for a record."""
 
     def __len__(self) -> int:
@@ -173,7 +180,7 @@ class Reader(Protocol):
         found.
         """
 
-    def topic_failure(self, topic: str, timeout_s: float) -> Any:
+    def topic_failure(self, topic: str, timeout_s: float) -> ClientError | None:
         """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
@@ -224,6 +231,29 @@ class Member(Reader, Protocol):
         """
 
 
+class SentRecord(Protocol):
+    """A record that a delivery report is about."""
+
+    def topic(self) -> str:
+        """Return the topic."""
+
+    def partition(self) -> int:
+        """Return the partition's number; negative: none was chosen before the record failed."""
+
+    def offset(self) -> int | None:
+        """Return the offset; None: the record failed, or is only inferred to be stored."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """As `Record.timestamp`."""
+
+
+class DeliveryCallback(Protocol):
+    """Called once for a record, by `poll`, `flush` or `purge`; `error` None: acknowledged."""
+
+    def __call__(self, error: ClientError | None, record: SentRecord, /) -> None:
+        """Note the outcome."""
+
+
 class Writer(Protocol):
     """Writes records; `poll` and `flush` serve acknowledgements."""
 
@@ -233,7 +263,7 @@ class Writer(Protocol):
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        on_delivery: Callable[[Any, Any], None],
+        on_delivery: DeliveryCallback,
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
@@ -244,7 +274,7 @@ class Writer(Protocol):
             value: None: a tombstone.
             key: None: no key.
             partition: -1: by the key, as the Java client does; without a key, any partition.
-            on_delivery: Called with an error for `failure_of` or None, and with the record.
+            on_delivery: Called with the outcome.
             timestamp_ms: CreateTime; 0: the client's clock.
             headers: The headers, in order.
 

@@ -20,7 +20,7 @@ from halfbridge.kafka.errors import INFERRED, BackpressureError, KafkaFailure, b
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.kafka.ports import Ports, Writer
+    from halfbridge.kafka.ports import ClientError, DeliveryCallback, Ports, SentRecord, Writer
     from halfbridge.serde.headers import Headers
 
 # Properties of every writer of half messages and decisions; the guarantees rest on them.
@@ -71,7 +71,7 @@ class RecordWriter:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        on_delivery: Callable[[Any, Any], None],
+        on_delivery: DeliveryCallback,
         headers: Headers | None = None,
     ) -> None:
         """Hand a record to Kafka, waiting for room; BackpressureError: the queue stayed full."""
@@ -87,14 +87,14 @@ class RecordWriter:
                 self._refuse()
             raise
 
-    def failure(self, error: Any, record: Any) -> KafkaFailure | None:
+    def failure(self, error: ClientError | None, record: SentRecord) -> KafkaFailure | None:
         """Return why a record is not proven to be stored; None if a broker has confirmed it.
 
         Call it in the delivery callback, with the callback's arguments.
         """
         return self._acknowledgements.failure(error, record)
 
-    def not_proven(self, record: Any) -> KafkaFailure | None:
+    def not_proven(self, record: SentRecord) -> KafkaFailure | None:
         """Return why an acknowledgement without an error does not prove that `record` is stored."""
         return self._acknowledgements.failure(None, record)
 
@@ -133,7 +133,7 @@ class Acknowledgements:
         self._current = current
         self._counted: dict[tuple[int, str, int], int] = {}
 
-    def failure(self, error: Any, record: Any) -> KafkaFailure | None:
+    def failure(self, error: ClientError | None, record: SentRecord) -> KafkaFailure | None:
         """Return why a record is not proven to be stored; None if a broker has confirmed it."""
         if error is not None:
             return failure_of(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.checker.errors import InDoubtError
 from halfbridge.kafka.errors import INFERRED, NO_RIGHT, NO_SUCH_TOPIC, Code
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.kafka.ports import Place, Writer
+    from halfbridge.kafka.ports import ClientError, Place, SentRecord, Writer
     from halfbridge.serde.headers import Headers
 
 # The client library retries for so long; an operator waits for it.
@@ -52,7 +52,7 @@ class Appender:
             InDoubtError: the record may be stored; read the log before the command is run again.
         """
         topic, partition = place
-        acks: list[tuple[Any, Any]] = []
+        acks: list[tuple[ClientError | None, SentRecord]] = []
         with self._cluster.errors(f"write to {topic}"):
             self._writer.produce(
                 topic,
@@ -68,15 +68,15 @@ class Appender:
             self._writer.purge()
             raise InDoubtError(f"{topic} {partition}: no acknowledgement came; try again")
         _, record = acks[0]
-        failure = self._proofs.failure(*acks[0])
-        if failure is INFERRED:
+        failure, offset = self._proofs.failure(*acks[0]), record.offset()
+        if failure is None and offset is not None:
+            return offset, record.timestamp()[1]
+        if failure is None or failure is INFERRED:
             raise InDoubtError(f"{topic} {partition}: the acknowledgement proves nothing")
-        if failure is not None and failure.code in _REFUSED:
+        if failure.code in _REFUSED:
             with self._cluster.errors(f"write to {topic}"):
                 raise failure
-        if failure is not None:
-            raise InDoubtError(f"{topic}: {failure}; the record may be stored") from failure
-        return record.offset(), record.timestamp()[1]
+        raise InDoubtError(f"{topic}: {failure}; the record may be stored") from failure
 
 
 @contextmanager

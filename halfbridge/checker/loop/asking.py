@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from halfbridge.checker.loop.clients import Silence, client_config
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.topic_watch import TopicWatch
     from halfbridge.checker.loop.tracing import WorkerTracing
     from halfbridge.checker.metrics import Metrics
-    from halfbridge.kafka.ports import Ports
+    from halfbridge.kafka.ports import ClientError, Ports, SentRecord
     from halfbridge.serde.records import Op
 
 _log = logging.getLogger("halfbridge.checker")
@@ -303,7 +303,7 @@ class CheckSender:
             _log.warning("no check request was acknowledged for a while: new producer")
             self._on_replaced()
 
-    def _on_delivery(self, turn: int, error: Any, _record: Any) -> None:
+    def _on_delivery(self, turn: int, error: ClientError | None, _record: SentRecord) -> None:
         if error is None:
             self._silence.end()
             return

@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
     from halfbridge.kafka.first_reads import LethalRecord
-    from halfbridge.kafka.ports import Clock, Committed, Member, Place, Ports, Reader, Record
+    from halfbridge.kafka.ports import (
+        ClientError,
+        Clock,
+        Committed,
+        Member,
+        Place,
+        Ports,
+        Reader,
+        Record,
+    )
     from halfbridge.serde.progress import Progress
 
     Probe = Callable[[Mapping[str, Any], Mapping[Place, int]], LethalRecord | None]
@@ -205,7 +214,7 @@ class Input:
             self._member.resume(self._paused)
             self._paused.clear()
 
-    def _on_error(self, generation: int, error: Any) -> None:
+    def _on_error(self, generation: int, error: ClientError) -> None:
         if generation != self._generation:
             return
         failure = failure_of(error)

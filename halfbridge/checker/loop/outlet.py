@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
-    from halfbridge.kafka.ports import Clock, Place, Ports, Writer
+    from halfbridge.kafka.ports import ClientError, Clock, Place, Ports, SentRecord, Writer
 
 # A commit that took longer may have been sent twice, and the second request may end a later
 # kafka_txn of the same producer (KAFKA-17754). So the producer is replaced before its next
@@ -376,7 +376,7 @@ class DeliveryReports:
         self.copies_end, self.refused = {}, None
         self.has_stored, self.away, self.is_given_up = False, set(), False
 
-    def on_error(self, error: Any) -> None:
+    def on_error(self, error: ClientError) -> None:
         """Take an error of the client."""
         if failure_of(error).code in UNREACHABLE:
             self.must_be_replaced = True
@@ -385,7 +385,7 @@ class DeliveryReports:
         """Note a lost connection: a request on it, and its repetition, may both arrive."""
         self.must_be_replaced = True
 
-    def on_copy(self, error: Any, record: Any) -> None:
+    def on_copy(self, error: ClientError | None, record: SentRecord) -> None:
         """Take the result of a copy."""
         offset = record.offset()
         if error is None and offset is not None:
@@ -395,7 +395,7 @@ class DeliveryReports:
         else:
             self.on_delivery(error, record)
 
-    def on_delivery(self, error: Any, record: Any) -> None:
+    def on_delivery(self, error: ClientError | None, record: SentRecord) -> None:
         """Take the outcome of a record; one that can never be stored counts more than others.
 
         A record without an offset is not known to be stored (`INFERRED`). A record that is merely

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.status import Status
-    from halfbridge.kafka.ports import Event, Ports, Running
+    from halfbridge.kafka.ports import ClientError, Event, Ports, Running
 
 _log = logging.getLogger("halfbridge.checker")
 # Poll interval. A poll opens one or two connections and reads a few records. Wrong settings are
@@ -227,7 +227,7 @@ class SettingsTopic:
             TopicSetupError: no such topic, or no right to write to it; an operator acts.
             BridgeError: the record may not be stored; repeat the call later.
         """
-        outcomes: list[Any] = []
+        outcomes: list[ClientError | None] = []
         writer = self._ports.kafka.writer(
             {
                 **client_config(self._config),

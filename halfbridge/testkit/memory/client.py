@@ -15,7 +15,7 @@ from halfbridge.serde.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.kafka.ports import Place, SeenTopic
+    from halfbridge.kafka.ports import ClientError, Place, SeenTopic
     from halfbridge.testkit.memory.broker import Broker
     from halfbridge.testkit.memory.process import Process, ProcessClient
     from halfbridge.testkit.memory.scheduler import Scheduler
@@ -48,7 +48,7 @@ class Client:
         self._scheduler = broker.scheduler
         self._properties = properties
         self._on_lost = on_lost
-        self._error_cb: Callable[[Any], None] | None = properties.get("error_cb")
+        self._error_cb: Callable[[ClientError], None] | None = properties.get("error_cb")
         self._news: deque[Callable[[], None]] = deque()
         self._backoff_s = self.number("retry.backoff.ms", _BACKOFF_MS) / 1000
         self._scheduler.check(process)

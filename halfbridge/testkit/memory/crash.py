@@ -24,12 +24,13 @@ from halfbridge.testkit.memory.process import ProcessDeadError
 from halfbridge.testkit.memory.writer import MemoryWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
     from sqlalchemy import Connection, Dialect
     from typing_extensions import Self
 
+    from halfbridge.kafka.ports import ClientError, DeliveryCallback, SentRecord
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.topics import TopicNames
     from halfbridge.testkit.memory.machine import Machine
@@ -173,7 +174,7 @@ class WatchedWriter(MemoryWriter):
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        on_delivery: Callable[[Any, Any], None],
+        on_delivery: DeliveryCallback,
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
@@ -186,7 +187,7 @@ class WatchedWriter(MemoryWriter):
         self._crashes.sends(self.process)
         self._crashes.reach(before, self.process)
 
-        def acknowledged(error: Any, record: Any) -> None:
+        def acknowledged(error: ClientError | None, record: SentRecord) -> None:
             if after is Step.AFTER_DECISION_SENT:
                 self._crashes.unstored[self.process] -= 1
             if error is None:

@@ -25,9 +25,9 @@ from halfbridge.testkit.memory.log import (
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-    from halfbridge.kafka.ports import Place, SeenTopic
+    from halfbridge.kafka.ports import DeliveryCallback, Place, SeenTopic
     from halfbridge.serde.headers import Headers
 
 # librdkafka's defaults.
@@ -316,7 +316,7 @@ class MemoryWriter(SendQueue):
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        on_delivery: Callable[[Any, Any], None],
+        on_delivery: DeliveryCallback,
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
@@ -418,7 +418,7 @@ class Sent(Placed):
     __slots__ = ("deadline_ns", "failure", "on_delivery", "row")
 
     def __init__(
-        self, topic: str, partition: int, row: Row, on_delivery: Any, deadline_ns: int
+        self, topic: str, partition: int, row: Row, on_delivery: DeliveryCallback, deadline_ns: int
     ) -> None:
         super().__init__(topic, partition, None)
         self.row = row

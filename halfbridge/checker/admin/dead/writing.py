@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.checker.signatures import signed_half, signed_op
-from halfbridge.kafka.errors import PRODUCER_FENCED, Code, KafkaFailure
+from halfbridge.kafka.errors import INFERRED, PRODUCER_FENCED, Code, KafkaFailure
 from halfbridge.kafka.sending import Acknowledgements
 from halfbridge.serde.avro import (
     ACTOR_BYTES_MAX,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.dead.letters import LetterPlace
     from halfbridge.checker.admin.dead.plans import NewLife
-    from halfbridge.kafka.ports import TransactionalWriter
+    from halfbridge.kafka.ports import ClientError, SentRecord, TransactionalWriter
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.topics import TopicNames
 
@@ -222,13 +222,13 @@ class DeadWriter:
         if left:
             raise KafkaFailure(Code.TIMED_OUT, f"{left} records not acknowledged")
 
-    def _on_delivery(self, error: Any, record: Any) -> None:
-        failure = self._acknowledgements.failure(error, record)
-        if failure is not None:
-            self._refused = self._refused or failure
+    def _on_delivery(self, error: ClientError | None, record: SentRecord) -> None:
+        failure, offset = self._acknowledgements.failure(error, record), record.offset()
+        if failure is not None or offset is None:
+            self._refused = self._refused or failure or INFERRED
             return
         place = record.topic(), record.partition()
-        self._ends[place] = max(self._ends.get(place, -1), record.offset())
+        self._ends[place] = max(self._ends.get(place, -1), offset)
 
     def _error(self, action: str, failure: KafkaFailure) -> AdminError:
         if failure.code in PRODUCER_FENCED:
