@@ -184,12 +184,12 @@ def ask_changes(
     questions: Questions, connect_url: str, changes_url: str, *, timeout_s: float
 ) -> str:
     """Begin to ask the given ones of Connect and the database; return its address for psql."""
-    from halfbridge.connect.rest import ConnectError, ConnectRest
+    from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 
     if connect_url:
         try:
             rest = ConnectRest(connect_url, call_s=timeout_s)
-        except ConnectError as error:
+        except KafkaConnectError as error:
             raise click.BadParameter(str(error), param_hint="--connect-url") from error
         questions.ask(_CONNECTORS, partial(_stopped, rest))
     if not changes_url:
@@ -215,11 +215,11 @@ def changes_of(questions: Questions, connect_url: str, database: str) -> Changes
 
 
 def _stopped(rest: ConnectRest) -> tuple[Connector, ...]:
-    from halfbridge.connect.rest import ConnectError
+    from halfbridge.connect.rest import KafkaConnectError
 
     try:
         states = rest.states()
-    except ConnectError as error:
+    except KafkaConnectError as error:
         raise BridgeError(str(error)) from error
     stopped = (each for each in states if not each.is_running)
     return tuple(Connector(each.name, each.state, each.tasks, each.trace) for each in stopped)[

@@ -424,11 +424,11 @@ def _schemas(url: str | None) -> Schemas:
 
 
 def _apply(url: str, plan: ConnectorPlan, config: dict[str, str]) -> None:
-    from halfbridge.connect.rest import ConnectError, ConnectRest
+    from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 
     try:
         ConnectRest(url).apply(plan.name, config)
-    except ConnectError as error:
+    except KafkaConnectError as error:
         raise click.ClickException(str(error)) from error
     topics = ", ".join(f"{plan.name}.{each}" for each in _topics(config))
     click.echo(f"connector {plan.name} runs; topics: {topics}")

@@ -23,11 +23,11 @@ _RETRIES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE)  # a rebalance,
 _TRACE_CHARS_MAX = 500  # of a failed task's first lines
 
 
-class ConnectError(RuntimeError):
+class KafkaConnectError(RuntimeError):
     """Kafka Connect refused, did not answer, or the connector failed; the text says what to do."""
 
 
-class _RefusedError(ConnectError):
+class _RefusedError(KafkaConnectError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -60,13 +60,13 @@ class ConnectRest:
     """Calls of one Kafka Connect cluster, at any worker's `url`.
 
     Raises:
-        ConnectError: not an http or https address, or one with a password, which errors would show;
-            the user corrects it.
+        KafkaConnectError: not an http or https address, or one with a password, which errors would
+            show; the user corrects it.
     """
 
     def __init__(self, url: str, *, call_s: float = _CALL_S_MAX) -> None:
         if not _is_address(url):
-            raise ConnectError(
+            raise KafkaConnectError(
                 "the address of Kafka Connect is one such as http://127.0.0.1:8083, without a user"
                 " and a password"
             )
@@ -77,7 +77,7 @@ class ConnectRest:
         """Return whether the worker has joined its group and answers.
 
         Raises:
-            ConnectError: it cannot be reached; try again later.
+            KafkaConnectError: it cannot be reached; try again later.
         """
         try:
             self._call("GET", "/health")
@@ -98,14 +98,14 @@ class ConnectRest:
         """Return the states of all connectors, sorted by name.
 
         Raises:
-            ConnectError: it cannot be reached (try again later), or something else answers at the
-                address (the user corrects it).
+            KafkaConnectError: it cannot be reached (try again later), or something else answers at
+                the address (the user corrects it).
         """
         answer = self._call("GET", "/connectors?expand=status")
         try:
             return tuple(_state_of(name, each["status"]) for name, each in sorted(answer.items()))
         except (AttributeError, KeyError, TypeError) as error:
-            raise ConnectError(
+            raise KafkaConnectError(
                 f"what answers at {self.url} is not Kafka Connect: correct the address."
             ) from error
 
@@ -115,14 +115,14 @@ class ConnectRest:
         """Make or change a connector and return when it runs.
 
         Raises:
-            ConnectError: the worker refuses the configuration, or the connector failed or did not
-                run within `timeout_s`; the user must act.
+            KafkaConnectError: the worker refuses the configuration, or the connector failed or did
+                not run within `timeout_s`; the user must act.
         """
         deadline = time.monotonic() + timeout_s
         path = f"/connectors/{quote(name, safe='')}"
         while not self._accepts(f"{path}/config", config):
             if time.monotonic() > deadline:
-                raise ConnectError(
+                raise KafkaConnectError(
                     f"Kafka Connect at {self.url} has been rebalancing for {timeout_s:.0f} s: see"
                     " its log, then run the command again."
                 )
@@ -146,7 +146,7 @@ class ConnectRest:
                 failed_at = None
             time.sleep(_POLL_S)
         shown = ", ".join(state.tasks) or "none"
-        raise ConnectError(
+        raise KafkaConnectError(
             f"connector {name} does not run: state {state.state}, tasks {shown}."
             f" {state.trace or 'The log of Kafka Connect has the cause.'} Correct the cause, then"
             f" run the command again; GET {self.url}{path}/status shows the state."
@@ -188,7 +188,7 @@ class ConnectRest:
                 error.code, f"Kafka Connect at {self.url} refused: {_message(text)}"
             ) from error
         except (OSError, ValueError, HTTPException) as error:
-            raise ConnectError(
+            raise KafkaConnectError(
                 f"Kafka Connect does not answer at {self.url}: {error}. Start it, or correct the"
                 " address."
             ) from error

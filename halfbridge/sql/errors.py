@@ -6,6 +6,7 @@ SqlError (a BridgeError)
 ├─ FenceUsageError         (also RuntimeError) the calling code is wrong; nothing was committed
 ├─ InboxUsageError         (also RuntimeError) the calling code is wrong; nothing was marked
 ├─ NoIdentityError         (also ValueError) the calling code gives key=, or skips the message
+├─ RowsLostError           nobody: another relay has the rows, or sends them; both are rolled back
 ├─ PurgeError              an operator removes what blocks the purge, and runs the purge again
 ├─ RowStateError           the calling code: this row of a local message table was settled before
 ├─ RowNotFoundError        the calling code: the row was purged, or is in another table

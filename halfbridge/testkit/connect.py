@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.connect.rest import ConnectError, ConnectRest
+from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 from halfbridge.spark_jobs.session.jvm import find_java
 from halfbridge.testkit.broker import FRUGAL_FLAGS, STOP_S_MAX
 from halfbridge.testkit.jars import connect_jars, connector_jars
@@ -214,7 +214,7 @@ class ConnectWorker:
             try:
                 if self.rest.is_ready():
                     return
-            except ConnectError:
+            except KafkaConnectError:
                 pass  # connections are refused until it listens
             if time.monotonic() > deadline:
                 raise ConnectStartError(

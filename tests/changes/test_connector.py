@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from halfbridge.cli import cli
-from halfbridge.connect.rest import ConnectError, ConnectRest
+from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 from halfbridge.testkit.connect import ConnectWorker
 from halfbridge.testkit.ports import free_ports
 from tests.changes.streams import Stream, connector, execute
@@ -282,10 +282,10 @@ def test_the_password_is_not_shown_unless_asked(database: Database) -> None:
 
 def test_a_refused_configuration_says_why(worker: ConnectWorker) -> None:
     """The worker's reason is in the error; an address where nothing listens is named."""
-    with pytest.raises(ConnectError, match="NoSuchConnector"):
+    with pytest.raises(KafkaConnectError, match="NoSuchConnector"):
         worker.rest.apply("wrong", {"name": "wrong", "connector.class": "NoSuchConnector"})
     nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
-    with pytest.raises(ConnectError, match=nowhere):
+    with pytest.raises(KafkaConnectError, match=nowhere):
         ConnectRest(nowhere).names()
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from halfbridge.checker.admin.doctor.facts import Severity, finding
 from halfbridge.cli import cli
 from halfbridge.cli.doctor import _show, _status
-from halfbridge.connect.rest import ConnectError, ConnectRest
+from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 from halfbridge.testkit.ports import free_ports
 
 SECRET = "correct-horse"
@@ -151,7 +151,7 @@ def test_connectors_that_do_not_run_are_found() -> None:
 )
 def test_an_answer_of_something_else_is_an_error(body: bytes, code: int) -> None:
     """A wrong address is no traceback, and not a worker without connectors."""
-    with answering(body, code) as url, pytest.raises(ConnectError, match=url):
+    with answering(body, code) as url, pytest.raises(KafkaConnectError, match=url):
         ConnectRest(url).states()
 
 
