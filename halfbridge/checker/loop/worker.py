@@ -284,9 +284,8 @@ class Worker:
         for place in error.places:
             self._routes.blame(place, TOOK_NOTHING, int(self._monotonic() * 1000))
         if error.permanent:
-            with suppress(
-                InputLostError
-            ):  # no broker answers about rights now: the next failure asks
+            # No broker answers about rights now: the next failure asks again.
+            with suppress(InputLostError):
                 self._blame.failed(error, self._batch.plans, int(self._monotonic() * 1000))
         if error.fenced:
             self._wait_for_verdict()

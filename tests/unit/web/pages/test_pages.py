@@ -1,4 +1,4 @@
-"""Times, sizes and numbers as people read them."""
+"""Pages: what they list, change and draw, and how they write times, sizes and numbers."""
 
 import itertools
 import math
