@@ -34,7 +34,6 @@ from tests.sql.databases import Database, OwnDatabase
 from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step
 from tests.sql.fence_service import DECIDED
 
-_SERVICE = Path(__file__).with_name("fence_service.py")
 THREADS = 3  # of a service
 DAEMONS = ("one", "two")  # their slots
 GOES_ON_S = 120.0  # until something happens, on a machine that does other things too
@@ -48,6 +47,7 @@ class FenceScene:
         database: Where the local transactions are.
         seed: Of what services do, and of who is killed when.
         flags: Of all services.
+        service: The program of a service.
 
     Attributes:
         killed: What was killed, in words -> how often.
@@ -56,8 +56,15 @@ class FenceScene:
     """
 
     def __init__(
-        self, stage: Stage, database: Database, *, seed: int, flags: tuple[str, ...] = ()
+        self,
+        stage: Stage,
+        database: Database,
+        *,
+        seed: int,
+        flags: tuple[str, ...] = (),
+        service: str = "fence_service.py",
     ) -> None:
+        self._service = Path(__file__).with_name(service)
         self.stage, self.database = stage, database
         self.killed = stage.injected
         self.records: list[ReadRecord] = []
@@ -124,6 +131,16 @@ class FenceScene:
         for step in Step:
             self._start(0, step, "--die-at", step.name, "--die-in", str(blocks))
             until(f"the service dies {step.value}", self._dead, within_s=GOES_ON_S)
+
+    def kill_at_each_step(self, blocks: int) -> None:
+        """Kill a service once at each step, and check what its successor finds."""
+        self.begin(services=1)
+        self.run_each_step(blocks)
+        self.start(0)
+        self.await_transactions(len(self.transactions()) + THREADS * blocks)
+        self.check()
+        killed = {step: self.killed[f"service killed {step.value}"] for step in Step}
+        assert killed == dict.fromkeys(Step, 1)
 
     def await_transactions(self, count: int) -> None:
         """Return once so many were begun, by all services together."""
@@ -294,7 +311,7 @@ class FenceScene:
         name = f"service-{self._started}"
         child = self.stage.start(
             name,
-            (str(_SERVICE), "--url", self.database.url, "--seed", str(self._seed)),
+            (str(self._service), "--url", self.database.url, "--seed", str(self._seed)),
             ("--bootstrap-servers", self.stage.servers, "--prefix", self.stage.prefix),
             ("--directory", str(self.stage.directory), "--name", name),
             ("--threads", str(THREADS), "--first-lane", str(THREADS * place), *self._flags),

@@ -227,9 +227,9 @@ class Lane:
 class Service:
     """Engines, producer, logs, and what ends it."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, engines: Any = None) -> None:
         self.options = options
-        self.engines = Engines(options.url, PRODUCER_GROUP)
+        self.engines = engines or Engines(options.url, PRODUCER_GROUP)
         self.quiet = threading.Event()
         self.doom = Doom(Step[options.die_at] if options.die_at else None, options.die_in)
         self.here = threading.local()
@@ -344,13 +344,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str], new_service: Callable[[argparse.Namespace], Service] = Service
+) -> int:
     """Run blocks until SIGUSR1, answer checks until SIGTERM."""
     options = _parse(arguments)
     for folder in (ANSWERED, UNANSWERED, DECIDED):
         with suppress(FileExistsError):
             (options.directory / folder).mkdir()
-    service = Service(options)
+    service = new_service(options)
     threading.excepthook = _fail
     live(service.producer, service.run, service.quiet)
     return 0

@@ -23,8 +23,7 @@ from halfbridge.sql import (
 )
 from halfbridge.testkit.memory import MemoryStack, Step
 from tests.sql.databases import Database
-from tests.sql.django_shop.ready import FenceRow, InboxMark, Line, Order
-from tests.sql.django_shop.settings import database_settings
+from tests.sql.django_shop.ready import FenceRow, InboxMark, Line, Order, use_database
 
 BOTH = pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 pytestmark = BOTH
@@ -52,12 +51,6 @@ def shop(database: Database, stack: MemoryStack) -> Iterator[None]:
         call_command("migrate", run_syncdb=True, verbosity=0)
         yield
         connections["default"].close()
-
-
-def use_database(url: str) -> None:
-    """Have Django's connection be one to this database."""
-    connections.settings = connections.configure_settings({"default": database_settings(url)})
-    connections["default"] = connections.create_connection("default")
 
 
 def message(value: bytes = b"two shirts") -> Message:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.faults.stage import Stage, seed_of_run
 from tests.sql.databases import Database, durable_database
-from tests.sql.fence_kills_scene import THREADS, FenceScene
-from tests.sql.fence_plan import Kind, Step
+from tests.sql.fence_kills_scene import FenceScene
+from tests.sql.fence_plan import Kind
 
 pytestmark = pytest.mark.broker
 
@@ -58,7 +58,7 @@ def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database
 def test_late_sends_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
     """A service is killed at each step of a block that sends after its statements: all or none."""
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", kind.name))
-    _kill_at_each_step(scene)
+    scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
 
 
 @pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb"], indirect=True)
@@ -68,17 +68,5 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
     Marks, work and messages are those of the messages taken, each once.
     """
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", Kind.TAKEN.name))
-    _kill_at_each_step(scene)
+    scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
     assert scene.endings().get("TAKEN TakenBeforeError", 0) >= BLOCKS_BEFORE_DEATH
-
-
-def _kill_at_each_step(scene: FenceScene) -> None:
-    """Kill a service once at each step, and check what its successor finds."""
-    scene.begin(services=1)
-    scene.run_each_step(BLOCKS_BEFORE_DEATH)
-    scene.start(0)
-    scene.await_transactions(len(scene.transactions()) + THREADS * BLOCKS_BEFORE_DEATH)
-    scene.check()
-    assert {step: scene.killed[f"service killed {step.value}"] for step in Step} == dict.fromkeys(
-        Step, 1
-    )

@@ -1,0 +1,29 @@
+"""Django services that die at each step of a block, on a real Kafka: rows are messages."""
+
+import pytest
+
+from tests.faults.stage import Stage, seed_of_run
+from tests.sql.databases import Database
+from tests.sql.fence_kills_scene import FenceScene
+from tests.sql.fence_plan import Kind
+from tests.sql.test_fence_kills import BLOCKS_BEFORE_DEATH, durable
+
+pytestmark = pytest.mark.broker
+__all__ = ["durable"]
+
+
+@pytest.mark.parametrize(
+    ("durable", "kind"),
+    [
+        ("sqlite", Kind.AROUND),
+        pytest.param("sqlite", Kind.TAKEN, marks=pytest.mark.long),
+        pytest.param("postgresql", Kind.AROUND, marks=pytest.mark.long),
+        pytest.param("postgresql", Kind.TAKEN, marks=pytest.mark.long),
+    ],
+    indirect=["durable"],
+)
+def test_a_block_of_django_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
+    """A service is killed at each step of a block: work, marks and messages, all or none."""
+    flags = ("--only", kind.name)
+    scene = FenceScene(stage, durable, seed=seed_of_run(), flags=flags, service="django_service.py")
+    scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
