@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -37,6 +38,7 @@ class Member:
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
+        self._making = RLock()  # from Python 3.12 on, cached properties have none
         self._inboxes: dict[str, Inbox] = {}
 
     @cached_property
@@ -82,13 +84,21 @@ class Member:
 
     def started(self) -> TransactionProducer:
         """Return the producer, which answers checks from now on; raises as its start()."""
-        self.fence.check_producer(self.producer)
-        self.producer.start()
-        return self.producer
+        with self._making:
+            self.made_fence().check_producer(self.producer)
+            self.producer.start()
+            return self.producer
+
+    def made_fence(self) -> Fence:
+        """Return the fence. A ConfigError names the setting to correct."""
+        with self._making:
+            return self.fence
 
     def connect(self) -> Connection:
         """Return a connection that is laid over this thread's, in a new atomic block."""
-        connection = self.laid.connect()
+        with self._making:
+            laid = self.laid
+        connection = laid.connect()
         connection.begin()
         return connection
 
@@ -141,7 +151,7 @@ def fence(using: str | None = None) -> Fence:
 
     A ConfigError names the setting to correct.
     """
-    return member(using).fence
+    return member(using).made_fence()
 
 
 def _forget(*, setting: str, **_: Any) -> None:

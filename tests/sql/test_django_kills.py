@@ -8,20 +8,12 @@ from tests.sql.fence_kills_scene import FenceScene
 from tests.sql.fence_plan import Kind
 from tests.sql.test_fence_kills import BLOCKS_BEFORE_DEATH, durable
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 __all__ = ["durable"]
 
 
-@pytest.mark.parametrize(
-    ("durable", "kind"),
-    [
-        ("sqlite", Kind.AROUND),
-        pytest.param("sqlite", Kind.TAKEN, marks=pytest.mark.long),
-        pytest.param("postgresql", Kind.AROUND, marks=pytest.mark.long),
-        pytest.param("postgresql", Kind.TAKEN, marks=pytest.mark.long),
-    ],
-    indirect=["durable"],
-)
+@pytest.mark.parametrize("durable", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("kind", [Kind.AROUND, Kind.TAKEN])
 def test_a_block_of_django_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
     """A service is killed at each step of a block: work, marks and messages, all or none."""
     flags = ("--only", kind.name)
