@@ -25,7 +25,7 @@ from halfbridge.testkit.memory import MemoryStack, Step
 from tests.sql.databases import Database
 from tests.sql.django_shop.ready import FenceRow, InboxMark, Line, Order, use_database
 
-BOTH = pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
+BOTH = pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"], indirect=True)
 pytestmark = BOTH
 GROUP = "order-service"
 

@@ -4,9 +4,11 @@ import json
 import os
 from typing import Any
 
+import pymysql
 from sqlalchemy import make_url
 
-_ENGINES = {"sqlite": "sqlite3", "postgresql": "postgresql"}
+pymysql.install_as_MySQLdb()  # Django knows no other name
+_ENGINES = {"sqlite": "sqlite3", "postgresql": "postgresql", "mariadb": "mysql"}
 
 
 def database_settings(url: str) -> dict[str, Any]:
