@@ -31,4 +31,5 @@ INSTALLED_APPS = ["halfbridge.django", "tests.sql.django_shop"]
 ROOT_URLCONF = "tests.sql.django_shop.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": database_settings(os.environ.get("SHOP_URL", "sqlite:///unused.sqlite"))}
+ORDERS_TOPIC = os.environ.get("SHOP_TOPIC", "orders")
 HALFBRIDGE = json.loads(os.environ.get("SHOP_HALFBRIDGE", "{}"))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.http import HttpResponse
 from django.urls import path
@@ -15,7 +16,7 @@ def place(request: Any, item: str) -> HttpResponse:
     """Insert an order, and send its number, which the database has made."""
     with message_transaction() as tx:
         order = Order.objects.create(item=item)
-        tx.send(Message("orders", key=item.encode(), value=b"%d" % order.pk))
+        tx.send(Message(settings.ORDERS_TOPIC, key=item.encode(), value=b"%d" % order.pk))
     return HttpResponse(str(order.pk))
 
 

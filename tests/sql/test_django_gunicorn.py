@@ -1,0 +1,132 @@
+"""The Django project under gunicorn, whose workers are killed: orders are messages."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from halfbridge.testkit.children import Child, Children, Interrupts
+from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.stack import HalfbridgeStack
+from tests.faults.stage import seed_of_run
+from tests.kit.http import answer_of
+from tests.kit.waiting import until
+from tests.sql.databases import Database
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 10
+ORDERS_BETWEEN_KILLS_MAX = 12
+CLIENTS = 4
+STARTED_S = 120.0  # on a machine that does other things too
+
+
+class Shop:
+    """The project's processes, on one database and topic."""
+
+    def __init__(
+        self, children: Children, database: Database, stack: HalfbridgeStack, topic: str
+    ) -> None:
+        self._children = children
+        self._numbers = count()
+        given = {
+            "bootstrap_servers": stack.bootstrap_servers,
+            "topic_prefix": stack.topic_prefix,
+            "transaction_timeout_ms": stack.config.transaction_timeout_ms,
+            "transaction_age_ms_max": stack.config.transaction_age_ms_max,
+            "producer_group": "shop",
+            "topics": [topic],
+        }
+        self._environ = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "DJANGO_SETTINGS_MODULE": "tests.sql.django_shop.settings",
+            "SHOP_URL": database.url,
+            "SHOP_TOPIC": topic,
+            "SHOP_HALFBRIDGE": json.dumps({"default": given}),
+        }
+        (port,) = free_ports(1)
+        self._address = f"127.0.0.1:{port}"
+
+    def migrate(self) -> None:
+        """Make the tables."""
+        command = [sys.executable, "-m", "django", "migrate", "--run-syncdb"]
+        subprocess.run(
+            command, env=self._environ, check=True, capture_output=True, timeout=STARTED_S
+        )
+
+    def start(self, *flags: str) -> Child:
+        """Start gunicorn with two workers; return once one of them has placed an order."""
+        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", *flags]
+        command += ["--bind", self._address, "tests.sql.django_shop.wsgi"]
+        gunicorn = self._children.start("gunicorn", command, environ=self._environ)
+        until(
+            "the first order is placed",
+            lambda: self.place() or gunicorn.process.poll() is not None,
+            within_s=STARTED_S,
+            explain=gunicorn.last_words,
+        )
+        assert gunicorn.process.poll() is None, gunicorn.last_words()
+        return gunicorn
+
+    def place(self) -> bool:
+        """Place another order; return whether the worker lived to say so."""
+        url = f"http://{self._address}/place/{next(self._numbers)}"
+        return answer_of(url, within_s=60.0)[0] == 200
+
+
+def workers_of(parent: Child) -> list[int]:
+    """Return the process ids of gunicorn's workers."""
+    pid = parent.process.pid
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    """Processes that end with the test."""
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("flags", [("-k", "sync"), ("-k", "gthread", "--threads", "3")])
+def test_orders_are_messages_though_workers_are_killed(
+    children: Children,
+    database: Database,
+    halfbridge_stack: HalfbridgeStack,
+    topic: str,
+    flags: tuple[str, ...],
+) -> None:
+    """The parent has a producer before the fork; each worker makes its own, and dies under load."""
+    shop = Shop(children, database, halfbridge_stack, topic)
+    shop.migrate()
+    gunicorn = shop.start(*flags)
+    draw, answers = random.Random(seed_of_run()), []
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        for _ in range(KILLS):
+            orders = draw.randint(2, ORDERS_BETWEEN_KILLS_MAX)
+            placed = [clients.submit(shop.place) for _ in range(orders)]
+            placed[draw.randrange(orders)].result()
+            workers = until("a worker lives", lambda: workers_of(gunicorn), within_s=STARTED_S)
+            with suppress(ProcessLookupError):
+                os.kill(draw.choice(workers), signal.SIGKILL)
+            answers += [each.result() for each in placed]
+    until("an order after all kills", shop.place, within_s=STARTED_S)
+    halfbridge_stack.wait_until_decided(timeout_s=STARTED_S)
+    with database.engine().connect() as connection:
+        rows: list[Any] = list(connection.execute(text("SELECT id FROM shop_order")).scalars())
+    records = halfbridge_stack.read_committed(topic, count=len(rows))
+    print(f"{flags}: {len(rows)} orders, {KILLS} kills, {answers.count(False)} without an answer")  # noqa: T201
+    assert sorted(int(record.value or b"0") for record in records) == sorted(rows)
+    assert len(rows) >= answers.count(True)
