@@ -18,8 +18,14 @@ from halfbridge.bridge.loop_waits import LoopWaits
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_transaction import log_failed_rollback
 from halfbridge.bridge.producer import CLOSE_TIMEOUT_S, TransactionProducer
-from halfbridge.bridge.transaction import Event
-from halfbridge.kafka.errors import BridgeError, ConfigError, OtherLoopError, ProducerClosedError
+from halfbridge.bridge.transaction import Event, State
+from halfbridge.kafka.errors import (
+    BridgeError,
+    ConfigError,
+    HalfNotStoredError,
+    OtherLoopError,
+    ProducerClosedError,
+)
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     )
     from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.bridge.shared import Shared
-    from halfbridge.bridge.transaction import State
     from halfbridge.kafka.ports import Ports
 
 _T = TypeVar("_T")
@@ -340,12 +345,9 @@ class AsyncTransaction:
 
         Arguments and errors are those of `Transaction.rollback`.
         """
-        transaction, shared = self._transaction, self._transaction.shared
-        shared.check_open(decides=True)
-        until = shared.now() + shared.config.send_timeout_ms / MS_PER_S
-        for send in transaction.unacknowledged:
-            await self._waits.until_done(send, max(0.0, until - shared.now()))
-            transaction.give_up_send(send)  # unless it is done
+        transaction = self._transaction
+        transaction.shared.check_open(decides=True)
+        await self._await_sends()
         if transaction.is_unplaced:
             future = await asyncio.to_thread(transaction.rollback_async)
         else:
@@ -363,6 +365,23 @@ class AsyncTransaction:
         """
         future = self._transaction.decision
         return None if future is None else await _decided(self._waits, future, timeout)
+
+    @property
+    def blocking(self) -> Transaction:
+        """The transaction below, for a fence; its calls that wait would block the loop."""
+        return self._transaction
+
+    async def end_sends(self) -> int:
+        """Refuse further sends, await those outstanding; as `Transaction.end_sends`."""
+        self._transaction.refuse_sends()
+        await self._await_sends()
+        return self._transaction.end_sends()
+
+    async def is_unanswered(self) -> bool:
+        """Return whether a send has failed, and none was acknowledged, once none is outstanding."""
+        if self._transaction.state is not State.SEND_FAILED:
+            await self._await_sends()
+        return self._transaction.is_unanswered()
 
     async def __aenter__(self) -> AsyncTransaction:  # noqa: PYI034  (Self came with 3.11)
         return self
@@ -394,12 +413,23 @@ class AsyncTransaction:
             self._transaction.refused = refused
             raise
 
+    async def _await_sends(self) -> None:
+        """Wait until no send is outstanding; give up those that are after send_timeout_ms."""
+        shared = self._transaction.shared
+        until = shared.now() + shared.config.send_timeout_ms / MS_PER_S
+        for send in self._transaction.unacknowledged:
+            await self._waits.until_done(send, max(0.0, until - shared.now()))
+            self._transaction.give_up_send(send)  # unless it is done
+
     def _give_up(self, futures: list[SendFuture]) -> None:
         """Allow only rollback after a cancelled send, whether its messages are stored or not."""
         for future in futures:
             self._transaction.give_up_send(future)
         if futures:
             self._transaction.commit_held = _SEND_CANCELLED
+            self._transaction.refused = HalfNotStoredError(
+                _SEND_CANCELLED, transaction_id=self.id
+            )  # for a fence, which holds COMMIT itself
 
     async def _settled(
         self, future: DecisionFuture, timeout: float | None, *, wait: bool | None

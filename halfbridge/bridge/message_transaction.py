@@ -191,8 +191,7 @@ class Transaction:
             HalfNotStoredError: a half message was not acknowledged, so only rollback is allowed
                 now; do not commit the local transaction.
         """
-        with self._lock:
-            self._has_ended_sends = True
+        self.refuse_sends()
         self._await_sends(self.shared.now())
         if self._state is State.SEND_FAILED:
             raise HalfNotStoredError(
@@ -201,6 +200,11 @@ class Transaction:
                 transaction_id=self.id,
             )
         return self._count
+
+    def refuse_sends(self) -> None:
+        """Refuse further sends, and wait for nothing: `end_sends` waits."""
+        with self._lock:
+            self._has_ended_sends = True
 
     def seal(self) -> None:
         """Refuse further sends, because the local transaction begins and records `message_count`.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from halfbridge.sql.aio import AsyncFence, AsyncInbox
     from halfbridge.sql.errors import (
         CommitUnknownError,
         FencedError,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 HINT = "SQLAlchemy is not installed: pip install 'halfbridge[sql]' brings it, with drivers"
 
 __all__ = [
+    "AsyncFence",
+    "AsyncInbox",
     "CommitUnknownError",
     "Fence",
     "FenceUsageError",
@@ -68,6 +71,7 @@ _MODULES = (
     "halfbridge.sql.local_messages.writer",
     "halfbridge.sql.local_messages.relay",
     "halfbridge.sql.local_messages.service",
+    "halfbridge.sql.aio",
 )
 _load, __dir__ = lazy_names(__name__, _MODULES, __all__)
 

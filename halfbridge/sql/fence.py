@@ -8,9 +8,10 @@ why that is safe.
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from contextlib import contextmanager, suppress
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Protocol, overload
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from halfbridge.bridge import MessageView, Transaction, TransactionProducer
+    from halfbridge.bridge import BridgeConfig, MessageView, Transaction, TransactionProducer
     from halfbridge.sql.guards import Guard
 
 _DATABASE_FIRST = "the database has not committed the fence row: commit the database first"
@@ -327,10 +328,12 @@ class Fence:
                 field="producer",
                 value=type(producer).__name__,
                 origin="argument",
-                allowed="a TransactionProducer: there is no block for asyncio; run this one with"
-                " asyncio.to_thread",
+                allowed="a TransactionProducer; an asyncio one goes with AsyncFence",
             )
-        config = producer.config
+        self.check_config(producer.config)
+
+    def check_config(self, config: BridgeConfig) -> None:
+        """Refuse a producer's settings that do not fit the fence, with a ConfigError."""
         if config.producer_group != self.producer_group:
             raise ConfigError(
                 field="producer_group",
@@ -351,6 +354,16 @@ class Fence:
         """Return the connection of a session's transaction; begin the transaction if necessary."""
         self.check_session(session)
         return session.connection(bind_arguments={"clause": self._table.table})
+
+    def check_new(self, session: Session) -> None:
+        """Refuse a session that a block cannot begin and end by itself."""
+        if iscoroutinefunction(session.commit):
+            raise FenceUsageError(
+                f"session_factory returns an {type(session).__name__}: it goes with AsyncFence"
+            )
+        self.check_session(session)
+        if session.in_transaction():
+            raise FenceUsageError("the session's transaction has begun already: give a new session")
 
     def check_session(self, session: Session) -> None:
         """Refuse a session whose commit() does not commit the database transaction."""
@@ -388,6 +401,10 @@ _ROLLED_BACK_INSIDE = (
     "the message transaction was rolled back inside of the block; raise an exception instead, which"
     " rolls back both"
 )
+_NO_ROW = (
+    "the first statement was cancelled, and the fence row was not written: let the cancellation"
+    " end the block; nothing was committed"
+)
 _SECOND_TRANSACTION = (
     "a second database transaction begins inside of the block: it holds one, in one database, and"
     " ends it itself"
@@ -410,24 +427,45 @@ def fenced(
     """
     session = None if session_factory is None else session_factory()
     if session is not None:
-        fence.check_session(session)
-        if session.in_transaction():
-            raise FenceUsageError("the session's transaction has begun already: give a new session")
+        fence.check_new(session)
     tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
-    tx.commit_held = _COMMIT_OF_MESSAGES  # only the block commits it
     handle = connect() if session is None else session
-    block = _Block(fence, tx, handle, allows_empty=allow_empty)
-    with block.watching(), block.leaving():
+    with Block(fence, tx, handle, messages=tx, allows_empty=allow_empty).running():
         yield tx, handle
 
 
-class _Block:
+class Messages(Protocol):
+    """What a block has of its message transaction that waits for Kafka; see Transaction."""
+
+    def end_sends(self) -> int:
+        """Refuse further sends, wait for those outstanding, return their number."""
+
+    def is_unanswered(self) -> bool:
+        """Return whether a send has failed, and none was acknowledged."""
+
+    def commit(self) -> object:
+        """Decide COMMIT."""
+
+    def rollback(self) -> object:
+        """Decide ROLLBACK."""
+
+
+class Block:
+    """Runs one block; see Fence.transaction. Its waits for Kafka are those of `messages`."""
+
     def __init__(
-        self, fence: Fence, tx: Transaction, handle: Connection | Session, *, allows_empty: bool
+        self,
+        fence: Fence,
+        tx: Transaction,
+        handle: Connection | Session,
+        *,
+        messages: Messages,
+        allows_empty: bool,
     ) -> None:
         self._allows_empty = allows_empty
         self._fence = fence
         self._tx = tx
+        self._messages = messages
         self._handle = handle
         self._connection: Connection | None = None
         self._guard: Guard | None = None
@@ -437,7 +475,14 @@ class _Block:
         self._failure: Exception | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
+        """Hold back the message transaction until the block has ended; then decide it."""
+        self._tx.commit_held = _COMMIT_OF_MESSAGES
+        with self._watching(), self._leaving():
+            yield
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
         """Watch the statements of the block's connection, or of its session's."""
         if isinstance(self._handle, Connection):
             self._watch(self._handle)
@@ -462,7 +507,7 @@ class _Block:
             raise FenceUsageError(_SECOND_TRANSACTION)
 
     @contextmanager
-    def leaving(self) -> Iterator[None]:
+    def _leaving(self) -> Iterator[None]:
         """Run the block's body, then commit both transactions, or neither after an exception."""
         try:
             yield
@@ -471,6 +516,10 @@ class _Block:
         except BaseException as error:
             self._abandon(error)
             raise
+        self._finish()
+
+    def _finish(self) -> None:
+        """Return the connection, and commit the messages, after the database's commit."""
         self._close()
         if self._tx.message_count:
             self._commit_messages()
@@ -482,7 +531,7 @@ class _Block:
         """
         self._tx.commit_held = ""
         try:
-            self._tx.commit()
+            self._messages.commit()
         except OutcomeUnknownError:
             raise
         except (BridgeError, IllegalTransitionError) as error:
@@ -506,8 +555,9 @@ class _Block:
             # A statement that commits by itself would show this number: it covers stored messages.
             self._row_count = self._tx.stored_count
             self._mark = self._fence.write(connection, self._tx, message_count=self._row_count)
-        except Exception as error:
-            self._failure = error
+        except BaseException as error:
+            # Anything else is a cancellation, whose error is not to be raised again.
+            self._failure = error if isinstance(error, Exception) else FenceUsageError(_NO_ROW)
             raise
         guard.refuse(FenceUsageError(_COMMIT_INSIDE))
 
@@ -523,7 +573,7 @@ class _Block:
             raise FenceUsageError(_ROLLED_BACK_INSIDE)
         if isinstance(self._handle, Session):
             self._handle.flush()  # its listeners may send
-        message_count = self._tx.end_sends()
+        message_count = self._messages.end_sends()
         refuse_lost_sends(self._tx)
         if message_count and not self._has_begun:
             if not self._allows_empty:
@@ -552,7 +602,10 @@ class _Block:
         try:
             self._handle.commit()
         except BaseException as error:
-            is_sent = guard.is_commit_sent and reached_driver(error)
+            # A session returns its connection in commit(), too, where it may be cancelled.
+            is_sent = guard.is_commit_sent and (
+                isinstance(error, CancelledError) or reached_driver(error)
+            )
             if is_sent and not self._fence.database.is_rollback(error):
                 raise CommitUnknownError(transaction_id=self._tx.id) from error
             raise
@@ -573,11 +626,12 @@ class _Block:
             error.outcome = outcome
         if outcome is None:
             return
-        if outcome is Outcome.ROLLED_BACK and self._tx.is_unanswered():
+        if outcome is Outcome.ROLLED_BACK and self._messages.is_unanswered():
             _LOG.info("no broker answered for %s; if it is stored, a check settles it", self._tx.id)
             return
         self._tx.commit_held = ""
-        decide = self._tx.commit if outcome is Outcome.COMMITTED else self._tx.rollback
+        messages = self._messages
+        decide = messages.commit if outcome is Outcome.COMMITTED else messages.rollback
         try:
             decide()
         except (BridgeError, IllegalTransitionError) as cause:

@@ -81,6 +81,11 @@ class Guard:
 
     def watch(self, before: Callable[[Connection], None] | None) -> None:
         """Call `before` before each statement from now on; None: call nothing."""
+        if before is not None and self._before is not None:
+            raise FenceUsageError(
+                "a fence's block inside of another one, on the same session: take one block for all"
+                " work, or give the inner one a session of its own"
+            )
         self._before = before
 
     def before_statement(self, connection: Connection, *_: object) -> None:

@@ -34,7 +34,7 @@ class DatabaseWrapper:
 )
 def test_an_asyncio_engine(make: Any) -> None:
     """Refused where it is given, with the remedy, and not at the first statement."""
-    with pytest.raises(ConfigError, match=r"AsyncEngine.*create_engine\(\)"):
+    with pytest.raises(ConfigError, match=r"AsyncEngine.*AsyncFence.*create_engine\(\)"):
         make(AsyncEngine())
 
 

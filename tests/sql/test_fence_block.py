@@ -487,7 +487,7 @@ def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
     with pytest.raises(ConfigError, match="producer_group"):
         scene.fence.transaction(scene.cluster.producer(producer_group="others"))
     asynchronous: Any = AsyncTransactionProducer(checker=_check, config=hasty.config)
-    with pytest.raises(ConfigError, match=r"AsyncTransactionProducer .* asyncio\.to_thread"):
+    with pytest.raises(ConfigError, match=r"AsyncTransactionProducer .* AsyncFence"):
         scene.fence.transaction(asynchronous)
 
 

@@ -21,14 +21,14 @@ from halfbridge.sql import CommitUnknownError, FenceUsageError, TransactionEnded
 from halfbridge.sql import fence as fence_block
 from halfbridge.sql import fence as fence_module
 from halfbridge.sql.errors import Outcome
-from halfbridge.sql.fence import _Block
+from halfbridge.sql.fence import Block
 from halfbridge.testkit.memory import MemoryStack, Step
 from tests.simulation.mutation import Mutation
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
 
 Probe = Callable[[MemoryStack, Shop], None]
 
-_commit, _init = _Block._commit, _Block.__init__
+_commit, _init = Block._commit, Block.__init__
 WORK = text("INSERT INTO placed VALUES ('two shirts')")
 
 
@@ -180,7 +180,7 @@ def _goes_on_sending(self: Any) -> Any:
 
 DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
     (
-        Mutation("messages before the database", 1, ((_Block, "_commit", _messages_first),)),
+        Mutation("messages before the database", 1, ((Block, "_commit", _messages_first),)),
         partial(dies, Step.BEFORE_LOCAL_COMMIT),
     ),
     (
@@ -192,7 +192,7 @@ DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
         refuses_the_commit,
     ),
     (
-        Mutation("the number of the first statement", 1, ((_Block, "_commit", _early_number),)),
+        Mutation("the number of the first statement", 1, ((Block, "_commit", _early_number),)),
         dies_around,
     ),
     (
@@ -200,21 +200,21 @@ DEFECTS: tuple[tuple[Mutation, Probe], ...] = (
         dies_around,
     ),
     (
-        Mutation("the row is read before its update", 1, ((_Block, "_commit", _after_the_commit),)),
+        Mutation("the row is read before its update", 1, ((Block, "_commit", _after_the_commit),)),
         dies_around,
     ),
     (
         Mutation("sends go on", 1, ((Transaction, "_step_to_send", _goes_on_sending),)),
         sends_during_the_commit,
     ),
-    (Mutation("sends alone commit", 1, ((_Block, "__init__", _always_empty),)), only_sends),
+    (Mutation("sends alone commit", 1, ((Block, "__init__", _always_empty),)), only_sends),
     (
         Mutation("anybody commits", 1, ((fence_block, "_COMMIT_OF_MESSAGES", ""),)),
         commits_the_messages,
     ),
     (
         Mutation(
-            "rolled back without a row", 1, ((_Block, "_outcome", lambda _: Outcome.ROLLED_BACK),)
+            "rolled back without a row", 1, ((Block, "_outcome", lambda _: Outcome.ROLLED_BACK),)
         ),
         commits_as_text,
     ),

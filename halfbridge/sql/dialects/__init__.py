@@ -44,7 +44,7 @@ def database_of_engine(engine: Engine) -> Database:
             field="engine",
             value=type(engine).__name__,
             origin="the call",
-            allowed="SQLAlchemy's Engine. Beside an AsyncEngine, make one with create_engine() and"
-            " a synchronous driver; calls that take a connection run in run_sync()",
+            allowed="SQLAlchemy's Engine. With an AsyncEngine, take AsyncFence or AsyncInbox, or"
+            " make an engine beside it with create_engine() and a synchronous driver",
         )
     return database_of(engine.dialect.name)

@@ -219,8 +219,8 @@ def required_connection(given: Any, usage_error: type[SqlError]) -> Connection:
     """Return `given` if it is a Connection; else raise a usage error."""
     if not isinstance(given, Connection):
         raise usage_error(
-            f"{type(given).__name__}: give a SQLAlchemy Connection or Session; an asyncio one has"
-            " them inside of run_sync()"
+            f"{type(given).__name__}: give a SQLAlchemy Connection or Session; an asyncio one goes"
+            " to AsyncFence or AsyncInbox, or has them inside of run_sync()"
         )
     return given
 

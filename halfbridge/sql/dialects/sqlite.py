@@ -1,4 +1,4 @@
-"""SQLite, by Python's sqlite3.
+"""SQLite, by Python's sqlite3, or by aiosqlite around it.
 
 Sources: SQLite documentation (lang_transaction, lang_savepoint, pragma), Python's sqlite3
 (transaction control).
@@ -49,11 +49,11 @@ class SQLite(Database):
         With isolation_level None the driver never sends BEGIN. Then a listener of the engine sends
         it, as SQLAlchemy's documentation says, and a transaction is open by now.
         """
-        return driver.isolation_level is None and not driver.in_transaction
+        return driver.isolation_level is None and not _is_in_transaction(driver)
 
     def begin(self, connection: Connection) -> None:
         """Begin a write transaction now; the driver would wait for the first INSERT or UPDATE."""
-        if not driver_of(connection).in_transaction:
+        if not _is_in_transaction(driver_of(connection)):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def _is_unmarked(self, error: Any) -> bool:
@@ -94,3 +94,8 @@ class SQLite(Database):
         if level == self._OFF:
             return "PRAGMA synchronous is OFF"
         return "PRAGMA synchronous is NORMAL with WAL" if (level, mode) == (1, "wal") else ""
+
+
+def _is_in_transaction(driver: Any) -> bool:
+    # SQLAlchemy wraps aiosqlite's connection, and not all of its attributes.
+    return bool(getattr(driver, "driver_connection", driver).in_transaction)

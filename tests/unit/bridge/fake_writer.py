@@ -8,7 +8,7 @@ from typing import Any
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.ports import SeenTopic
+from halfbridge.kafka.ports import Ports, SeenTopic
 from halfbridge.kafka.topics import RealTopics
 from halfbridge.serde.topics import HalfShape
 
@@ -77,12 +77,17 @@ class FakeWriter:
 
 
 def shared_around(
-    writer: FakeWriter, failed: Callable[[Any], object] | None = None, **settings: Any
+    writer: FakeWriter,
+    failed: Callable[[Any], object] | None = None,
+    *,
+    ports: Ports | None = None,
+    **settings: Any,
 ) -> Shared:
     """Return what a producer's transactions share, with a clock and ids that a test knows."""
     given: dict[str, Any] = {"bootstrap_servers": "b:1", "producer_group": "g", **settings}
     config = BridgeConfig(**given)
-    ports = replace(system_ports(), clock=Clock(), transaction_id=lambda: ID)
+    if ports is None:
+        ports = replace(system_ports(), clock=Clock(), transaction_id=lambda: ID)
     shape = HalfShape(partitions=4, record_bytes_max=1_000_000, replicas=1)
     client: Any = writer
     real_topics = RealTopics(config.names, client, ports, timeout_s=1.0)

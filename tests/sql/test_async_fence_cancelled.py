@@ -1,0 +1,83 @@
+"""Blocks on asyncio whose task is cancelled, at each of their waits in turn. No Kafka."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from halfbridge.bridge import OutcomeUnknownError, Resolution
+from halfbridge.sql import CommitUnknownError
+from tests.sql.async_fence_scene import (
+    AsyncScene,
+    cancelled_at,
+    on_drivers,
+    others_end,
+    run,
+    scene_on,
+)
+from tests.sql.databases import Database
+
+WAITS_MAX = 200  # of a block; there are some 30
+
+
+async def ending(scene: AsyncScene, number: int, **given: Any) -> BaseException | None:
+    """Run a block that is cancelled at its wait `number`; return how it ended."""
+    is_session, is_repeated = given["is_session"], given["is_repeated"]
+    running = cancelled_at(
+        scene.order(number, is_session=is_session), number, is_repeated=is_repeated
+    )
+    try:
+        await asyncio.ensure_future(running)
+    except (asyncio.CancelledError, OutcomeUnknownError) as error:
+        return error
+    finally:
+        await others_end()
+    return None
+
+
+async def agree(scene: AsyncScene, number: int, ended: BaseException | None) -> None:
+    """Check that error, work, row, decision and the answer of a check say the same."""
+    stands = number in scene.worked()
+    if ended is None or isinstance(ended, asyncio.CancelledError):
+        assert stands is (ended is None)
+    if len(scene.ids) < number:
+        assert not stands  # cancelled before it began
+        return
+    tx_id = scene.ids[number - 1]
+    decided = scene.decisions(tx_id)
+    assert decided in ([], [("COMMIT", 2)] if stands else [("ROLLBACK", 1)], [("ROLLBACK", 2)])
+    assert not (stands and decided == [("ROLLBACK", 2)])
+    answer = await scene.fence.check(await scene.view(tx_id))
+    assert answer.resolution is (Resolution.COMMIT if stands else Resolution.ROLLBACK)
+    assert scene.fenced(tx_id) == (("committed", 2) if stands else ("rolled_back", 0))
+
+
+@on_drivers()
+@pytest.mark.parametrize(
+    ("is_session", "is_repeated"),
+    [(True, False), pytest.param(False, True, marks=pytest.mark.long)],
+)
+def test_cancelled_at_each_wait(
+    database: Database, driver: str, is_session: bool, is_repeated: bool
+) -> None:
+    """CancelledError says that nothing is committed; where something may be, the error says so.
+
+    Nothing is left open either, however often the task is cancelled.
+    """
+    seen: Counter[type[BaseException]] = Counter()
+
+    async def main() -> None:
+        async with scene_on(database, driver, decisions="acknowledged") as scene:
+            for number in range(1, WAITS_MAX):
+                while len(scene.ids) < number - 1:
+                    scene.ids.append("")
+                ended = await ending(scene, number, is_session=is_session, is_repeated=is_repeated)
+                await agree(scene, number, ended)
+                if ended is None:
+                    return
+                seen[type(ended)] += 1
+
+    run(main)
+    assert set(seen) == {asyncio.CancelledError, CommitUnknownError, OutcomeUnknownError}
+    assert seen[asyncio.CancelledError] > seen[CommitUnknownError]
