@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -43,6 +44,7 @@ from halfbridge.testkit.history import ClientLog
 from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, TICK_S, live, parser_of
 from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
 from tests.sql.fence_troubles import Engines, Rival
+from tests.sql.on_a_loop import OnALoop
 
 KEYS = 3  # of a thread at a time
 MESSAGES_MAX = 4
@@ -53,6 +55,10 @@ POLL_S = 0.01
 REST_S = 0.2  # behind a failure of the database or of Kafka
 # Folders with a file for each transaction: its check was answered, or not; an op decides it.
 ANSWERED, UNANSWERED, DECIDED = "answered", "unanswered", "decided"
+
+
+# Whether the block of this lane is being left; tasks that a lane begins see it, too.
+IS_LEAVING: ContextVar[bool] = ContextVar("is_leaving", default=False)
 
 
 class BrokenError(Exception):
@@ -97,11 +103,19 @@ class Checker:
         try:
             answer = self._answer(view)
         except NoAnswerError:
-            (self._to / UNANSWERED / view.transaction_id).touch()
+            self.unanswered(view)
             raise
+        self.answering(view, answer)
+        return answer
+
+    def unanswered(self, view: MessageView) -> None:
+        """Say that there is no answer."""
+        (self._to / UNANSWERED / view.transaction_id).touch()
+
+    def answering(self, view: MessageView, answer: Answer) -> None:
+        """Say what the answer is."""
         self._log.answering(view.transaction_id, OpKind(answer.resolution.value))
         (self._to / ANSWERED / view.transaction_id).touch()
-        return answer
 
 
 class Lane:
@@ -161,7 +175,7 @@ class Lane:
                 service.doom.at(Step.SENT)
                 if kind is Kind.LATE:
                     service.wait_for(service.options.late_behind, tx.id)
-                if kind is Kind.TAKEN and not service.engines.inbox.once(connection, None, key):
+                if kind is Kind.TAKEN and not service.take(connection, key):
                     raise TakenBeforeError
                 self._work(kind, connection, rows, rival)
                 service.doom.at(Step.WORKED)
@@ -170,11 +184,11 @@ class Lane:
                     service.wait_for(UNANSWERED, tx.id)
                 service.doom.at(Step.ENTERED)
                 _leave(kind)
-                service.here.is_leaving = True
+                IS_LEAVING.set(True)
         except (SQLAlchemyError, BridgeError, IllegalTransitionError, BrokenError) as error:
             ended = error
         finally:
-            service.here.is_leaving = False
+            IS_LEAVING.set(False)
             rival.end()
         if tx is not None:
             service.note(tx.id, kind, ended)
@@ -232,21 +246,28 @@ class Service:
         self.engines = engines or Engines(options.url, PRODUCER_GROUP)
         self.quiet = threading.Event()
         self.doom = Doom(Step[options.die_at] if options.die_at else None, options.die_in)
-        self.here = threading.local()
         name = f"{options.name}.jsonl"
         self.log = ClientLog(options.directory / f"client-{name}", producer_group=PRODUCER_GROUP)
         self._blocks = os.open(
             options.directory / f"blocks-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )
         check = self._check_naively if options.naive else self.engines.fence.check
-        self.producer = TransactionProducer(
-            bootstrap_servers=options.bootstrap_servers,
-            topic_prefix=options.prefix,
-            producer_group=PRODUCER_GROUP,
-            topics=[options.prefix + topic for topic in REAL_TOPICS],
-            checker=Checker(check, self.log, options.directory),
-        )
-        for engine in {self.engines.fence_of(kind).engine for kind in Kind}:
+        checker = Checker(check, self.log, options.directory)
+        settings: dict[str, Any] = {
+            "bootstrap_servers": options.bootstrap_servers,
+            "topic_prefix": options.prefix,
+            "topics": [options.prefix + topic for topic in REAL_TOPICS],
+        }
+        engines = {self.engines.fence_of(kind).engine for kind in Kind}
+        self.producer: Any
+        if options.asyncio:
+            self.producer = OnALoop(options.url, PRODUCER_GROUP, checker, **settings)
+            engines.add(self.producer.engine)
+        else:
+            self.producer = TransactionProducer(
+                checker=checker, producer_group=PRODUCER_GROUP, **settings
+            )
+        for engine in engines:
             event.listen(engine, "checkin", self._on_checkin)
             event.listen(engine, "commit", self._on_commit)
 
@@ -262,7 +283,15 @@ class Service:
 
     def fenced(self, kind: Kind) -> Any:
         """Return a block of halfbridge's."""
+        if self.options.asyncio:
+            return self.producer.block()
         return self.engines.fence_of(kind).transaction(self.producer)
+
+    def take(self, connection: Any, key: str) -> bool:
+        """Mark a message as taken; return whether it was not."""
+        if self.options.asyncio:
+            return bool(self.producer.once(connection, key))
+        return self.engines.inbox.once(connection, None, key)
 
     @contextmanager
     def naive(self, kind: Kind) -> Iterator[tuple[Transaction, Connection]]:
@@ -294,12 +323,12 @@ class Service:
 
     def _on_commit(self, _: object) -> None:
         """Die, where it was drawn, after the last statement of the block's own."""
-        if getattr(self.here, "is_leaving", False):
+        if IS_LEAVING.get():
             self.doom.at(Step.COUNTED)
 
     def _on_checkin(self, *_: object) -> None:
         """Die, where it was drawn, as a connection returns to the pool: between the two COMMITs."""
-        if getattr(self.here, "is_leaving", False):
+        if IS_LEAVING.get():
             self.doom.at(Step.COMMITTED)
 
     def _check_naively(self, view: MessageView) -> Answer:
@@ -340,6 +369,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--each-first", action="store_true", help="begin with one of each kind")
     parser.add_argument("--brief", action="store_true", help="no blocks that wait for a check")
     parser.add_argument("--late-behind", default=ANSWERED, help="what the kind LATE waits for")
+    parser.add_argument("--asyncio", action="store_true", help="blocks of AsyncFence")
     parser.add_argument("--naive", action="store_true", help="without a fence")
     return parser.parse_args(arguments)
 

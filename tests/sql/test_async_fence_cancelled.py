@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from halfbridge.bridge import OutcomeUnknownError, Resolution
+from halfbridge.bridge import Answer, NoAnswerError, OutcomeUnknownError, Resolution
 from halfbridge.sql import CommitUnknownError
 from tests.sql.async_fence_scene import (
     AsyncScene,
@@ -18,6 +19,7 @@ from tests.sql.async_fence_scene import (
 )
 from tests.sql.databases import Database
 
+ASKED_MAX = 10  # times; each waits 2 s for the row
 WAITS_MAX = 200  # of a block; there are some 30
 
 
@@ -38,19 +40,27 @@ async def ending(scene: AsyncScene, number: int, **given: Any) -> BaseException 
 
 async def agree(scene: AsyncScene, number: int, ended: BaseException | None) -> None:
     """Check that error, work, row, decision and the answer of a check say the same."""
+    if len(scene.ids) < number:
+        assert number not in scene.worked()  # cancelled before it began
+        return
+    tx_id = scene.ids[number - 1]
+    answer = await answered(scene, tx_id)  # first: a COMMIT may still be on its way
     stands = number in scene.worked()
     if ended is None or isinstance(ended, asyncio.CancelledError):
         assert stands is (ended is None)
-    if len(scene.ids) < number:
-        assert not stands  # cancelled before it began
-        return
-    tx_id = scene.ids[number - 1]
     decided = scene.decisions(tx_id)
     assert decided in ([], [("COMMIT", 2)] if stands else [("ROLLBACK", 1)], [("ROLLBACK", 2)])
     assert not (stands and decided == [("ROLLBACK", 2)])
-    answer = await scene.fence.check(await scene.view(tx_id))
     assert answer.resolution is (Resolution.COMMIT if stands else Resolution.ROLLBACK)
     assert scene.fenced(tx_id) == (("committed", 2) if stands else ("rolled_back", 0))
+
+
+async def answered(scene: AsyncScene, tx_id: str) -> Answer:
+    """Return the answer of a check, which waits for a connection that the server still ends."""
+    for _ in range(ASKED_MAX):
+        with suppress(NoAnswerError):
+            return await scene.fence.check(await scene.view(tx_id))
+    pytest.fail("no answer")
 
 
 @on_drivers()

@@ -70,3 +70,16 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", Kind.TAKEN.name))
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
     assert scene.endings().get("TAKEN TakenBeforeError", 0) >= BLOCKS_BEFORE_DEATH
+
+
+@pytest.mark.parametrize("kind", [Kind.AROUND, pytest.param(Kind.TAKEN, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "durable",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
+    indirect=True,
+)
+def test_blocks_on_asyncio_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
+    """Services with AsyncFence die as those with threads do, and leave as little behind."""
+    flags = ("--asyncio", "--only", kind.name)
+    scene = FenceScene(stage, durable, seed=seed_of_run(), flags=flags)
+    scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
