@@ -258,16 +258,15 @@ class Service:
             "topic_prefix": options.prefix,
             "topics": [options.prefix + topic for topic in REAL_TOPICS],
         }
-        engines = {self.engines.fence_of(kind).engine for kind in Kind}
         self.producer: Any
         if options.asyncio:
             self.producer = OnALoop(options.url, PRODUCER_GROUP, checker, **settings)
-            engines.add(self.producer.engine)
         else:
             self.producer = TransactionProducer(
                 checker=checker, producer_group=PRODUCER_GROUP, **settings
             )
-        for engine in engines:
+        used = {self.engines.fence_of(kind).engine for kind in Kind}
+        for engine in used | ({self.producer.engine} if options.asyncio else set()):
             event.listen(engine, "checkin", self._on_checkin)
             event.listen(engine, "commit", self._on_commit)
 
