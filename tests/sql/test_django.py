@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from halfbridge.sql import (
 from halfbridge.testkit.memory import MemoryStack, Step
 from tests.sql.databases import Database
 from tests.sql.django_shop.ready import FenceRow, InboxMark, Line, Order, use_database
+from tests.sql.django_shop.settings import database_settings
 
 BOTH = pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"], indirect=True)
 pytestmark = BOTH
@@ -346,6 +348,33 @@ def test_where_a_mark_could_be_lost_it_is_refused() -> None:
         assert once(None, key="order-1", group_id="billing")
         transaction.savepoint_rollback(point)
     assert not InboxMark.objects.exists()
+
+
+def test_each_database_has_its_own_producer_and_fence(stack: MemoryStack, tmp_path: Path) -> None:
+    """A block belongs to one database: work in the other one alone is refused."""
+    other = database_settings(f"sqlite:///{tmp_path / 'other.sqlite'}")
+    every_database = connections.configure_settings({"default": {}, "other": other})
+    connections.settings["other"] = every_database["other"]
+    try:
+        given = {"factory": stack.producer, "topics": ["orders"]}
+        groups = {"default": GROUP, "other": "other-service"}
+        every = {alias: {**given, "producer_group": group} for alias, group in groups.items()}
+        with override_settings(HALFBRIDGE=every):
+            call_command("migrate", database="other", run_syncdb=True, verbosity=0)
+            place("shirt")
+            with message_transaction(using="other") as tx:
+                Order.objects.using("other").create(item="hat")
+                tx.send(message(b"a hat"))
+            with pytest.raises(FenceUsageError, match="another"), message_transaction() as wrong:
+                Order.objects.using("other").create(item="coat")
+                wrong.send(message())
+            assert row(tx) is None
+            assert FenceRow.objects.using("other").get(transaction_id=tx.id).message_count == 1
+            assert items() == ["shirt"]
+            assert len(delivered(stack)) == 2
+    finally:
+        connections["other"].close()
+        del connections.settings["other"]
 
 
 def test_settings_that_do_not_fit_are_named() -> None:
