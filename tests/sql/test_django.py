@@ -374,7 +374,7 @@ def test_each_database_has_its_own_producer_and_fence(stack: MemoryStack, tmp_pa
             assert len(delivered(stack)) == 2
     finally:
         connections["other"].close()
-        del connections.settings["other"]
+        del connections["other"], connections.settings["other"]
 
 
 def test_settings_that_do_not_fit_are_named() -> None:
