@@ -87,6 +87,28 @@ def look_up(
     return _LookUp(cluster, names, wanted, tell).life()
 
 
+class _Stored(NamedTuple):
+    """Half records and ops as events; `winner` is the op that decided, if it was found."""
+
+    halves: list[Event]
+    ops: list[Event]
+    winner: Event | None
+
+
+class _Ended(NamedTuple):
+    """Deliveries and dead letters, and what could not be read of them.
+
+    Attributes:
+        is_deferred: Whether the decision waits for its real topics.
+        is_all: Whether nothing more is to come.
+    """
+
+    events: list[Event]
+    notes: list[str]
+    is_deferred: bool
+    is_all: bool
+
+
 class _LaterLife(NamedTuple):
     """A later life of a transaction: its resume count, and the time of its first record."""
 
@@ -213,36 +235,22 @@ class _LookUp:
     ) -> Life:
         """Return the life from its records, checks and deliveries."""
         progress = self._progress_of(partition)
-        half_events = [
-            self._with_payload(made.half_event(record, half), record)
-            for record, half in pieces.halves
-        ]
-        op_events = [
-            made.op_event(record, read, judged.rulings.get(read.offset), progress)
-            for record, read in pieces.ops
-        ]
-        winner = next((each for each in op_events if each.offset == judged.winner), None)
+        stored = self._stored(pieces, judged, progress)
+        winner = stored.winner
         counts = partition_counts(self._cluster)
-        begun_ms = min((each.at_ms or 0 for each in half_events), default=time.from_ms)
+        begun_ms = min((each.at_ms or 0 for each in stored.halves), default=time.from_ms)
         key = self._wanted.id, judged.resume_count, judged.group
         asking = CheckHistory(self._cluster, self._names, key, limits, counts)
         checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
-        ends = Outcomes(self._trail, self._names, counts, self._leaderless, judged)
-        is_deferred = progress is not None and judged.winner in progress.deferred
-        span = Slice(begun_ms, self._wanted.until_ms)
-        is_waiting = is_deferred or progress is None
-        found, notes = ends.read(half_events, op_events, span, is_waiting=is_waiting)
-        end_events = [self._with_payload(event, record) for event, record in found]
-        is_ended = bool(winner and winner.is_applied) and not is_deferred
-        if progress is None:
-            is_ended = not ends.is_missing([record for _, record in found])
+        ended = self._ended(stored, judged, progress, counts, begun_ms)
         is_open = judged.state is State.UNDECIDED or (
             winner is not None and winner.is_applied is False
         )
-        has_dead = any(event.kind is Kind.DEAD_LETTER for event, _ in found)
         gone_ms = limits.topic_gone_ms
-        lacks = self._lacks(pieces, judged, counts, gone_ms) if is_open or has_dead else ()
-        events = [*half_events, *op_events, *map(made.check_event, checks), *end_events]
+        lacks: tuple[Lack, ...] = ()
+        if is_open or any(event.kind is Kind.DEAD_LETTER for event in ended.events):
+            lacks = self._lacks(pieces, judged, counts, gone_ms)
+        events = [*stored.halves, *stored.ops, *map(made.check_event, checks), *ended.events]
         life = Life(
             id=self._wanted.id,
             state=STATES[judged.state],
@@ -252,20 +260,56 @@ class _LookUp:
             decided_by=winner,
             is_applied=None if winner is None else winner.is_applied,
             events=made.in_order(events),
-            is_deferred=is_deferred,
-            delivery_wait=self._delivery_wait(winner, progress, is_ended=is_ended),
+            is_deferred=ended.is_deferred,
+            delivery_wait=self._delivery_wait(winner, progress, is_ended=ended.is_all),
             lacks=lacks,
             topic_gone_ms=gone_ms,
             read_from_ms=time.from_ms,
             read_until_ms=time.until_ms,
             at_ms=self._cluster.ports.clock.time_ms(),
             delivery=limits.delivery,
-            notes=(*self._notes, *notes),
+            notes=(*self._notes, *ended.notes),
         )
         if judged.entry is None:
             return life
         world = asking.world(checks, [read.op for _, read in pieces.ops])
         return replace(life, undecided=undecided_of(judged.entry, partition, world))
+
+    def _stored(
+        self, pieces: Pieces, judged: Judged, progress: CommittedProgress | None
+    ) -> _Stored:
+        """Return the half records and ops as events."""
+        halves = [
+            self._with_payload(made.half_event(record, half), record)
+            for record, half in pieces.halves
+        ]
+        ops = [
+            made.op_event(record, read, judged.rulings.get(read.offset), progress)
+            for record, read in pieces.ops
+        ]
+        winner = next((each for each in ops if each.offset == judged.winner), None)
+        return _Stored(halves, ops, winner)
+
+    def _ended(
+        self,
+        stored: _Stored,
+        judged: Judged,
+        progress: CommittedProgress | None,
+        counts: Mapping[str, int],
+        begun_ms: int,
+    ) -> _Ended:
+        """Return what came of the life until now: deliveries and dead letters."""
+        ends = Outcomes(self._trail, self._names, counts, self._leaderless, judged)
+        is_deferred = progress is not None and judged.winner in progress.deferred
+        span = Slice(begun_ms, self._wanted.until_ms)
+        is_waiting = is_deferred or progress is None
+        found, notes = ends.read(stored.halves, stored.ops, span, is_waiting=is_waiting)
+        events = [self._with_payload(event, record) for event, record in found]
+        if progress is None:
+            is_all = not ends.is_missing([record for _, record in found])
+        else:
+            is_all = bool(stored.winner and stored.winner.is_applied) and not is_deferred
+        return _Ended(events, notes, is_deferred=is_deferred, is_all=is_all)
 
     def _lacks(
         self, pieces: Pieces, judged: Judged, counts: Mapping[str, int], gone_ms: int
