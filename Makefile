@@ -103,6 +103,10 @@ logs:  ## Follow what the containers say
 test: $(STAMP)  ## test-fast, and each feature once with a real broker, databases, Spark and a browser
 	$(PYTEST) -m '$(SHORT) and not more' $(PYTEST_ARGS)
 
+.PHONY: test-unit
+test-unit: $(STAMP)  ## Unit tests that start no process and open no socket (tests/unit/conftest.py watches)
+	$(PYTEST) -n $(FAST_LANES) -m '$(SHORT) and not more and not feature and not process' tests/unit $(PYTEST_ARGS)
+
 # Fewer examples and seeds than `make test` takes of the same tests: with all of them they are half of the time.
 .PHONY: test-fast
 test-fast: export HALFBRIDGE_PROPERTY_EXAMPLES ?= 80

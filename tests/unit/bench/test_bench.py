@@ -96,6 +96,7 @@ PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc
 _ALLOCATE = "x = bytearray(80 << 20); print('up', flush=True); input()"
 
 
+@pytest.mark.process
 @PROC
 def test_own_usage_includes_children() -> None:
     """A child's memory counts when it is the greatest, and its processor time adds up."""
@@ -113,6 +114,7 @@ def test_own_usage_includes_children() -> None:
     assert used.cpu_s > 0
 
 
+@pytest.mark.process
 @PROC
 def test_process_that_is_gone() -> None:
     """A process that is gone used nothing that can be told."""
@@ -122,6 +124,7 @@ def test_process_that_is_gone() -> None:
     assert usage_of(child.pid) == Usage(0.0, 0.0)
 
 
+@pytest.mark.process
 @PROC
 def test_who_listens_on_a_port() -> None:
     """A server of somebody else is found by its port; a client's port is no server's."""

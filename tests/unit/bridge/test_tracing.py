@@ -224,6 +224,7 @@ def test_headers_that_hold_no_context_begin_a_trace() -> None:
     assert [each.parent for each in EXPORTER.get_finished_spans()] == [None] * 4
 
 
+@pytest.mark.process
 def test_nothing_loads_opentelemetry_unless_it_is_used() -> None:
     """A service without tracing pays no import, at start or at a send."""
     code = (
@@ -239,6 +240,7 @@ def test_nothing_loads_opentelemetry_unless_it_is_used() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.process
 def test_without_the_package_an_error_says_what_to_install() -> None:
     """One line names the extra."""
     code = "import sys; sys.modules['opentelemetry'] = None\nimport halfbridge.bridge.tracing"

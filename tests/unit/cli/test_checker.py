@@ -16,6 +16,8 @@ from halfbridge.cli.checker import show_offsets
 from halfbridge.serde.progress import Progress
 from halfbridge.testkit.ports import free_ports
 
+pytestmark = pytest.mark.process
+
 # A process starts within a second or two, on a busy machine within more; then it has 3 s.
 START_S, SAYS_S = 10.0, 3.0
 

@@ -77,6 +77,7 @@ def test_help_lists_every_command() -> None:
         assert text in result.output
 
 
+@pytest.mark.process
 def test_help_imports_neither_kafka_nor_metrics() -> None:
     """The command starts fast: heavy modules wait until they are used."""
     code = (
@@ -198,6 +199,7 @@ def test_every_setting_of_the_daemon_is_a_flag() -> None:
         assert each.environment in output
 
 
+@pytest.mark.process
 def test_unreachable_broker_is_one_line_and_status_1() -> None:
     """A real process says which address did not answer, without a traceback."""
     done = _run(["topics", "check", "--bootstrap-servers", NOWHERE])
@@ -207,6 +209,7 @@ def test_unreachable_broker_is_one_line_and_status_1() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.process
 def test_debug_shows_the_traceback_wherever_it_stands() -> None:
     """--debug behind the command works as well as before it."""
     done = _run(["checker", "run", "--workers", "x", "--debug"])
@@ -255,6 +258,7 @@ def _run_main(before: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_a_command_is_over_when_it_has_ended() -> None:
     """A thread of a client that is not well does not hold up the end of the process."""
     done = _run_main("threading.Thread(target=threading.Event().wait).start()", "--version")
@@ -263,6 +267,7 @@ def test_a_command_is_over_when_it_has_ended() -> None:
     assert done.stdout.strip().endswith(__version__)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "status", "reported"),
     [("None", 0, ""), ("7", 7, ""), ("'set SHOP_URL first'", 1, "set SHOP_URL first\n")],
@@ -279,6 +284,7 @@ def test_a_users_module_may_end_the_command(code: str, status: int, reported: st
     assert (done.returncode, done.stderr) == (status, reported)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
@@ -294,6 +300,7 @@ def test_a_shell_completes_commands_and_flags(typed: str, completed: list[str]) 
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, completed, "")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_its_script(shell: str) -> None:
     """As docs/start/install.md has it evaluated."""
@@ -562,6 +569,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield f"{HOST}:{bound.getsockname()[1]}"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", NEED_A_BROKER)
 def test_a_command_says_that_no_broker_answers(
     command: str, address: str, monkeypatch: pytest.MonkeyPatch
@@ -587,6 +595,7 @@ def _refuses(address: str) -> bool:
         return bool(probe.connect_ex((host, int(port))))
 
 
+@pytest.mark.process
 def test_doctor_says_that_no_broker_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the finding `unreachable`, and asks nothing else."""
     monkeypatch.setattr(gather, "FIRST_ANSWER_S", WAIT_S)

@@ -38,6 +38,7 @@ def test_without_a_broker_it_says_so_to_machines() -> None:
     assert (first["severity"], first["code"]) == ("error", "unreachable")
 
 
+@pytest.mark.process
 def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
     """Values of Kafka properties are left out, be they of the daemon or of a client."""
     bundle = tmp_path / "out.zip"
@@ -126,6 +127,7 @@ def found(*words: str) -> list[dict[str, str]]:
     return [each for each in every if each["code"].startswith(("connect", "slot", "not-told"))]
 
 
+@pytest.mark.process
 def test_connectors_that_do_not_run_are_found() -> None:
     """A failed task with its first cause and the call that restarts it; a running one is sound."""
     reported = {
@@ -146,6 +148,7 @@ def test_connectors_that_do_not_run_are_found() -> None:
     assert paused["mend"] == f"curl -fsS -X PUT {url}/connectors/still/resume"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("body", "code"), [(b"[]", 200), (b"<html>", 200), (b'{"a": 1}', 200), (b"gone", 404)]
 )
@@ -155,6 +158,7 @@ def test_an_answer_of_something_else_is_an_error(body: bytes, code: int) -> None
         ConnectRest(url).states()
 
 
+@pytest.mark.process
 def test_silence_is_a_finding() -> None:
     """Nobody listens at the address of Kafka Connect, nor at that of the database."""
     (port,) = free_ports(1)

@@ -106,6 +106,7 @@ def test_a_password_is_not_repeated() -> None:
         assert "secret" not in result.output
 
 
+@pytest.mark.process
 def test_help_needs_no_sqlalchemy() -> None:
     """It is an extra."""
     code = (
@@ -124,6 +125,7 @@ def test_sqlalchemy_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, url: 
     assert "pip install 'halfbridge[sql]'" in result.stderr
 
 
+@pytest.mark.process
 def test_names_without_sqlalchemy() -> None:
     """Whoever imports Fence without the extra is told what to install."""
     code = (

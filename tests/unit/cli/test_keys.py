@@ -189,6 +189,7 @@ def order(shirts: int) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.process
 def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Registry) -> None:
     """With the user and the password of the URL, which its path does not show."""
     registry = SchemaRegistry(f"http://ada:p%40ss@{HOST}:{server.server_port}/")
@@ -199,6 +200,7 @@ def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Regist
     assert server.asked == [("/schemas/ids/7", basic), ("/schemas/ids/8", basic)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "data", [None, b"", b"text that has no zero in front", written(9, b"\x08"), written(11, b"x")]
 )
@@ -207,6 +209,7 @@ def test_what_no_schema_fits_is_left_as_it_is(server: Registry, data: bytes | No
     assert SchemaRegistry(f"http://{HOST}:{server.server_port}").text_of(data) is None
 
 
+@pytest.mark.process
 def test_damaged_bytes_are_left_as_they_are(server: Registry) -> None:
     """Too short for their schema."""
     registry = SchemaRegistry(f"http://{HOST}:{server.server_port}")
@@ -214,6 +217,7 @@ def test_damaged_bytes_are_left_as_they_are(server: Registry) -> None:
     assert registry.text_of(written(8, b"{")) is None
 
 
+@pytest.mark.process
 def test_a_registry_that_fails_is_an_error(server: Registry) -> None:
     """In one line, without the password."""
     url = f"http://ada:secret@{HOST}:{server.server_port}"

@@ -24,6 +24,7 @@ def test_help_lists_every_job() -> None:
         assert text in result.output
 
 
+@pytest.mark.process
 def test_help_needs_no_pyspark() -> None:
     """It is an extra, and takes a second to import."""
     code = (

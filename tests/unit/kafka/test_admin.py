@@ -40,6 +40,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "lives"), [("halfbridge.kafka.admin", True), ("confluent_kafka.admin", False)]
 )
@@ -58,6 +59,7 @@ def test_garbage_with_an_answer_to_come(module: str, *, lives: bool) -> None:
     assert ("lives" in run.stdout, run.returncode == 0) == (lives, lives), run.stderr
 
 
+@pytest.mark.process
 def test_a_client_that_was_dropped_is_closed() -> None:
     """Its threads end: librdkafka's, which the system counts."""
     script = textwrap.dedent("""

@@ -158,6 +158,7 @@ def test_what_does_not_fit_its_schema_is_refused(mock: Any) -> None:
     assert caught.value.field == "key"
 
 
+@pytest.mark.process
 def test_a_registry_that_is_away_can_be_asked_later(registry: Registry) -> None:
     """The same serializer works once the registry answers."""
     with pytest.raises(RetriableError, match="registry does not answer"):
@@ -172,6 +173,7 @@ def test_a_registry_that_is_away_can_be_asked_later(registry: Registry) -> None:
     assert Message.serialized("orders", value={"shirts": 2}, serializer=serializer).value
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("status", [401, 409, 422])
 def test_a_schema_that_the_registry_refuses_is_no_matter_of_time(
     registry: Registry, status: int
@@ -183,6 +185,7 @@ def test_a_schema_that_the_registry_refuses_is_no_matter_of_time(
         Message.serialized("orders", value={"shirts": 2}, serializer=serializer)
 
 
+@pytest.mark.process
 def test_commands_decode_what_a_serializer_made(registry: Registry) -> None:
     """By the address of the same registry, as `halfbridge tx show --payload` does."""
     serializer = avro_at(registry.server_port)

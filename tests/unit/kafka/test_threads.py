@@ -165,6 +165,7 @@ def skip_without(package: str) -> None:
         pytest.skip(f"{package} is not installed")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("package", "patch"),
     [
@@ -182,6 +183,7 @@ def test_patched_threads_are_refused(package: str, patch: str) -> None:
     assert "prefork" in reported
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("package", "patch"),
     [

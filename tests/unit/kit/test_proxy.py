@@ -19,6 +19,8 @@ from tests.kit.proxy import Act, Api, KafkaProxy, ProxyError, Route, Rule
 from tests.kit.sockets import LIMIT_S, SILENCE_S, Server, is_silent, receive
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 NODE = 7
 

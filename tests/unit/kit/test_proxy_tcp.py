@@ -12,6 +12,8 @@ from halfbridge.testkit.ports import HOST
 from tests.kit.proxy_tcp import Act, TcpProxy
 from tests.kit.sockets import LIMIT_S, SILENCE_S, Server, is_silent, receive
 
+pytestmark = pytest.mark.process
+
 GREETING = b"hello "  # no frame of Kafka's
 
 

@@ -283,6 +283,7 @@ def test_threads_never_share_an_id() -> None:
     assert len({each for batch in made for each in batch}) == 16_000
 
 
+@pytest.mark.process
 def test_a_forked_child_makes_other_ids() -> None:
     """Child and parent share no randomness, though they fork with the same pool."""
     ids = TransactionIds()

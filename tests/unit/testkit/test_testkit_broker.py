@@ -108,6 +108,7 @@ def test_environment_of_the_image() -> None:
 # --- waiting for a cluster ends: in an answer, at the limit, or when waiting is pointless --
 
 
+@pytest.mark.process
 def test_nothing_listens() -> None:
     """The error comes at the limit and names the address."""
     (port,) = free_ports(1)
@@ -115,6 +116,7 @@ def test_nothing_listens() -> None:
         wait_ready(f"{HOST}:{port}", timeout_s=0.1)
 
 
+@pytest.mark.process
 def test_something_else_listens() -> None:
     """A server that speaks no Kafka is not ready either."""
     with socket.create_server((HOST, 0)) as server:
@@ -136,6 +138,7 @@ def test_check_ends_the_wait() -> None:
 # --- which Kafka tests get, where none is needed to tell -----------------------------------
 
 
+@pytest.mark.process
 def test_given_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is missing, under the variable's name; nothing else is tried in its place."""
     monkeypatch.setattr("halfbridge.testkit.source._GIVEN_S_MAX", 0.1)
@@ -148,6 +151,7 @@ def test_given_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
 
+@pytest.mark.process
 def test_docker_asked_for_in_ci_without_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CI job that asked for Docker does not pass on another broker."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
@@ -159,6 +163,7 @@ def test_docker_asked_for_in_ci_without_a_daemon(monkeypatch: pytest.MonkeyPatch
         pass
 
 
+@pytest.mark.process
 def test_neither_jars_nor_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing for the embedded broker is told: it needs the least."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
@@ -218,6 +223,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.process
 def test_different_and_below_the_ephemeral_range() -> None:
     """A client that reconnects to a dead broker can never be given the broker's port."""
     ports = free_ports(20)
@@ -225,6 +231,7 @@ def test_different_and_below_the_ephemeral_range() -> None:
     assert max(ports) < EPHEMERAL_MIN
 
 
+@pytest.mark.process
 def test_a_port_in_use_is_not_free() -> None:
     """A listening server is seen."""
     with socket.create_server((HOST, 0)) as server:
@@ -233,6 +240,7 @@ def test_a_port_in_use_is_not_free() -> None:
     assert is_free(port)
 
 
+@pytest.mark.process
 def test_a_broker_that_is_down_keeps_its_ports() -> None:
     """What a process was given, no other process is given, nor the same process soon after.
 

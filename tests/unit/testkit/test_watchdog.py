@@ -24,6 +24,8 @@ from halfbridge.testkit.watchdog import Watchdog
 from tests.kit.processes import is_running
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.process
+
 LIMIT_S = 20.0
 
 # Its child holds the witness pipe for as long as it lives: the end of that pipe is its death.

@@ -180,6 +180,7 @@ def _web(daemon: HttpServer, *more: str) -> WebStage:
     return WebStage(WebConfig(bootstrap_servers=NO_KAFKA, metrics_urls=urls))
 
 
+@pytest.mark.process
 def test_the_page_shows_rates_and_health(daemon: HttpServer, status: Status) -> None:
     """Two readings ten seconds apart make a rate; the API says the same as the page."""
     web = _web(daemon)
@@ -200,6 +201,7 @@ def test_the_page_shows_rates_and_health(daemon: HttpServer, status: Status) -> 
     assert [each["up"] for each in workers["workers"]] == [True]
 
 
+@pytest.mark.process
 def test_a_stopped_partition_and_a_silent_daemon_are_shown(
     daemon: HttpServer, status: Status
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_stopped_partition_and_a_silent_daemon_are_shown(
     assert NOBODY in page
 
 
+@pytest.mark.process
 def test_the_first_reading_is_waited_for_without_a_page_that_hangs(daemon: HttpServer) -> None:
     """Before the first reading the page says so."""
     web = _web(daemon)
@@ -226,6 +229,7 @@ def test_a_server_without_daemons_says_how_to_name_them() -> None:
     assert "--metrics-urls" in web.client().get("/").text
 
 
+@pytest.mark.process
 def test_readings_are_bounded(daemon: HttpServer) -> None:
     """The page holds a quarter of an hour, whatever time it has run."""
     web = _web(daemon)

@@ -78,6 +78,7 @@ def _files(directory: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
+@pytest.mark.process
 def test_tls_is_spoken_and_cookies_are_for_tls_only(tmp_path: Path) -> None:
     """With a certificate nothing is served in the clear."""
     certificate, key = _files(tmp_path)
@@ -101,6 +102,7 @@ def test_tls_is_spoken_and_cookies_are_for_tls_only(tmp_path: Path) -> None:
     assert "Secure" in answer
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"\x16\x03\x01"])
 def test_a_connection_without_a_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, said: bytes
@@ -112,6 +114,7 @@ def test_a_connection_without_a_request_is_closed(
         assert b"200" not in b"".join(iter(lambda: client.recv(4096), b""))
 
 
+@pytest.mark.process
 def test_a_head_without_an_end_is_refused() -> None:
     """Header lines beyond the limit are not kept."""
     with serving(_config()) as port, socket.create_connection(("127.0.0.1", port), 10) as client:
@@ -126,6 +129,7 @@ def test_a_head_without_an_end_is_refused() -> None:
         assert answer == b"" or b"400" in answer.splitlines()[0]
 
 
+@pytest.mark.process
 def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """503 at once, and the others go on."""
     monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 3)
@@ -138,6 +142,7 @@ def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatc
         until("there is room again", lambda: answer_of(url)[0] == 200)
 
 
+@pytest.mark.process
 def test_a_wrong_certificate_and_a_taken_port_are_reported(tmp_path: Path) -> None:
     """Before anything is served, by the flag's name."""
     certificate, key = _files(tmp_path)
@@ -149,6 +154,7 @@ def test_a_wrong_certificate_and_a_taken_port_are_reported(tmp_path: Path) -> No
         listen(config)
 
 
+@pytest.mark.process
 def test_the_command_serves_until_sigterm() -> None:
     """`halfbridge web` says where it listens, and ends with 0."""
     port = free_ports(1)[0]
@@ -234,6 +240,7 @@ def test_a_daemons_admin_port_needs_tokens_and_metrics(
 _END_S_MAX = 30.0
 
 
+@pytest.mark.process
 def test_every_line_is_json_where_the_daemon_logs_json() -> None:
     """Lines of the server and of uvicorn; each names the process."""
     (port,) = free_ports(1)

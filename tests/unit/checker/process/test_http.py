@@ -12,6 +12,8 @@ from halfbridge.checker.process.http import HttpServer, serve
 from halfbridge.checker.status import Status
 from tests.kit.http import answer_of
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def status() -> Status:

@@ -113,6 +113,7 @@ def _fleet(
         process.communicate()
 
 
+@pytest.mark.process
 def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
     """A kill, and a second one at once, cost one start each; the other worker stays.
 
@@ -128,6 +129,7 @@ def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
         assert len(fleet.seen("started", "b")) == 1
 
 
+@pytest.mark.process
 def test_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
     """No memory, no process numbers, an upgrade under way: nothing that lasts for ever."""
     python = tmp_path / "python"
@@ -140,6 +142,7 @@ def test_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
         fleet.wait_for("started", "a")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_drains_every_worker_and_exits_0(tmp_path: Path, number: signal.Signals) -> None:
     """The workers get SIGTERM, and the supervisor waits for their end."""
@@ -154,6 +157,7 @@ def test_signal_drains_every_worker_and_exits_0(tmp_path: Path, number: signal.S
         assert fleet.seen("drained", "b") == fleet.seen("started", "b")
 
 
+@pytest.mark.process
 def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     """No orphan goes on: the pipe from the supervisor closes, however it died."""
     with _fleet(tmp_path, "a") as fleet:
@@ -165,6 +169,7 @@ def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         until("the worker is gone", lambda: not is_running(worker), within_s=PATIENCE_S)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("status", [EXIT_CONFIG, EXIT_OPERATOR])
 def test_worker_that_needs_an_operator_is_not_started_again(tmp_path: Path, status: int) -> None:
     """When no worker is left, the supervisor ends with their status and has said which."""
@@ -177,6 +182,7 @@ def test_worker_that_needs_an_operator_is_not_started_again(tmp_path: Path, stat
         assert "worker a is not started again" in log
 
 
+@pytest.mark.process
 def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
     """The others run on; readiness turns red and names the one."""
     (tmp_path / "status-a").write_text(str(EXIT_OPERATOR))
@@ -190,6 +196,7 @@ def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
         assert fleet.process.poll() is None
 
 
+@pytest.mark.process
 def test_one_port_shows_all_workers(tmp_path: Path) -> None:
     """Each worker's metrics stand there once, with its slot as `worker`."""
     port = free_ports(1)[0]
@@ -207,6 +214,7 @@ def test_one_port_shows_all_workers(tmp_path: Path) -> None:
         assert _get(port, "/healthz")[0] == 200
 
 
+@pytest.mark.process
 def test_metrics_follow_a_worker_over_its_restart(tmp_path: Path) -> None:
     """A restarted worker is found again, and its restart is counted."""
     port = free_ports(1)[0]
@@ -295,6 +303,7 @@ def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     assert ended == [EXIT_OK]
 
 
+@pytest.mark.process
 def test_a_process_in_which_no_python_code_runs_is_cut_off_too() -> None:
     """A call that never returns and keeps the interpreter's lock: the process ends and says where.
 
@@ -377,12 +386,14 @@ def claimers(tmp_path: Path) -> Iterator[list[Claimer]]:
         each.kill()
 
 
+@pytest.mark.process
 def test_processes_claim_different_slots(tmp_path: Path, claimers: list[Claimer]) -> None:
     """Each process of a machine gets a slot of its own, the first free number."""
     with claim(tmp_path, installation=KEY, host="box") as mine:
         assert [*(each.name for each in claimers), mine.name] == ["box-0", "box-1", "box-2"]
 
 
+@pytest.mark.process
 def test_slot_of_a_killed_process_is_free_again(tmp_path: Path, claimers: list[Claimer]) -> None:
     """The system releases the lock of a process that had no chance to."""
     claimers[0].kill()

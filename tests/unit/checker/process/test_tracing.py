@@ -9,6 +9,8 @@ import pytest
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.tracing import worker_tracing
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import sys
 {before}

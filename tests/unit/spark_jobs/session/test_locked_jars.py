@@ -25,6 +25,8 @@ from halfbridge.spark_jobs.session.locked_jars import (
 )
 from halfbridge.testkit.jars import KAFKA_VERSION, lock_of
 
+pytestmark = pytest.mark.process
+
 BODIES = {"example:app:1.0": b"app" * 100_000, "org.example:lib:2.1": b"lib"}
 
 

@@ -206,6 +206,7 @@ def test_the_one_that_was_not_used_for_longest_is_let_go() -> None:
     assert (kept.get("a"), kept.get("b"), kept.get("c")) == (1, None, 3)
 
 
+@pytest.mark.process
 def test_a_fork_does_not_use_what_its_parent_kept() -> None:
     """A Kafka client's threads stay with the parent: in the child it would wait for ever."""
     kept: BoundedCache[int] = BoundedCache(2)

@@ -98,6 +98,7 @@ def test_a_directory_of_another_query_is_not_read(checkpoint: Path) -> None:
     assert plan(str(checkpoint), 0, "another").plan_hash == ""
 
 
+@pytest.mark.process
 def test_a_driver_that_cannot_be_asked_fails_no_batch(caplog: pytest.LogCaptureFixture) -> None:
     """It is told in the log, as a driver's address is of use to nobody else."""
     nowhere = DriverAddress(1, "secret")

@@ -143,6 +143,7 @@ def test_a_killed_client_takes_nobody_along(stack: MemoryStack) -> None:
         assert values(stack) == [b"one", b"two"]
 
 
+@pytest.mark.process
 def test_greenlet_is_named_where_it_is_missing() -> None:
     """The error says what to install."""
     script = (
