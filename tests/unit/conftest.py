@@ -4,6 +4,7 @@ The interpreter reports both to audit hooks (PEP 578), whoever starts them. Kafk
 sockets in C, which no hook sees; unit tests give it no broker.
 """
 
+import platform
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -35,6 +36,8 @@ def _watch(event: str, _arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_watch)
+# `platform.platform` starts uname once in a process, in whichever test comes first.
+platform.platform()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

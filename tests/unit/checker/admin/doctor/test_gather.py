@@ -376,7 +376,6 @@ def test_a_key_that_ends_and_a_file_that_cannot_be_used(tmp_path: Path) -> None:
         assert found_by(stack)["key-file"].severity is Severity.ERROR
 
 
-@pytest.mark.process
 def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
     """Facts about keys name them, and nothing of what they are."""
     with signing(tmp_path, in_ms=HOUR_MS) as stack:
