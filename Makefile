@@ -49,6 +49,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE := halfbridge-test-kafka:4.2.0
 # One release of each line from 3.7 on.
 KAFKA_VERSIONS ?= 3.7.2 3.8.1 3.9.1 4.0.1 4.1.1 4.2.0 4.3.1 4.4.0
+# Feature versions of Spark, and where `make spark-matrix` keeps their environments: 1.2 GB each.
+SPARK_LINES ?= 3.5 4.0 4.1 4.2 4.3
+SPARK_ENVIRONMENTS ?= $(or $(HALFBRIDGE_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/halfbridge)/spark-matrix
 # The interpreter whose environment `make sbom` describes.
 SBOM_PYTHON ?= $(BIN)/python
 # The Python that the daemon's image is built on, and the image's name.
@@ -163,6 +166,10 @@ matrix: $(STAMP)  ## Tests with a broker, on each Kafka from 3.7 to 4.4 in turn 
 	done; \
 	[[ -z "$$failed" ]] || { echo "failed on Kafka$$failed" >&2; exit 1; }
 
+.PHONY: spark-matrix
+spark-matrix: $(STAMP)  ## Each Spark job once on each Spark from 3.5 to 4.3, each in an environment of its own (SPARK_LINES=4.0)
+	$(BIN)/python tests/spark/matrix.py $(SPARK_ENVIRONMENTS) $(SPARK_LINES)
+
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format
 	$(BIN)/pytest -m '$(FAST)' tests/unit tests/property tests/conformance \
@@ -238,9 +245,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
 
-# Of packages that pyproject.toml names; what these need is the newest, as pip would choose it.
+# Of packages that pyproject.toml names; what these need is the newest, as pip would choose it. Spark's lines are
+# the matter of `make spark-matrix`: these tests are written for one that has all that the sink uses.
 $(LOWEST)/.installed: pyproject.toml
 	$(LOWEST_PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet uv==0.13.8
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[$(EXTRAS)]'
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[$(EXTRAS)]' 'pyspark>=4.1'
 	@touch $@

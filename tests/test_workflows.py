@@ -101,7 +101,7 @@ def test_a_change_and_a_night_run_all_levels() -> None:
     changes = [*matrix("ci", "quick")["target"], *matrix("ci", "test")["target"]]
     assert {"lint", "type", "docs", "test-fast", "test", "test-all"} == set(changes)
     runs = {each["target"]: each["python"] for each in matrix("nightly", "suite")["include"]}
-    assert runs.keys() == {"faults", "spark-faults", "simulate", "fuzz", "lowest"}
+    assert runs.keys() == {"faults", "spark-faults", "spark-matrix", "simulate", "fuzz", "lowest"}
     assert {*runs, *changes} <= set(TARGETS)
     assert f'requires-python = ">={runs["lowest"]}"' in PYPROJECT
 

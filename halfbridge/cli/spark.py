@@ -54,8 +54,8 @@ class _LazyJobs(JobGroup):
             raise click.UsageError(f"no such job {cmd_name!r}; {hint}", ctx)
         if importlib.util.find_spec("pyspark") is None:
             raise click.ClickException(
-                "pyspark is not installed: pip install 'halfbridge[spark]' brings the version that"
-                " the connector's jars are for"
+                "pyspark is not installed: pip install 'halfbridge[spark]' brings one that the"
+                " connector's jars are for"
             )
         command: click.Command = importlib.import_module(JOBS[cmd_name][0]).main
         return command

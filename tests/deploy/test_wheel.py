@@ -1,6 +1,7 @@
 """What is installed: one package, beside whatever else is called serde, bridge or checker."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -103,6 +104,18 @@ def test_the_wheel_holds_one_package(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert expected == _modules(names)
+
+
+def test_the_wheel_alone_leaves_a_runtimes_spark_as_it_is(wheel: Path) -> None:
+    """PySpark, and what comes with it, is a requirement of the extra only, and not pinned."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"halfbridge-{__version__}.dist-info/METADATA").decode()
+    needs = re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE)
+    spark = [each for each in needs if re.match(r"(pyspark|py4j|pandas|pyarrow|numpy)\b", each)]
+    assert spark == [
+        "pandas<3; extra == 'spark'",
+        "pyspark[sql]<5,>=3.5; extra == 'spark'",
+    ]
 
 
 def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

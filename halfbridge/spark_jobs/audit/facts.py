@@ -52,6 +52,7 @@ from halfbridge.spark_jobs.reading.wire import (
     Encoded,
     content_hash,
     first_header,
+    header_text,
     last_header,
     without,
 )
@@ -198,9 +199,7 @@ def facts_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> Dat
 def facts_of_reals(records: DataFrame) -> DataFrame:
     """Return FACTS about the rows of real topics (in Kafka's columns)."""
     headers = F.col("headers")
-    named = F.nullif(
-        F.try_validate_utf8(last_header(headers, TRANSACTION_ID).cast("string")), F.lit("")
-    )
+    named = header_text(TRANSACTION_ID)
     # A record of a relay of changes has no half message.
     named = F.when(~named.startswith(CHANGE_ID_PREFIX), named)
     born = F.coalesce(last_header(headers, BORN_TIMESTAMP).cast("string"), F.lit(""))
@@ -220,7 +219,7 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
             born=F.col("born"),
         ),
         lane=F.when(F.col("key").isNotNull(), F.xxhash64("topic", "partition", "key")),
-        first_ms=F.col("born").try_cast("long"),
+        first_ms=F.expr("try_cast(born AS BIGINT)"),
     )
 
 

@@ -202,9 +202,9 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
     named = checked.withColumns(
         {
             "transaction_id": header_text(TRANSACTION_ID),
-            "born_ms": header_text(BORN_TIMESTAMP).try_cast("long"),
+            "born_text": header_text(BORN_TIMESTAMP),
         }
-    )
+    ).withColumn("born_ms", F.expr("try_cast(born_text AS BIGINT)"))
     rows = named.select(
         "topic",
         "partition",

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from halfbridge.spark_jobs.capabilities import progress_of
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.tables.checkpoints import TopicsChangedError
 
@@ -183,7 +184,7 @@ def _is_failed_report(error: StreamingQueryException) -> bool:
 
 def _take_in(query: StreamingQuery, totals: Totals, show: Callable[[str], None]) -> None:
     for report in query.recentProgress:
-        progress = json.loads(report.json)
+        progress = progress_of(report)
         before = totals.rows
         if totals.add(progress):
             took_s = progress["durationMs"]["triggerExecution"] / 1000

@@ -119,7 +119,7 @@ def _decoded(schemas: Sequence[WriterSchema]) -> Column:
         is_single = schema.name.startswith("avro:")
         skip = HEADER_BYTES if is_single else _CONFLUENT_HEADER_BYTES
         value = F.col("value")
-        body = F.substring(value, F.lit(skip + 1), F.length(value) - F.lit(skip))
+        body = value.substr(F.lit(skip + 1), F.length(value) - F.lit(skip))
         options = {"mode": "PERMISSIVE", "avroSchema": reader}
         payload = from_avro(body, _wrapped(schema.text), options)[_PAYLOAD]
         chosen = F.col("schema_name") == F.lit(schema.name)

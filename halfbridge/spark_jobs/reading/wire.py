@@ -17,6 +17,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
 from halfbridge.serde.headers import TRANSACTION_ID
+from halfbridge.spark_jobs.capabilities import is_text, valid_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -66,7 +67,7 @@ class Encoded:
         is_other = self._is_of(newest) & (rewritten != self._body())
         fields = json.loads(schema_text(newest))["fields"]
         texts = [decoded[each["name"]] for each in fields if each["type"] == "string"]
-        is_text = reduce(and_, map(F.is_valid_utf8, texts))
+        are_text = reduce(and_, map(is_text, texts))
         known = [self._is_of(stem) for stem in self.schemas]
         is_known = known[0]
         for each in known[1:]:
@@ -79,7 +80,7 @@ class Encoded:
             .when(F.length(self.data) > limit, TOO_LONG)
             .when(~(marked & long_enough), NOT_OURS)
             .when(~is_known, UNKNOWN_SCHEMA)
-            .when(decoded[required].isNull() | ~is_text, BROKEN)
+            .when(decoded[required].isNull() | ~are_text, BROKEN)
             .when(is_other, BROKEN)
         )
 
@@ -159,4 +160,4 @@ def header_text(name: str) -> Column:
     Kafka allows a name twice. The daemon appends its headers to the user's, so the last is its.
     """
     last = last_header(F.col("headers"), name)
-    return F.nullif(F.try_validate_utf8(last.cast("string")), F.lit(""))
+    return F.nullif(valid_text(last.cast("string")), F.lit(""))

@@ -1,13 +1,15 @@
-"""The connector's jars: the pinned ones of connector.lock, or a directory of one's own.
+"""The connector's jars: the pinned ones of `connectors/`, or a directory of one's own.
 
     spark-submit --jars "$(python -m halfbridge.spark_jobs.jars)" ...
+    spark-submit --packages "$(python -m halfbridge.spark_jobs.jars --packages)" ...
 
-prints them for spark-submit, fetched first where they are not in the cache yet.
+prints them for spark-submit. The first form fetches them where they are not in the cache yet; the
+second one names those of exactly this Spark, for a repository that has them.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,31 +24,83 @@ from halfbridge.spark_jobs.session.locked_jars import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CONNECTOR_LOCK = Path(__file__).with_name("connector.lock")
-CONNECTOR_SPARK = "4.1"  # feature version of Spark that the locked jars were built for
+# A lock file for each feature version of Spark and each Scala that it is built for. Spark's
+# internal interfaces differ between feature versions, not between the releases of one.
+CONNECTORS = Path(__file__).with_name("connectors")
+_CONNECTOR = "spark-sql-kafka-0-10"
+_JARS = "spark.jars"
+_PACKAGES = "spark.jars.packages"
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")  # without what vendors append
 
 
 def connector_jars(
-    spark_version: str, *, environ: Mapping[str, str] | None = None, cache_dir: Path | None = None
+    spark_version: str,
+    *,
+    scala: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    cache_dir: Path | None = None,
 ) -> tuple[Path, ...]:
     """Return the jars with which Spark of that version reads Kafka and Avro.
 
     All jars of the directory HALFBRIDGE_SPARK_JARS, by name; without it the pinned ones, fetched on
-    first use (10 MB), then from the cache.
+    first use (10 MB), then from the cache. `scala` is such as "2.13"; None: PyPI's.
 
     Raises:
-        JarsError: no jars there, none to be had, or Spark is of another feature version than the
-            pinned ones (Spark's internal interfaces differ); the user must act.
+        JarsError: no jars there, none to be had, or none are pinned for this Spark; the user must
+            act.
     """
     if own := jar_settings(environ).spark_jars:
         return _own_jars(own.expanduser())
-    if spark_version.split(".")[:2] != CONNECTOR_SPARK.split("."):
+    lock = connector_lock(spark_version, scala)
+    if lock is None:
+        known = ", ".join(each.stem.replace("_", " (Scala ") + ")" for each in _locks())
         raise JarsError(
-            f"Spark {spark_version} is installed, the pinned connector is for {CONNECTOR_SPARK}:"
-            f" pip install 'halfbridge[spark]', or set {JARS_VARIABLE} to a directory with the"
-            " jars of that version."
+            f"Spark {spark_version} (Scala {scala or 'unknown'}) is installed; there are connectors"
+            f" for {known}: take one of these, name the connector's packages with --spark-opt"
+            f" {_PACKAGES}=..., or set {JARS_VARIABLE} to a directory with the jars of that"
+            " version."
         )
-    return locked_jars(CONNECTOR_LOCK, cache_dir)
+    return locked_jars(lock, cache_dir)
+
+
+def connector_lock(spark_version: str, scala: str | None = None) -> Path | None:
+    """Return the lock file for a Spark; None without one. `scala` as of `connector_jars`."""
+    line = ".".join(spark_version.split(".")[:2])
+    for lock in _locks():
+        of_line, of_scala = lock.stem.split("_")
+        if of_line == line and scala in (None, of_scala):
+            return lock
+    return None
+
+
+def scala_of(spark_home: Path) -> str | None:
+    """Return the Scala that a Spark was built for, such as "2.13"; None where no jar says it."""
+    libraries = sorted(spark_home.glob("jars/scala-library-*.jar"))
+    versions = [each.stem.rpartition("-")[2].split(".") for each in libraries]
+    return ".".join(versions[0][:2]) if versions else None
+
+
+def brings_connector(options: Mapping[str, str]) -> bool:
+    """Tell whether options of a session name jars of their own, or the connector's package."""
+    return _JARS in options or _CONNECTOR in options.get(_PACKAGES, "")
+
+
+def packages(spark_version: str, scala: str | None = None) -> str:
+    """Return the connector's coordinates, for `--packages` and `spark.jars.packages`.
+
+    Raises:
+        JarsError: the version is of no release; the user names the packages.
+    """
+    release, lock = _RELEASE.match(spark_version), connector_lock(spark_version, scala)
+    scala = scala or (lock.stem.split("_")[1] if lock else None)
+    if release is None or scala is None:
+        raise JarsError(f"Spark {spark_version} tells neither its release nor its Scala")
+    names = (_CONNECTOR, "spark-avro")
+    return ",".join(f"org.apache.spark:{name}_{scala}:{release[0]}" for name in names)
+
+
+def _locks() -> list[Path]:
+    return sorted(CONNECTORS.glob("*.lock"))
 
 
 def _own_jars(directory: Path) -> tuple[Path, ...]:
@@ -57,9 +111,16 @@ def _own_jars(directory: Path) -> tuple[Path, ...]:
 
 
 def main() -> None:
-    """Print the jars for the installed Spark, separated by commas."""
+    """Print the jars for the installed Spark, separated by commas; with --packages their names."""
     try:
-        jars = connector_jars(importlib.metadata.version("pyspark"))
-    except (JarsError, importlib.metadata.PackageNotFoundError) as error:
+        import pyspark  # noqa: PLC0415  (an extra)
+        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415
+
+        scala = scala_of(Path(_find_spark_home()))  # type: ignore[no-untyped-call]  # no types
+        if "--packages" in sys.argv[1:]:
+            found = packages(pyspark.__version__, scala)
+        else:
+            found = ",".join(map(str, connector_jars(pyspark.__version__, scala=scala)))
+    except (JarsError, ImportError) as error:
         sys.exit(f"halfbridge.spark_jobs.jars: {error}")
-    sys.stdout.write(",".join(map(str, jars)) + "\n")
+    sys.stdout.write(f"{found}\n")

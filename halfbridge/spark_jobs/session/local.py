@@ -14,7 +14,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.session.class_archive import ClassArchive, class_archive
-from halfbridge.spark_jobs.session.jars import connector_jars
+from halfbridge.spark_jobs.session.jars import brings_connector, connector_jars, scala_of
 from halfbridge.spark_jobs.session.jvm import PROBE_S_MAX, Java, JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ def local_options(
 ) -> dict[str, str]:
     """Return all options of a local session; `options` win over ours.
 
-    Where `options` name jars, the connector's `jars` are left out. `jvm_flags` are for the driver's
+    Where `options` bring the connector, its `jars` are left out. `jvm_flags` are for the driver's
     JVM, beside those that options name.
     """
     ours = dict(LOCAL_OPTIONS)
-    ours[_JARS] = ",".join(jar.as_uri() for jar in jars)
-    if _JARS not in options:
+    if not brings_connector(options):
+        ours[_JARS] = ",".join(jar.as_uri() for jar in jars)
         # An archive has what the JVM's own class path has, and no class of spark.jars; executors
         # on other machines need these.
         ours[_CLASS_PATH] = os.pathsep.join(map(str, jars))
@@ -144,8 +144,11 @@ def spark_session(
 @contextmanager
 def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
     java = find_spark_java()
-    jars = connector_jars(pyspark.__version__)
-    with _driver_archive(java, local_options(jars, options)) as archive:
+    home = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # it has no types
+    jars: tuple[Path, ...] = ()
+    if not brings_connector(options):
+        jars = connector_jars(pyspark.__version__, scala=scala_of(home))
+    with _driver_archive(java, home, local_options(jars, options)) as archive:
         python = os.environ.get("PYSPARK_PYTHON") or sys.executable
         builder = SparkSession.builder.appName(app_name)
         for name, value in local_options(jars, options, jvm_flags=archive.flags).items():
@@ -162,12 +165,11 @@ def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkS
         archive.make_in_background(class_path, f"--add-modules={_VECTOR_MODULE}")
 
 
-def _driver_archive(java: Java, options: Mapping[str, str]) -> ClassArchive:
+def _driver_archive(java: Java, home: Path, options: Mapping[str, str]) -> ClassArchive:
     """Return the archive of the driver's class path, as far as it is known before the start.
 
     What is overlooked makes an archive that does not fit, and a JVM that reads its classes itself.
     """
-    home = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # it has no types
     given = options.get(_CLASS_PATH, "")
     jars = [*map(Path, given.split(os.pathsep)), *sorted(home.glob("jars/*.jar"))]
     others = [os.environ.get(name, "") for name in _CLASS_PATH_VARIABLES]

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session write with `format("txn_half")`; a second call does no harm."""
+    """Let a session write with `format("txn_half")`; a second call does no harm.
+
+    Raises:
+        JobError: this Spark is older than 4.0 and has no Python data sources; the user must act.
+    """
+    from halfbridge.spark_jobs.capabilities import require_data_sources  # noqa: PLC0415 (as below)
     from halfbridge.spark_jobs.sink.checkpoint import address_of  # noqa: PLC0415 (pyspark takes a second)
     from halfbridge.spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415  (needs pyspark)
 
+    require_data_sources()
     # A new class is pickled with its attributes, not by its name.
     spark.dataSource.register(type("TxnHalf", (TxnHalf,), {"driver": address_of(spark)}))

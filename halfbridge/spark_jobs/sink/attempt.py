@@ -13,8 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import WriterCommitMessage
-
 from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
 from halfbridge.serde.headers import CONTEXT, HALF
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
@@ -22,6 +20,7 @@ from halfbridge.serde.manifest import ManifestAttempt, ManifestTransaction
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, OpKind, SinkContext, new_half
 from halfbridge.serde.units import MS_PER_S
+from halfbridge.spark_jobs.capabilities import WriterCommitMessage
 from halfbridge.spark_jobs.sink.clients import LOG, partition_ends
 from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
 from halfbridge.spark_jobs.sink.process import sink_process

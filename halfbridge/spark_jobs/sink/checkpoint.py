@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from halfbridge.spark_jobs.capabilities import java_class
 from halfbridge.spark_jobs.sink.clients import LOG
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # The first two lines of a plan are its version and Spark's settings; one line per source follows.
 _OFFSETS_FROM_LINE = 2
 _NO_OFFSET = "-"
+_SESSIONS = ("org.apache.spark.sql.classic.SparkSession", "org.apache.spark.sql.SparkSession")
 
 
 class DriverAddress(NamedTuple):
@@ -162,7 +164,7 @@ def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
     The JVM keeps each object that it has handed out until Py4J releases it, which happens when the
     last Python name of the object is gone: here, on return, while the connection still exists.
     """
-    session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    session = java_class(jvm, *_SESSIONS).getDefaultSession().get()
     # Queries of all sessions, because the query's session may not be the default one.
     running = session.sharedState().activeStreamingQueries()
     query = running.get(jvm.java.util.UUID.fromString(query_id))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
+
+from halfbridge.spark_jobs.capabilities import (
+    STREAMS_ARROW,
     DataSource,
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
+    StreamWriterBase,
     WriterCommitMessage,
 )
-
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, plan_of
@@ -19,7 +20,7 @@ from halfbridge.spark_jobs.sink.clients import LOG, check_age, ensure_topics
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import sink_process
-from halfbridge.spark_jobs.sink.rows import check_schema
+from halfbridge.spark_jobs.sink.rows import batches_of, check_schema
 from halfbridge.spark_jobs.sink.sender import read_signer
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class _Writer:
         return BatchCommitter(self.options, self.process)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, StreamWriterBase):
     """Writes micro-batches. Executors do not get the driver's address, which gives access to it."""
 
     def __init__(
@@ -110,13 +111,14 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "driver": None}
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
+    def write(self, iterator: Iterator[Any]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
         context: Any = TaskContext.get()
+        batches = iterator if STREAMS_ARROW else batches_of(iterator)
         return write_attempt(
             self.options,
             int(context.getLocalProperty(_BATCH_PROPERTY)),
-            iterator,
+            batches,
             query_id=context.getLocalProperty(_QUERY_PROPERTY) or "",
             process=self.process,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import repeat
+from itertools import islice, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from halfbridge.spark_jobs.sink.errors import RowError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import Row as SparkRow
     from pyspark.sql.types import StructType
 
 VALUE = "value"
@@ -43,6 +44,13 @@ _ALLOWED = {
     PARTITION: ("int",),
     HEADERS: (_HEADERS_TYPE,),
 }
+# The same of Arrow, where values alone do not tell it; a column of nulls has any.
+_ARROW = {
+    TOPIC: pa.string(),
+    PARTITION: pa.int32(),
+    HEADERS: pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+}
+_RECORDS_MAX = 1_000  # rows of a batch: a tenth of Spark's own, for rows may have a megabyte
 # Topic, partition (-1: by key), key, value, headers. A plain tuple: there is one for each row.
 Row = tuple[str, int, "bytes | None", "bytes | None", Headers]
 
@@ -72,6 +80,17 @@ def check_schema(schema: StructType, *, topic: str | None) -> None:
             raise RowError(
                 f"{name} attribute unsupported type {kind}; {name} must be a {' or '.join(allowed)}"
             )
+
+
+def batches_of(records: Iterator[SparkRow]) -> Iterator[pa.RecordBatch]:
+    """Yield PySpark's rows as Arrow batches, for `rows_of`. Lazy: one batch is in memory."""
+    while chunk := list(islice(records, _RECORDS_MAX)):
+        names = chunk[0].__fields__
+        columns = zip(*chunk, strict=True)
+        arrays = [
+            pa.array(column, _ARROW.get(name)) for name, column in zip(names, columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, names)
 
 
 def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:

@@ -6,11 +6,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from halfbridge.spark_jobs.capabilities import java_class
 from halfbridge.spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+_FILE_MANAGERS = (
+    f"{_STREAMING}.checkpointing.CheckpointFileManager",
+    f"{_STREAMING}.CheckpointFileManager",
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -99,8 +105,8 @@ class Storage:
         Done as Spark writes the files of a checkpoint: by a rename, or by the store's own means.
         """
         where, _ = self._at(path)
-        streaming = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
-        manager = streaming.CheckpointFileManager.create(where.getParent(), self._configuration)
+        files = java_class(self._jvm, *_FILE_MANAGERS)
+        manager = files.create(where.getParent(), self._configuration)
         stream = manager.createAtomic(where, True)  # noqa: FBT003  # Scala: overwrite
         try:
             stream.write(text.encode("utf-8"))

@@ -7,7 +7,14 @@ import pyspark
 import pytest
 
 from halfbridge.spark_jobs.session import jars
-from halfbridge.spark_jobs.session.jars import CONNECTOR_LOCK, CONNECTOR_SPARK, connector_jars
+from halfbridge.spark_jobs.session.jars import (
+    CONNECTORS,
+    brings_connector,
+    connector_jars,
+    connector_lock,
+    packages,
+    scala_of,
+)
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, find_java
 from halfbridge.spark_jobs.session.local import (
     LOCAL_OPTIONS,
@@ -90,16 +97,72 @@ def test_no_java_at_all(tmp_path: Path) -> None:
 
 
 def test_the_pins_fit_the_installed_spark() -> None:
-    """The locked jars are for the Spark that the extra installs; each artifact is named once."""
-    assert pyspark.__version__.startswith(f"{CONNECTOR_SPARK}.")
-    artifacts = [each.coordinate.split(":")[1] for each in read_lock(CONNECTOR_LOCK)]
+    """There are pinned jars for the Spark that the tests run with, and for its Scala."""
+    scala = scala_of(Path(pyspark.__file__).parent)
+    assert connector_lock(pyspark.__version__, scala) is not None
+
+
+@pytest.mark.parametrize("lock", sorted(CONNECTORS.glob("*.lock")), ids=lambda lock: lock.stem)
+def test_each_line_has_its_connector(lock: Path) -> None:
+    """Each artifact is named once, for the file's Scala and no other."""
+    _, scala = lock.stem.split("_")
+    artifacts = [each.coordinate.split(":")[1] for each in read_lock(lock)]
     assert sorted(artifacts) == [
         "commons-pool2",
         "kafka-clients",
-        "spark-avro_2.13",
-        "spark-sql-kafka-0-10_2.13",
-        "spark-token-provider-kafka-0-10_2.13",
+        f"spark-avro_{scala}",
+        f"spark-sql-kafka-0-10_{scala}",
+        f"spark-token-provider-kafka-0-10_{scala}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spark", "scala", "found"),
+    [
+        ("3.5.9", None, "3.5_2.12.lock"),  # as PyPI has it
+        ("3.5.2-amzn-0", "2.13", "3.5_2.13.lock"),
+        ("4.0.5", "2.13", "4.0_2.13.lock"),
+        ("4.3.0", None, "4.3_2.13.lock"),
+    ],
+)
+def test_a_connector_is_found_by_line_and_scala(spark: str, scala: str | None, found: str) -> None:
+    """A vendor's suffix and the patch release do not matter; Scala does, where it is known."""
+    assert connector_lock(spark, scala) == CONNECTORS / found
+
+
+def test_scala_is_read_from_sparks_own_jars(tmp_path: Path) -> None:
+    """By the name of its library; a Spark without one tells nothing."""
+    assert scala_of(tmp_path) is None
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "scala-library-2.12.18.jar").touch()
+    assert scala_of(tmp_path) == "2.12"
+
+
+def test_packages_are_of_the_very_release() -> None:
+    """For --packages of spark-submit; where no Scala is told, PyPI's."""
+    assert packages("3.5.6-amzn-0") == (
+        "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.6,org.apache.spark:spark-avro_2.12:3.5.6"
+    )
+    assert packages("4.4.0", "2.13").endswith(",org.apache.spark:spark-avro_2.13:4.4.0")
+    with pytest.raises(JarsError, match="neither its release nor its Scala"):
+        packages("5.0.0")
+
+
+@pytest.mark.parametrize(
+    ("options", "brings"),
+    [
+        ({}, False),
+        ({"spark.jars": "/mine.jar"}, True),
+        ({"spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.1.0"}, False),
+        ({"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.4.0"}, True),
+    ],
+)
+def test_a_connector_of_the_users_own(options: dict[str, str], *, brings: bool) -> None:
+    """Packages that add something else leave the pinned connector in place."""
+    assert brings_connector(options) is brings
+    assert ("spark.jars" in local_options([Path("/x.jar")], options)) is (
+        not brings or "spark.jars" in options
+    )
 
 
 def test_directory_of_ones_own_replaces_the_pins(tmp_path: Path) -> None:
@@ -118,11 +181,15 @@ def test_directory_without_jars_is_an_error(tmp_path: Path, name: str) -> None:
         connector_jars("4.1.1", environ={JARS_VARIABLE: str(tmp_path / name)})
 
 
-@pytest.mark.parametrize("version", ["4.0.2", "4.10.0", "3.5.9", "5.1.1"])
+@pytest.mark.parametrize("version", ["3.4.9", "4.10.0", "5.1.1"])
 def test_other_spark_is_refused(version: str) -> None:
     """A connector for another feature version would fail at run time with a riddle."""
-    with pytest.raises(JarsError, match=f"Spark {version} .* {JARS_VARIABLE}"):
+    with pytest.raises(
+        JarsError, match=f"Spark {version} .* 3.5 .* spark.jars.packages=.* {JARS_VARIABLE}"
+    ):
         connector_jars(version, environ={})
+    with pytest.raises(JarsError, match=r"Spark 4\.1\.1 \(Scala 2\.12\)"):
+        connector_jars("4.1.1", scala="2.12", environ={})
 
 
 def test_jars_are_printed_for_spark_submit(

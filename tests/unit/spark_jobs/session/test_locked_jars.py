@@ -15,7 +15,6 @@ from typing import ClassVar
 import pytest
 
 from halfbridge.spark_jobs.session import locked_jars as module
-from halfbridge.spark_jobs.session.jars import CONNECTOR_LOCK
 from halfbridge.spark_jobs.session.locked_jars import (
     JarsError,
     LockedJar,
@@ -220,9 +219,6 @@ def test_the_pinned_kafka_is_locked() -> None:
     assert len(set(coordinates)) == len(coordinates)
     assert {len(bytes.fromhex(each.sha256)) for each in jars} == {32}
     assert lock_of("4.0.0") is None
-    assert "org.apache.spark:spark-avro_2.13:4.1.1" in {
-        each.coordinate for each in read_lock(CONNECTOR_LOCK)
-    }
 
 
 def test_a_jars_place_is_mavens() -> None:

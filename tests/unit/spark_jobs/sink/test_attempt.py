@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import Row as SparkRow
 
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import Headers
@@ -18,7 +19,14 @@ from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import BoundedCache
 from halfbridge.spark_jobs.sink.progress import RefusedWatch
-from halfbridge.spark_jobs.sink.rows import ANY_BYTES, FRAME_BYTES_MAX, RealTopic, delivered_bytes
+from halfbridge.spark_jobs.sink.rows import (
+    ANY_BYTES,
+    FRAME_BYTES_MAX,
+    RealTopic,
+    batches_of,
+    delivered_bytes,
+    rows_of,
+)
 from tests.kit.records import A_MANIFEST
 
 
@@ -222,3 +230,28 @@ def test_a_fork_does_not_use_what_its_parent_kept() -> None:
     assert (kept.get("a"), kept.get("b")) == (1, None)
     os.close(reader)
     os.close(writer)
+
+
+def test_rows_of_a_spark_without_arrow_streams() -> None:
+    """They become the same rows as those in Arrow: bytes, text, nulls, headers, any number."""
+    record = SparkRow("key", "value", "topic", "partition", "headers")
+    pair = SparkRow("key", "value")
+    records = [
+        record(
+            bytearray(b"k\xff"), "text", "a", 2, [pair("h", bytearray(b"\x00")), pair("n", None)]
+        ),
+        record(None, "", "b", None, None),
+        *(record(bytearray(b"%d" % n), None, "c", None, []) for n in range(2_500)),
+    ]
+    batches = list(batches_of(iter(records)))
+    assert [batch.num_rows for batch in batches] == [1_000, 1_000, 502]
+    rows = [row for batch in batches for row in rows_of(batch, topic=None)]
+    assert rows[:2] == [
+        ("a", 2, b"k\xff", b"text", [("h", b"\x00"), ("n", None)]),
+        ("b", -1, None, b"", []),
+    ]
+    assert rows[2:] == [("c", -1, b"%d" % n, None, []) for n in range(2_500)]
+    nothing = [record(None, None, None, None, None)]
+    (batch,) = batches_of(iter(nothing))
+    assert [*rows_of(batch, topic="c")] == [("c", -1, None, None, [])]
+    assert [*batches_of(iter([]))] == []

@@ -1,0 +1,109 @@
+"""What the running Spark can do, found by looking for it. No module compares versions.
+
+| Spark | lacks | in its place |
+|---|---|---|
+| 3.5 | Python data sources, so `format("txn_half")` | nothing: `require_data_sources` refuses |
+| 3.5 | functions that validate text | `is_text` decodes and encodes it |
+| 3.5, 4.0 | writers of streams that take Arrow | `StreamWriterBase` takes rows |
+| 3.5, 4.0 | classes of the JVM where 4.1 has them | `java_class` knows where they were |
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from halfbridge.spark_jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    HAS_DATA_SOURCES = True
+except ImportError:
+    DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[misc,assignment]
+    HAS_DATA_SOURCES = False
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriterBase
+
+    STREAMS_ARROW = True
+except ImportError:
+    try:
+        from pyspark.sql.datasource import (  # type: ignore[assignment]
+            DataSourceStreamWriter as StreamWriterBase,
+        )
+    except ImportError:
+        StreamWriterBase = object  # type: ignore[misc,assignment]
+    STREAMS_ARROW = False
+
+__all__ = [
+    "HAS_DATA_SOURCES",
+    "STREAMS_ARROW",
+    "DataSource",
+    "DataSourceArrowWriter",
+    "StreamWriterBase",
+    "WriterCommitMessage",
+    "is_text",
+    "java_class",
+    "progress_of",
+    "require_data_sources",
+    "valid_text",
+]
+
+
+def require_data_sources() -> None:
+    """Do nothing where a data source may be written in Python.
+
+    Raises:
+        JobError: this Spark has none; the user must take Spark 4.0 or later.
+    """
+    if not HAS_DATA_SOURCES:
+        raise JobError(
+            'format("txn_half"), which replay uses too, is a Python data source: Spark 4.0 has'
+            f" them, Spark {pyspark.__version__} does not. Run it with Spark 4.0 or later; jobs"
+            " that read work here"
+        )
+
+
+def is_text(column: Column) -> Column:
+    """Return whether a string column is UTF-8; null for null."""
+    if hasattr(F, "is_valid_utf8"):
+        return F.is_valid_utf8(column)
+    # Java's decoder replaces what is no UTF-8, so only UTF-8 comes back as it was.
+    data = column.cast("binary")
+    return F.encode(F.decode(data, "UTF-8"), "UTF-8") == data
+
+
+def valid_text(column: Column) -> Column:
+    """Return a string column; null in place of what is not UTF-8."""
+    if hasattr(F, "try_validate_utf8"):
+        return F.try_validate_utf8(column)
+    return F.when(is_text(column), column)
+
+
+def progress_of(report: Any) -> dict[str, Any]:
+    """Return an element of `StreamingQuery.recentProgress` as JSON has it."""
+    progress: dict[str, Any] = report if type(report) is dict else json.loads(report.json)
+    return progress
+
+
+def java_class(jvm: Any, *names: str) -> Any:
+    """Return the first class of these names that the driver's JVM has; newest place first.
+
+    Raises:
+        JobError: it has none of them; the user must take a Spark that the documents name.
+    """
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
+
+    for name in names:
+        found = reduce(getattr, name.split("."), jvm)
+        if isinstance(found, JavaClass):
+            return found
+    raise JobError(f"Spark {pyspark.__version__} has no class {names[0]}")
