@@ -260,7 +260,10 @@ def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
         .when(
             (F.col("rollbacks") == 1) & (F.col("decisions") == 1) & _came_to_nothing(), ROLLED_BACK
         )
-        .when((F.col("decisions") == 0) & _came_to_nothing() & (not bounds.are_ops_cut), UNDECIDED)
+        .when(
+            (F.col("decisions") == 0) & _came_to_nothing() & F.lit(col=not bounds.are_ops_cut),
+            UNDECIDED,
+        )
     )
     is_strange = (F.col("halves") + F.col("decisions") + F.col("letters") == 0) & (
         F.col("reals") > 0
