@@ -27,6 +27,7 @@ try:
 
     HAS_DATA_SOURCES = True
 except ImportError:
+    # Bases without methods, so that a class of the sink can be made and nothing more.
     DataSource = DataSourceArrowWriter = WriterCommitMessage = object  # type: ignore[misc,assignment]
     HAS_DATA_SOURCES = False
 
@@ -36,7 +37,7 @@ try:
     STREAMS_ARROW = True
 except ImportError:
     try:
-        from pyspark.sql.datasource import (  # type: ignore[assignment]
+        from pyspark.sql.datasource import (  # type: ignore[assignment]  # the other's methods
             DataSourceStreamWriter as StreamWriterBase,
         )
     except ImportError:

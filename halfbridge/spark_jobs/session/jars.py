@@ -114,7 +114,7 @@ def main() -> None:
     """Print the jars for the installed Spark, separated by commas; with --packages their names."""
     try:
         import pyspark  # noqa: PLC0415  (an extra)
-        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415
+        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415  (an extra)
 
         scala = scala_of(Path(_find_spark_home()))  # type: ignore[no-untyped-call]  # no types
         if "--packages" in sys.argv[1:]:
