@@ -48,6 +48,7 @@ class OnALoop:
             checker=self._check, producer_group=producer_group, **settings
         )
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     @property
     def engine(self) -> Engine:
@@ -55,12 +56,15 @@ class OnALoop:
         return self._engine.sync_engine
 
     def __enter__(self) -> None:
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread.start()
         self._call(self._producer.start())
 
     def __exit__(self, *_: object) -> None:
         self._call(self._producer.close())
         self._call(self._engine.dispose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_S_MAX)  # or it would run while the interpreter ends
+        self._loop.close()
 
     @contextmanager
     def block(self) -> Iterator[tuple[Any, Any]]:
