@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -12,26 +11,13 @@ from tests.sql.conftest import (  # noqa: F401  (fixtures, which pytest finds by
     database,
     mariadb_server,
     mariadb_template,
+    mysql_server,
+    mysql_template,
     own_database,
     postgresql_server,
     postgresql_template,
 )
 from tests.sql.databases import Database
-from tests.sql.servers import MySqlServer, Template
-
-
-@pytest.fixture(scope="session")
-def mysql_template() -> Iterator[Template]:
-    """A data directory that servers begin with."""
-    with closing(Template(MySqlServer)) as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def mysql_server(mysql_template: Template) -> Iterator[MySqlServer]:
-    """The session's server: many databases, not durable, not to be killed."""
-    with MySqlServer(mysql_template, durable=False) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

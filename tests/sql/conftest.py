@@ -1,4 +1,4 @@
-"""Fixtures of databases: SQLite, PostgreSQL and MariaDB, each as real as a user's."""
+"""Fixtures of databases: SQLite, PostgreSQL, MariaDB, and MySQL where a test names it."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +15,7 @@ from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.faults.stage import Stage
 from tests.integration.producing import Cluster
 from tests.sql.databases import (
+    KINDS,
     Database,
     OwnDatabase,
     ProxiedDatabase,
@@ -24,7 +25,24 @@ from tests.sql.databases import (
 from tests.sql.fence_scene import Scene, new_cluster
 from tests.sql.relaying import Scene as RelayScene
 from tests.sql.relaying import scene as relay_scene
-from tests.sql.servers import MariaDbServer, PostgresServer, Template
+from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Template
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark `long` what runs on MySQL, except features.
+
+    Its code is MariaDB's. All of it twice would make `make test-all` minutes longer.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if (
+            "mysql" in given.values()
+            and item.path.parent == here
+            and not item.get_closest_marker("feature")
+        ):
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +60,13 @@ def mariadb_template() -> Iterator[Template]:
 
 
 @pytest.fixture(scope="session")
+def mysql_template() -> Iterator[Template]:
+    """A data directory that servers begin with."""
+    with closing(Template(MySqlServer)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def postgresql_server(postgresql_template: Template) -> Iterator[PostgresServer]:
     """The session's server: many databases, not durable, not to be killed."""
     with PostgresServer(postgresql_template, durable=False) as server:
@@ -52,6 +77,13 @@ def postgresql_server(postgresql_template: Template) -> Iterator[PostgresServer]
 def mariadb_server(mariadb_template: Template) -> Iterator[MariaDbServer]:
     """The session's server: many databases, not durable, not to be killed."""
     with MariaDbServer(mariadb_template, durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_server(mysql_template: Template) -> Iterator[MySqlServer]:
+    """The session's server: many databases, not durable, not to be killed."""
+    with MySqlServer(mysql_template, durable=False) as server:
         yield server
 
 
@@ -79,7 +111,7 @@ def proxied_database(request: pytest.FixtureRequest) -> Iterator[ProxiedDatabase
 @pytest.fixture(params=["postgresql", "mariadb"])
 def own_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
     """A durable server with one database of this test's own, to be killed and restarted."""
-    kind = {each.name: each for each in (PostgresServer, MariaDbServer)}[request.param]
+    kind = KINDS[request.param]
     template = request.getfixturevalue(f"{request.param}_template")
     with kind(template, durable=True) as server, closing(OwnDatabase(server)) as made:
         yield made

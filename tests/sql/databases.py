@@ -11,16 +11,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolResetState
 
 from tests.kit.proxy_tcp import TcpProxy
-from tests.sql.servers import MariaDbServer, PostgresServer, Server, Template
+from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Server, Template
 
-_KINDS = {each.name: each for each in (PostgresServer, MariaDbServer)}
+KINDS = {each.name: each for each in (PostgresServer, MariaDbServer, MySqlServer)}
 
 
 class Database:
     """An empty database.
 
     Attributes:
-        name: SQLAlchemy's name of the dialect: sqlite, postgresql or mariadb.
+        name: SQLAlchemy's name of the dialect: sqlite, postgresql, mariadb or mysql.
         url: SQLAlchemy's address, without a password, for a user who owns this database only and
             may read the server's log.
         admin_url: The same for who may do everything.
@@ -62,7 +62,11 @@ class ProxiedDatabase(Database):
 
     # psycopg may say BEGIN ISOLATION LEVEL READ COMMITTED; a text ends with a zero. PyMySQL says
     # SET AUTOCOMMIT to begin with; 3 is the command "query", before its text.
-    _COMMIT_TEXTS: ClassVar = {"postgresql": "COMMIT\x00", "mariadb": "\x03COMMIT"}
+    _COMMIT_TEXTS: ClassVar = {
+        "postgresql": "COMMIT\x00",
+        "mariadb": "\x03COMMIT",
+        "mysql": "\x03COMMIT",
+    }
 
     def __init__(self, direct: Database) -> None:
         url = make_url(direct.url)
@@ -109,7 +113,7 @@ def shared_database(server: Server) -> Database:
 
 @contextmanager
 def killed_at_return(engine: Engine, database: Database) -> Iterator[Event]:
-    """Have MariaDB end one connection of `engine` that returns to its pool without a rollback.
+    """Have MariaDB or MySQL end one of `engine`'s connections at its return without a rollback.
 
     Yields:
         An event that is set when the connection is killed.
@@ -137,7 +141,7 @@ def durable_database(name: str, directory: Path) -> Iterator[Database]:
         with closing(sqlite_database(directory)) as made:
             yield made
         return
-    kind = _KINDS[name]
+    kind = KINDS[name]
     with (
         closing(Template(kind)) as template,
         kind(template, durable=True) as server,

@@ -372,7 +372,7 @@ class MariaDbServer(Server):
 
 
 class MySqlServer(MariaDbServer):
-    """MySQL with its row-based binlog, for Debezium: the product does not write to it."""
+    """MySQL with InnoDB and a row-based binlog that names the columns."""
 
     name = "mysql"
 

@@ -9,7 +9,7 @@ from halfbridge.sql.fence_table import FenceTable
 from tests.sql.databases import Database, killed_at_return
 
 
-@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_connection_lost_in_the_pool_is_told_as_any_other(database: Database) -> None:
     """Setting the level of a dead connection raises SQLAlchemy's error; the next one is fresh."""
     engine = database.engine(pool_size=1)
@@ -24,7 +24,7 @@ def test_a_connection_lost_in_the_pool_is_told_as_any_other(database: Database) 
         assert connection.scalar(text("SELECT 1")) == 1
 
 
-@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_connection_lost_at_its_return_costs_nothing(database: Database) -> None:
     """What was read stands, the pool keeps its only place, and the next connection is fresh."""
     engine = database.engine(pool_size=1, max_overflow=0, pool_timeout=1)

@@ -286,6 +286,7 @@ READ_ONLY: dict[str, dict[str, Any]] = {
     "postgresql": {"connect_args": {"options": "-c default_transaction_read_only=on"}},
     "mariadb": {"connect_args": {"init_command": "SET SESSION TRANSACTION READ ONLY"}},
 }
+READ_ONLY["mysql"] = READ_ONLY["mariadb"]
 
 
 def test_a_replica_that_takes_no_writes_gives_no_answer(scene: Scene) -> None:
@@ -302,6 +303,7 @@ def test_a_replica_that_takes_no_writes_gives_no_answer(scene: Scene) -> None:
 TROUBLE = {
     "postgresql": {"deadlock": "40P01", "serialization failure": "40001", "no space": "53100"},
     "mariadb": {"deadlock": "1213", "lock time-out": "1205", "changed row": "1020"},
+    "mysql": {"deadlock": "1213", "lock time-out": "1205"},
 }
 _FUNCTION = (
     "CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS"
@@ -317,6 +319,7 @@ _TRIGGERS = {
         "CREATE TRIGGER t BEFORE INSERT ON halfbridge_fence EXECUTE FUNCTION trouble()",
     ],
     "mariadb": [_SIGNAL],
+    "mysql": [_SIGNAL],
 }
 
 
@@ -366,6 +369,7 @@ def test_a_database_that_cannot_be_reached_gives_no_answer(scene: Scene, tmp_pat
         "sqlite": f"sqlite:///{tmp_path / 'missing' / 'nowhere.sqlite'}",
         "postgresql": "postgresql+psycopg://nobody@127.0.0.1:1/nowhere",
         "mariadb": "mariadb+pymysql://nobody@127.0.0.1:1/nowhere",
+        "mysql": "mysql+pymysql://nobody@127.0.0.1:1/nowhere",
     }
     engine = create_engine(nowhere[scene.database.name])
     with pytest.raises(NoAnswerError):
@@ -379,6 +383,7 @@ SETTINGS = {
     "mariadb": "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@tx_isolation,"
     " @@autocommit",
 }
+SETTINGS["mysql"] = SETTINGS["mariadb"].replace("tx_isolation", "transaction_isolation")
 
 
 @pytest.mark.parametrize("isolation", [None, "SERIALIZABLE", "AUTOCOMMIT"])
@@ -396,7 +401,7 @@ def test_a_check_leaves_the_connection_as_it_was(database: Database, isolation: 
         assert connection.execute(query).one() == before
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_an_answer_is_no_old_snapshot(database: Database, isolation: str) -> None:
     """The row that the insert met is read as it stands, at whichever isolation the engine has."""
@@ -410,7 +415,7 @@ def test_an_answer_is_no_old_snapshot(database: Database, isolation: str) -> Non
 
 
 def test_names_are_compared_byte_by_byte(scene: Scene) -> None:
-    """Groups that differ in case only have rows of their own, also on MariaDB."""
+    """Groups that differ in case only have rows of their own, also on MariaDB and MySQL."""
     mine = new_id()
     scene.commit(mine)
     other = Fence(scene.engine, producer_group=GROUP.upper())
@@ -418,8 +423,11 @@ def test_names_are_compared_byte_by_byte(scene: Scene) -> None:
     assert scene.fence.roll_back(mine) is False
 
 
-@on("mariadb")
-@pytest.mark.parametrize("engine", ["Aria", "MyISAM"])
+@pytest.mark.parametrize(
+    ("database", "engine"),
+    [("mariadb", "Aria"), ("mariadb", "MyISAM"), ("mysql", "MyISAM")],
+    indirect=["database"],
+)
 def test_a_table_without_transactions_is_refused(scene: Scene, engine: str) -> None:
     """A row of it would stand though the local transaction is rolled back."""
     with scene.truth.begin() as connection:
@@ -504,7 +512,7 @@ def test_what_may_have_been_purged_gets_no_answer(scene: Scene) -> None:
     assert scene.fence.check(scene.view(young)).resolution is Resolution.ROLLBACK
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 def test_a_purge_between_a_checks_statements(scene: Scene) -> None:
     """The watermark is looked at behind the insert: the row's want proves nothing by then."""
     mine = new_id(KEPT_MS + 10_000)

@@ -136,7 +136,7 @@ def test_sqlite_with_a_begin_of_the_engines_own(database: Database) -> None:
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
     """What another one took since this transaction began is never taken again.
 
@@ -246,10 +246,10 @@ def test_the_table_is_named_and_made_once(database: Database, engine: Engine) ->
     assert take(other, engine, delivered())
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_the_table_may_be_in_a_schema(engine: Engine, database: Database) -> None:
-    """Of PostgreSQL; MariaDB calls its databases so."""
-    schema = str(engine.url.database) if database.name == "mariadb" else "messages"
+    """Of PostgreSQL; MariaDB and MySQL call their databases so."""
+    schema = "messages" if database.name == "postgresql" else str(engine.url.database)
     if database.name == "postgresql":
         with engine.begin() as connection:
             connection.execute(text("CREATE SCHEMA messages"))
@@ -259,7 +259,7 @@ def test_the_table_may_be_in_a_schema(engine: Engine, database: Database) -> Non
     assert inbox.table.fullname == f"{schema}.halfbridge_inbox"
 
 
-@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_table_without_transactions_is_refused(engine: Engine) -> None:
     """MyISAM keeps the mark of work that was rolled back."""
     inbox = Inbox(engine, group_id="billing")
@@ -364,6 +364,7 @@ def test_the_clock_is_the_databases(inbox: Inbox, engine: Engine) -> None:
     zones = {
         "postgresql": "SET TIME ZONE 'Pacific/Auckland'",
         "mariadb": "SET time_zone = '+13:00'",
+        "mysql": "SET time_zone = '+13:00'",
     }
     with engine.begin() as connection:
         if zone := zones.get(engine.dialect.name):

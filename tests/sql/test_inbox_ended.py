@@ -74,7 +74,7 @@ def deadlock(connection: Connection | Session, database: Database) -> None:
         rival.commit()
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 @pytest.mark.parametrize("messages", [1, 150])
 def test_a_deadlock_that_is_swallowed(
     inbox: Inbox, engine: Engine, database: Database, messages: int
@@ -91,7 +91,7 @@ def test_a_deadlock_that_is_swallowed(
     check_untaken(inbox, engine, database)
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_a_deadlock_that_a_session_swallows(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_conflict_that_rolls_back(inbox: Inbox, engine: Engine, database: Data
     check_untaken(inbox, engine, database)
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_a_statement_that_commits_by_itself(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:

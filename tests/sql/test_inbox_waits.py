@@ -19,6 +19,8 @@ WAITING = {
     # Not innodb_trx: what it says stays as it is while it is asked more often than each 100 ms.
     "mariadb": "SELECT CAST(variable_value AS INT) FROM information_schema.global_status"
     " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
+    "mysql": "SELECT CAST(variable_value AS SIGNED) FROM performance_schema.global_status"
+    " WHERE variable_name = 'Innodb_row_lock_current_waits'",
 }
 TAKERS = 8
 MESSAGES = 40
@@ -52,7 +54,7 @@ def second(inbox: Inbox, engine: Engine, database: Database) -> Iterator[Future[
 
 
 @pytest.mark.parametrize("commits", [True, False])
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_the_second_waits_for_the_first(
     inbox: Inbox, engine: Engine, database: Database, *, commits: bool
 ) -> None:
@@ -69,7 +71,7 @@ def test_the_second_waits_for_the_first(
     assert not take(inbox, engine)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_the_second_waits_for_a_first_that_is_gone(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:
@@ -95,7 +97,7 @@ def test_sqlite_says_that_it_cannot_say(inbox: Inbox, engine: Engine, database: 
     assert not take(inbox, engine)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_wait_that_ends_in_vain_decides_nothing(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_wait_that_ends_in_vain_decides_nothing(
     limits = {
         "postgresql": "SET LOCAL lock_timeout = 10",
         "mariadb": "SET innodb_lock_wait_timeout = 0",
+        "mysql": "SET innodb_lock_wait_timeout = 1",  # the least
     }
     with engine.connect() as first, engine.connect() as hasty:
         assert inbox.once(first, delivered())

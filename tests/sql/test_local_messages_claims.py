@@ -100,7 +100,7 @@ def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages
     assert found(messages) == [resting, later, other]
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_statement_has_one_moment(messages: LocalMessages) -> None:
     """A row that is due in one part of a look is not resting in another one."""
     pause = func.sleep(0.02) if messages.database.name == "mariadb" else func.pg_sleep(0.02)
@@ -150,7 +150,7 @@ def test_rows_without_keys_are_told_of_and_locked(messages: LocalMessages) -> No
         assert [row.id for row in rest] == ([ids[2]] if locked else [ids[0], ids[2]])
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_row_that_commits_late_is_not_stepped_over(messages: LocalMessages) -> None:
     """Its id is lower than one that was found, and relayed, before it could be seen."""
     with messages.engine.connect() as slow:

@@ -39,6 +39,7 @@ def test_a_row_commits_with_its_local_transaction_or_not_at_all(messages: LocalM
     assert (row["decision_acknowledged"], row["retries"], row["cause"]) == (False, 0, None)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb", "mysql"], indirect=True)
 def test_bytes_are_stored_as_given(messages: LocalMessages) -> None:
     """Null and empty stay different, headers keep order, bytes and repeated names."""
     headers = [("a", b"\x00\xff"), ("a", None), ("ü", b"")]

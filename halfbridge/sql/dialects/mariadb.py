@@ -1,7 +1,8 @@
-"""MariaDB.
+"""MariaDB and MySQL.
 
 Sources: MariaDB Server documentation (SQL statements that cause an implicit commit, InnoDB system
-variables, SAVEPOINT, mixed and statement-based binary logs).
+variables, SAVEPOINT, mixed and statement-based binary logs); MySQL 9 Reference
+Manual (INSERT, InnoDB locking).
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
 
 class MariaDB(Database):
-    """MariaDB with InnoDB (and MySQL, which is not tested)."""
+    """MariaDB or MySQL with InnoDB.
+
+    MySQL has no INSERT ... RETURNING (local_messages/writer.py) and never raises `_CHANGED_ROW`.
+    Which of the two answers is known only once connected: the URL of a MariaDB may begin with
+    "mysql" too.
+    """
 
     name = "mariadb"
     # Not READ COMMITTED, at which the server refuses writes with binlog_format=STATEMENT. The

@@ -175,8 +175,11 @@ class LocalMessages:
         returned: list[Any] = [table.c.id]
         if self._notifies:  # PostgreSQL sends the notification when the local transaction commits
             returned.append(func.pg_notify(self.channel, ""))
-        statement = statement.returning(*returned, sort_by_parameter_order=True)
         rows = [columns_of(each) for each in messages]
+        if not connection.dialect.insert_returning:  # MySQL: the driver knows the last id only
+            made = (connection.execute(statement, row).inserted_primary_key for row in rows)
+            return [int(key[0]) for key in made if key is not None]
+        statement = statement.returning(*returned, sort_by_parameter_order=True)
         return [int(row[0]) for row in connection.execute(statement, rows)]
 
     def _move(self, connection: Connection, row_id: int, event: RowEvent) -> None:
