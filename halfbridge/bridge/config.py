@@ -66,39 +66,72 @@ class BridgeConfig:
     producer_group: str = setting("", doc="Name of the producer group: who decides, who is asked.")
     topic_prefix: str = setting("", doc="Prefix of all topics and groups of one installation.")
     transaction_timeout_ms: int = setting(
-        6_000, minimum=1, doc="Age of the first check, milliseconds; equal to the daemon's."
+        # Equal to checker/config; RocketMQ's transactionTimeOut.
+        6_000,
+        minimum=1,
+        doc="Age of the first check, milliseconds; equal to the daemon's.",
     )
     transaction_age_ms_max: int = setting(
-        72 * HOUR_MS, minimum=1, doc="Age of a discard, milliseconds; equal to the daemon's."
+        # Equal to checker/config; RocketMQ's fileReservedTime.
+        72 * HOUR_MS,
+        minimum=1,
+        doc="Age of a discard, milliseconds; equal to the daemon's.",
     )
     send_timeout_ms: int = setting(
-        10_000, minimum=10, doc="Longest wait for the ack of a half message, milliseconds."
+        # Two requests of _REQUEST_TIMEOUT_MS_MAX, so a lost one is repeated in time. Longer blocks
+        # callers without a broker, shorter fails sends while a partition changes its leader.
+        10_000,
+        minimum=10,
+        doc="Longest wait for the ack of a half message, milliseconds.",
     )
     decisions: str = setting(
+        # Waiting for the acknowledgement costs each transaction a round trip (ADR 29).
         "sent",
         words=("sent", "acknowledged"),
         doc="When commit() and rollback() return: once the decision is sent, or acknowledged.",
     )
     decision_timeout_ms: int = setting(
-        10_000, minimum=10, doc="Longest wait for the ack of a decision, milliseconds."
+        # As send_timeout_ms: one writer sends both, and its delivery time-out is the greater one.
+        10_000,
+        minimum=10,
+        doc="Longest wait for the ack of a decision, milliseconds.",
     )
     check_timeout_ms: int = setting(
+        # A third of check_interval_ms, so an answer comes before the next request, and above the
+        # 4 s that a fence's check needs. Longer finds hung checkers later.
         10_000,
         minimum=1,
         doc="Longest run of the checker before it counts as failed, milliseconds.",
     )
-    check_threads: int = setting(4, minimum=1, maximum=256, doc="Threads that run the checker.")
+    check_threads: int = setting(
+        # RocketMQ's client has 1. With queries of 10 ms, 4 give 400 answers a second; more hold
+        # more connections to the database.
+        4,
+        minimum=1,
+        maximum=256,
+        doc="Threads that run the checker.",
+    )
     check_hung_max: int = setting(
+        # Four for each of check_threads. More use more threads and connections of a database that
+        # hangs; with fewer a member leaves its group sooner (ADR 8).
         16,
         minimum=0,
         maximum=1_024,
         doc="Checkers beyond check_timeout_ms whose threads are replaced; more cost threads.",
     )
     check_queue_max: int = setting(
-        2_000, minimum=1, doc="Check requests that may wait for a thread; more are refused."
+        # RocketMQ's checkRequestHoldMax.
+        2_000,
+        minimum=1,
+        doc="Check requests that may wait for a thread; more are refused.",
     )
     in_flight_max: int = setting(
-        10_000, minimum=1, maximum=1_000_000, doc="Unacknowledged records at a time."
+        # Half a second at 20,000 messages a second, 10 MB of messages of 1 KB. More take memory and
+        # hide slow brokers longer; fewer block callers sooner.
+        10_000,
+        minimum=1,
+        maximum=1_000_000,
+        doc="Unacknowledged records at a time.",
     )
     linger_ms: float = setting(
         # librdkafka's timers count whole milliseconds: 0.5 delayed each acknowledgement by 1.1 ms,

@@ -575,8 +575,10 @@ class Transaction:
         """Return the last acknowledged half offset; without one, the half partition's last offset.
 
         Raises:
-            IllegalTransitionError: the transaction cannot be rolled back now.
-            BridgeError: the broker did not answer; nothing was sent, repeat the call.
+            IllegalTransitionError: the transaction cannot be rolled back now; the programmer
+                corrects the order of the calls.
+            BridgeError: the broker did not answer, and nothing was sent; the caller repeats the
+                call.
         """
         step(self._state, Event.ROLLBACK, transaction_id=self.id)
         known = self._last_offset

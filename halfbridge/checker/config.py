@@ -67,31 +67,62 @@ class CheckerConfig:
         doc="How often a message may be delivered; the same in all workers.",
     )
     transaction_timeout_ms: int = setting(
-        6 * MS_PER_S, doc="Age of a half message at its first check, ms.", minimum=1
+        # RocketMQ's transactionTimeOut.
+        6 * MS_PER_S,
+        doc="Age of a half message at its first check, ms.",
+        minimum=1,
     )
     check_interval_ms: int = setting(
-        30 * MS_PER_S, doc="Interval after an unanswered or UNKNOWN check, ms.", minimum=1
+        # RocketMQ's transactionCheckInterval, since its release 5.
+        30 * MS_PER_S,
+        doc="Interval after an unanswered or UNKNOWN check, ms.",
+        minimum=1,
     )
     check_count_max: int = setting(
-        15, doc="Answered checks after which a transaction is given up.", minimum=1
+        # RocketMQ's transactionCheckMax. Only counted answers UNKNOWN count (D-003).
+        15,
+        doc="Answered checks after which a transaction is given up.",
+        minimum=1,
     )
     transaction_age_ms_max: int = setting(
-        72 * HOUR_MS, doc="Age at which an unanswered transaction is given up, ms.", minimum=1
+        # RocketMQ's fileReservedTime. Members may be down for a long weekend.
+        72 * HOUR_MS,
+        doc="Age at which an unanswered transaction is given up, ms.",
+        minimum=1,
     )
     check_backoff_ms_max: int = setting(
-        10 * MINUTE_MS, doc="Longest interval between unanswered checks, ms.", minimum=1
+        # A service that is down is asked six times an hour (D-019). Longer delays the check after
+        # its return, shorter costs requests.
+        10 * MINUTE_MS,
+        doc="Longest interval between unanswered checks, ms.",
+        minimum=1,
     )
     check_rate_max: int = setting(
-        20_000, doc="Check requests a second and worker, most.", minimum=1
+        # As many as the messages that one worker has delivered a second (docs/how-to/size.md).
+        # Slow groups are asked as they answer; lower spares the databases of the checkers.
+        20_000,
+        doc="Check requests a second and worker, most.",
+        minimum=1,
     )
     republish_window_records: int = setting(
-        100_000, doc="Records a restart may have to read again, a partition.", minimum=1
+        # A restart read 34,000 undecided transactions a second (docs/evidence/scale.md), so some
+        # 3 s a partition. Smaller puts messages back, and writes their bodies, more often.
+        100_000,
+        doc="Records a restart may have to read again, a partition.",
+        minimum=1,
     )
     republish_window_bytes: int = setting(
-        128 * MIB, doc="Bytes a restart may have to read again, a partition.", minimum=1
+        # The window in records, for records of 1.3 KB.
+        128 * MIB,
+        doc="Bytes a restart may have to read again, a partition.",
+        minimum=1,
     )
     ledger_bytes_max: int = setting(
-        128 * MIB, doc="Bytes of message bodies held in memory, a worker.", minimum=MIB
+        # Each of four pairs, the default number, has two batches of batch_bytes_max. Bodies beyond
+        # it are read again, so less memory costs reads.
+        128 * MIB,
+        doc="Bytes of message bodies held in memory, a worker.",
+        minimum=MIB,
     )
     entries_bytes_max: int = setting(
         _ENTRIES_BYTES_MAX,
@@ -99,29 +130,61 @@ class CheckerConfig:
         minimum=64 * KIB,
     )
     kafka_txn_timeout_ms: int = setting(
+        # A third of Kafka's default. Longer holds back readers (read_committed) of what a dead
+        # worker has begun; shorter aborts batches of slow brokers, which are then repeated.
         20 * MS_PER_S,
         doc="How long a dead worker's kafka_txn can hold back readers, ms.",
         minimum=MS_PER_S,
         maximum=_KAFKA_TXN_TIMEOUT_MS_MAX,
     )
-    batch_records_max: int = setting(5000, doc="Records in one kafka_txn.", minimum=1)
-    batch_bytes_max: int = setting(16 * MIB, doc="Bytes in one kafka_txn.", minimum=KIB)
+    batch_records_max: int = setting(
+        # Five transactions of the most messages. More delay readers, who see a batch when all of it
+        # is committed; fewer pay for a kafka_txn more often.
+        5000,
+        doc="Records in one kafka_txn.",
+        minimum=1,
+    )
+    batch_bytes_max: int = setting(
+        # Two transactions of the most bytes; the trade-off of batch_records_max.
+        16 * MIB,
+        doc="Bytes in one kafka_txn.",
+        minimum=KIB,
+    )
     transactional_producers: int = setting(
-        2, doc="Transactional producers that take turns.", minimum=1, maximum=_PRODUCERS_MAX
+        # With one, the next kafka_txn meets CONCURRENT_TRANSACTIONS while the broker still writes
+        # the markers of the last one (DESIGN.md). More cost transactional ids and connections.
+        2,
+        doc="Transactional producers that take turns.",
+        minimum=1,
+        maximum=_PRODUCERS_MAX,
     )
     session_timeout_ms: int = setting(
+        # Kafka's default until 3.0 (KIP-735). Longer delays the takeover from a dead worker,
+        # shorter moves partitions at a restart, for which a worker takes up to 10 s.
         10 * MS_PER_S,
         doc="Silence after which a worker loses its partitions, ms.",
         minimum=MS_PER_S,
     )
     readiness_before_discard_ms: int = setting(
-        HOUR_MS, doc="Least readiness of a worker that gives up for age, ms.", minimum=0
+        # After a long outage everything is too old at once. Members that come back within an hour
+        # can still answer; longer keeps abandoned transactions.
+        HOUR_MS,
+        doc="Least readiness of a worker that gives up for age, ms.",
+        minimum=0,
     )
     unanswered_before_discard: int = setting(
-        3, doc="Unanswered checks needed to give up for age.", minimum=0
+        # One request may be lost, and the next may meet a rebalance. More delay the discard: the
+        # interval between requests doubles.
+        3,
+        doc="Unanswered checks needed to give up for age.",
+        minimum=0,
     )
     topic_gone_ms: int = setting(
-        MINUTE_MS, doc="Time after which a missing real topic is given up, ms.", minimum=0
+        # Time to create a topic again that was deleted by mistake. Longer lets more deliveries wait
+        # (ADR 25), shorter makes dead letters that an operator must resume.
+        MINUTE_MS,
+        doc="Time after which a missing real topic is given up, ms.",
+        minimum=0,
     )
     slot: str = setting("", doc="Stable name of this worker; empty claims <host>-<n>.")
     state_dir: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)

@@ -106,7 +106,11 @@ class RecordWriter:
         self._writer.close()
 
     def wait_and_produce(self, *arguments: Any) -> None:
-        """Wait for room in the writer's queue, and hand the record to it."""
+        """Wait for room in the writer's queue, and hand the record to it.
+
+        Raises:
+            BackpressureError: the queue stayed full; the caller sends again later, more slowly.
+        """
         deadline = self._now() + self._room_timeout_s
         while True:
             self._serve(ROOM_SLICE_S)

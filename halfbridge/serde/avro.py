@@ -299,7 +299,8 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 
-# Bytes in UTF-8 of an operator's texts, in a mark and in its op.
+# Bytes in UTF-8 of an operator's texts, in a mark and in its op: a name, and a sentence or a link.
+# Together they are less than a fifth of OP_BYTES_MAX, so they do not crowd out the op's own fields.
 ACTOR_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 

@@ -356,7 +356,11 @@ class Fence:
         return session.connection(bind_arguments={"clause": self._table.table})
 
     def check_new(self, session: Session) -> None:
-        """Refuse a session that a block cannot begin and end by itself."""
+        """Refuse a session that a block cannot begin and end by itself.
+
+        Raises:
+            FenceUsageError: the programmer gives a new, synchronous session.
+        """
         if iscoroutinefunction(session.commit):
             raise FenceUsageError(
                 f"session_factory returns an {type(session).__name__}: it goes with AsyncFence"
@@ -366,7 +370,11 @@ class Fence:
             raise FenceUsageError("the session's transaction has begun already: give a new session")
 
     def check_session(self, session: Session) -> None:
-        """Refuse a session whose commit() does not commit the database transaction."""
+        """Refuse a session whose commit() does not commit the database transaction.
+
+        Raises:
+            FenceUsageError: the programmer binds a plain session to the engine.
+        """
         if isinstance(session.get_bind(clause=self._table.table), Connection):
             raise FenceUsageError(
                 "a session that is bound to a connection may be part of somebody else's"

@@ -25,6 +25,10 @@ JUNK_OPS_SHARE = 4
 # (`Book.keep_window`). From ALARM_PERCENT on, the operator is warned. From HALVES_PERCENT on, half
 # records are read only if they are needed, and from NEEDED_HALVES_PERCENT on, not at all. From
 # OPS_PERCENT on, ops are not read either. Ops are read longest because decisions make room.
+# The first measure costs only more put backs, so it comes early: what still reaches the alarm is
+# mostly undecided. The alarm leaves 15 % to act in. Above HALVES_PERCENT is room for the eighth
+# that waiting ops may take (OPS_SHARE), and for some of the half messages that they wait for. The
+# last 5 % are for ops alone. Lower limits stop reading too early, higher ones leave no room.
 PRESSED_PERCENT = 50
 ALARM_PERCENT = 70
 HALVES_PERCENT = 85

@@ -111,8 +111,9 @@ class BatchWriter(Generic[AnyWriter]):
         The client's own check before a commit accepts inferred acknowledgements.
 
         Raises:
-            KafkaTxnFailedError: a record is not confirmed.
-            KafkaFailure: the client has failed.
+            KafkaTxnFailedError: a record is not confirmed; the loop replaces the producer, and
+                reads again from the committed offsets.
+            KafkaFailure: the client has failed; the caller turns it into KafkaTxnFailedError.
         """
         began = moved = self._clock.monotonic()
         before = -1

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Clock, Place
 
 # Intervals of look-ups: usually, and while a topic is missing. A partition that is away is named
-# within the first one.
+# within the first one: longer reports it later, shorter costs brokers an answer about all topics. A
+# missing topic holds up its deliveries, so it is looked up ten times as often.
 FRESH_S = 5.0
 MISSING_S = 0.5
-# The longest pause between two further look-ups for a check topic that stays missing.
+# The longest pause between two further look-ups for a check topic that stays missing. Longer delays
+# the first request to a group whose topic comes late; shorter asks for names that clients invented.
 ABSENT_S = 30.0
 # Missing check topics, and missing real topics, that are remembered, because clients can invent
 # them. Further ones are found at the usual interval.

@@ -103,7 +103,12 @@ class Sender:
         on_delivery: Callable[[Any, Any], None],
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record to Kafka, waiting for room in the queue."""
+        """Hand a record to Kafka, waiting for room in the queue.
+
+        Raises:
+            SendError: the task fails, and Spark runs it again; if it fails again, the operator
+                corrects what the text names.
+        """
         if self.is_broken:
             raise SendError(_FAILED_BEFORE)
         try:

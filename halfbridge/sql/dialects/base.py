@@ -165,7 +165,11 @@ class Database(ABC):
         return connection.execute(statement, execution_options=COUNTED).rowcount == 1
 
     def check_table(self, connection: Connection, table: Table) -> None:
-        """Refuse a table whose storage engine has no transactions; an operator converts it."""
+        """Refuse a table whose storage engine has no transactions.
+
+        Raises:
+            TableError: the operator converts the table, by the statement in the error.
+        """
         engine = self.engine_of(connection, table)
         if engine:
             raise TableError(

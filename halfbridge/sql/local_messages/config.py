@@ -23,6 +23,8 @@ class RelayConfig:
         "", doc="Stable name of this relay: restarted, it has its leases at once; empty: a new one."
     )
     transaction_rows_max: int = setting(
+        # More rows share a fence row and COMMITs; but a row that cannot be delivered makes all of
+        # its transaction dead letters, which are retried one by one (ADR 13).
         500,
         minimum=1,
         maximum=TRANSACTION_MESSAGES_MAX,
@@ -35,7 +37,13 @@ class RelayConfig:
         maximum=TRANSACTION_BYTES_MAX,
         doc="Bytes of keys, values and headers in one message transaction.",
     )
-    window_rows: int = setting(1_000, minimum=1, maximum=100_000, doc="Rows that one query reads.")
+    window_rows: int = setting(
+        # Two transactions of transaction_rows_max. More take memory, fewer cost queries.
+        1_000,
+        minimum=1,
+        maximum=100_000,
+        doc="Rows that one query reads.",
+    )
     window_bytes: int = setting(
         # One batch for each of four half partitions, the default number.
         2 * TRANSACTION_BYTES_MAX,
@@ -44,26 +52,48 @@ class RelayConfig:
         doc="Bytes of rows that one query reads, for each state, except for the last row.",
     )
     lease_ms: int = setting(
+        # As the daemon's session_timeout_ms; renewed three times within it. Longer delays the
+        # takeover from a dead relay, shorter moves buckets of a relay whose database is slow.
         10_000,
         minimum=500,
         doc="How long buckets stay with a relay that does not renew its leases, milliseconds.",
     )
     poll_ms_min: int = setting(
-        10, minimum=1, doc="First wait for rows without a notification, milliseconds."
+        # The query takes 1.5 ms (docs/evidence/benchmarks.md). Longer delays rows where the
+        # database sends no notification, shorter keeps it busy.
+        10,
+        minimum=1,
+        doc="First wait for rows without a notification, milliseconds.",
     )
     poll_ms_max: int = setting(
-        500, minimum=1, doc="Longest wait for rows, also where notifications come, milliseconds."
+        # The longest delay by a lost notification. An idle relay asks twice a second.
+        500,
+        minimum=1,
+        doc="Longest wait for rows, also where notifications come, milliseconds.",
     )
     retry_ms_min: int = setting(
-        1_000, minimum=1, doc="First wait of a row whose attempt failed, milliseconds; it doubles."
+        # Failures that pass, such as a leader's change, take some seconds. Shorter uses up
+        # retries_max during them, longer delays the later rows of the key.
+        1_000,
+        minimum=1,
+        doc="First wait of a row whose attempt failed, milliseconds; it doubles.",
     )
     retry_ms_max: int = setting(
-        5 * MINUTE_MS, minimum=1, doc="Longest wait of a row whose attempt failed, milliseconds."
+        # Bounds the doubling where retries_max is raised: ten failures do not reach it.
+        5 * MINUTE_MS,
+        minimum=1,
+        doc="Longest wait of a row whose attempt failed, milliseconds.",
     )
     retries_max: int = setting(
-        10, minimum=1, doc="Failed attempts after which a row is MESSAGE_ERROR."
+        # The waits, 1 s that doubles, are nine minutes in all. More let later rows of the key wait
+        # longer, fewer leave more errors to an operator.
+        10,
+        minimum=1,
+        doc="Failed attempts after which a row is MESSAGE_ERROR.",
     )
     row_age_ms_max: int = setting(
+        # Above any wait of retries_max, so it ends what waited before its first failure. Longer
+        # retries rows that nobody may want any more, shorter gives up what an outage delayed.
         24 * HOUR_MS,
         minimum=1,
         doc="Age after which a row whose attempt fails is MESSAGE_ERROR, milliseconds.",
@@ -74,14 +104,21 @@ class RelayConfig:
         doc=f"What later rows of a MESSAGE_ERROR's key do: {WAIT} or {GO_ON}.",
     )
     unknown_ms_max: int = setting(
+        # Longer lets a longer local transaction confirm its row, shorter withdraws the rows of dead
+        # writers sooner.
         MINUTE_MS,
         minimum=1,
         doc="Age at which a pre-sent row that nobody confirmed is withdrawn, milliseconds.",
     )
     prepared_ms_min: int = setting(
-        30_000, minimum=0, doc="Age at which the callback is asked about a prepared row, ms."
+        # As check_interval_ms. Sooner asks about rows whose writer is about to settle them, later
+        # delays the rows of dead writers.
+        30_000,
+        minimum=0,
+        doc="Age at which the callback is asked about a prepared row, ms.",
     )
     housekeeping_ms: int = setting(
+        # Longer delays waiting rows and ages the metrics, shorter costs queries that find nothing.
         1_000,
         minimum=10,
         doc="Interval of checking waiting rows and of counting the backlog, milliseconds.",

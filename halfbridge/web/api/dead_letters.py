@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from halfbridge.web.services import Services
 
+# 2 s: reloads and several operators share a reading of the logs. Longer would show old letters
+# after a change of them. 2 min: during a slow reading the page shows an old one and its age.
 KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
 # A request of one form or call: more of them are a matter for the command, which tells of progress.
 BULK_MAX = 100

@@ -90,6 +90,8 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or math.isinf(value) else value
 
 
+# Groups change seldom, and their reading takes the ops of ten minutes: longer than KEEPS of the
+# transactions. Longer shows members later that came or went.
 GROUPS_KEPT = Keeps(fresh_s=5.0, old_s=120.0)
 SINCE = Argument(
     "since_s",
@@ -121,6 +123,8 @@ async def _group(call: Call) -> dict[str, Any]:
     return plain.group(found.groups[0])
 
 
+# Topics change least, and each is asked for its settings: twice as long as groups. Longer shows a
+# correction later.
 TOPICS_KEPT = Keeps(fresh_s=10.0, old_s=300.0)
 
 
@@ -150,7 +154,9 @@ async def _topics(call: Call) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report), "topics": listed, "age_s": kept.age_s}
 
 
-# A dozen questions to each broker: not with each view of the page.
+# A dozen questions to each broker, for up to QUESTIONS_S_MAX: not with each view of the page.
+# Longer shows a correction later. Ten minutes: an old finding with its age is better
+# than an empty page.
 FINDINGS_KEPT = Keeps(fresh_s=30.0, old_s=600.0)
 QUESTIONS_S_MAX = 20.0  # within the CALL_S_MAX of a request
 _OF_A_DAEMON = frozenset(("settings-differ", "memory", "open-files"))
@@ -183,6 +189,8 @@ async def _doctor(call: Call) -> dict[str, Any]:
     return {**finding_body(kept.value), "age_s": kept.age_s}
 
 
+# An operator wants to see the action just made: 2 s only spares brokers from reloads. An old list
+# misleads more here than elsewhere, so it is shown for a minute at most.
 ACTIONS_KEPT = Keeps(fresh_s=2.0, old_s=60.0)
 ACTION_ARGUMENTS = (
     Argument("action", str, "Such as `tx commit`, or `tx` for all of tx.", default=""),

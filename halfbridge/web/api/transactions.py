@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from halfbridge.web.services import Services
 
+# 2 s: reloads and several operators share a reading of the logs. Longer would show old ones
+# after a change of them. 2 min: during a slow reading the page shows an old one and its age.
 KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
 _TIME_MS_MAX = 1 << 53  # what a number of JavaScript holds exactly
 _OLDER_THAN = Argument(

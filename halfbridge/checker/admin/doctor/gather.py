@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import KeyRing
 
-# Producer groups whose members are asked for; real topics whose rights and ends are.
+# Producer groups whose members are asked for; real topics whose rights and ends are. Both can be
+# invented by clients or grow without a bound, and each costs questions to brokers. More make the
+# findings complete on large installations, but do not end within timeout_s on slow ones.
 GROUPS_MAX = 100
 REAL_TOPICS_MAX = 200
 
@@ -67,6 +69,7 @@ class Request:
     # The daemon's and the client's, for the commands that grant rights.
     principals: tuple[str, str] = ("User:halfbridge", "User:client")
     policy_topics: tuple[str, ...] = ()  # topics that the policy names without a pattern
+    # A person waits for it. Longer waits for brokers that do not answer, shorter misses slow ones.
     timeout_s: float = 30.0
 
 
