@@ -142,15 +142,15 @@ class BridgeConfig:
         doc="Wait for a batch to fill, milliseconds.",
     )
     requests_in_flight_max: int = setting(
-        # The client library's own limit, and the most with which a repeated request keeps the order
-        # (KAFKA-5494). A broker works on one request of a connection at a time, and the others wait
-        # there as closed batches. Records that wait in the client share a batch with later ones.
-        # With 2, 32 blocking threads do 40 % more near a broker, 12 to 42 % less far from one
-        # (docs/evidence/benchmarks.md).
-        5,
-        minimum=1,
+        # A broker works on one request of a connection at a time, and the others wait there as
+        # closed batches. Records that wait in the client share a batch with later ones, so near a
+        # broker few requests carry more; far from one they leave the connection idle
+        # (docs/evidence/benchmarks.md). 5 is the client library's own limit, and the most with
+        # which a repeated request keeps the order (KAFKA-5494).
+        0,
+        minimum=0,
         maximum=5,
-        doc="Unanswered requests to a broker at a time; 2 makes larger batches near a broker.",
+        doc="Unanswered requests to a broker at a time; 0: by the distance that start() measures.",
     )
     compression: str = setting(
         "none", words=_COMPRESSIONS, doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}."
@@ -254,17 +254,33 @@ def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
     return {**_common(config, consumer=False), "error_cb": ErrorLog(_LOG, clock).note}
 
 
+# Below this round trip a broker is near: beyond it, two requests in flight do less than five.
+_NEAR_S = 0.001
+_REQUESTS_NEAR = 2
+_REQUESTS_FAR = 5
+
+
+def requests_in_flight(config: BridgeConfig, round_trip_s: float) -> int:
+    """Return how many requests may be unanswered: as configured, else by the distance."""
+    if config.requests_in_flight_max:
+        return config.requests_in_flight_max
+    return _REQUESTS_NEAR if round_trip_s < _NEAR_S else _REQUESTS_FAR
+
+
 def writer_properties(
-    config: BridgeConfig, clock: Clock, *, message_bytes_max: int
+    config: BridgeConfig, clock: Clock, *, message_bytes_max: int, round_trip_s: float
 ) -> dict[str, Any]:
-    """Return the properties of the idempotent writer that all transactions of a producer share."""
+    """Return the properties of the idempotent writer that all transactions of a producer share.
+
+    `round_trip_s` is the time in which a near broker answers.
+    """
     delivery_ms = max(config.send_timeout_ms, config.decision_timeout_ms)
     return {
         "socket.keepalive.enable": True,
         **_common(config, consumer=False),
         **DURABLE,
         "linger.ms": config.linger_ms,
-        "max.in.flight": config.requests_in_flight_max,
+        "max.in.flight": requests_in_flight(config, round_trip_s),
         "compression.type": config.compression,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": max(1, min(_REQUEST_TIMEOUT_MS_MAX, delivery_ms)),

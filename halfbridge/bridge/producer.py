@@ -139,9 +139,14 @@ class TransactionProducer:
                 self._shared.check_open()
                 return
             config, ports = self._config, self._ports
-            half = _check_installation(config, ports)
+            half, round_trip_s = _check_installation(config, ports)
             writer = ports.kafka.writer(
-                writer_properties(config, ports.clock, message_bytes_max=half.record_bytes_max)
+                writer_properties(
+                    config,
+                    ports.clock,
+                    message_bytes_max=half.record_bytes_max,
+                    round_trip_s=round_trip_s,
+                )
             )
             real_topics = RealTopics(
                 config.names, writer, ports, bound=self._topics, timeout_s=_ADMIN_TIMEOUT_S
@@ -416,8 +421,8 @@ def _refused(field: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)
 
 
-def _check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
-    """Check half, op and check topic, and return the half topic's shape.
+def _check_installation(config: BridgeConfig, ports: Ports) -> tuple[HalfShape, float]:
+    """Check half, op and check topic; return the half topic's shape, and a round trip in seconds.
 
     Creates the group's check topic if it is missing and the client may create it.
 
@@ -431,7 +436,7 @@ def _check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
     check = config.names.check(config.producer_group)
     settings = check_topic_settings(half)
     topics.make_missing([NewTopic(check, CHECK_PARTITIONS, half.replicas, settings)])
-    return half
+    return half, topics.round_trip_s()
 
 
 def _remedy(config: BridgeConfig) -> str:

@@ -28,6 +28,8 @@ _LOG = logging.getLogger("halfbridge.kafka")
 # that has just started lacks other topics.
 GRACE_S = 3.0
 _POLL_S = 0.05  # a request of some 2 ms, twenty times a second at most
+# One answer may wait for a busy broker or thread; three hardly ever do.
+_ROUND_TRIPS = 3
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -116,6 +118,22 @@ class Topics:
                 raise bridge_error(failure) from failure
             _LOG.info("no right to read the settings of %s, defaults taken", topic)
             return {}
+
+    def round_trip_s(self) -> float:
+        """Return the quickest of three answers of a broker: its distance, and little of its work.
+
+        Raises BridgeError: no broker answered; try again later.
+        """
+        now = self._ports.clock.monotonic
+        took_s = []
+        for _ in range(_ROUND_TRIPS):
+            began = now()
+            try:
+                self._admin.partitions([self._names.half], self._timeout_s)
+            except KafkaFailure as failure:
+                raise bridge_error(failure) from failure
+            took_s.append(now() - began)
+        return min(took_s)
 
     def make_missing(self, wanted: Iterable[NewTopic]) -> None:
         """Create the topics that were missing in the last look-up; return once they appear.

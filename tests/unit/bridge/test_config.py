@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -126,7 +125,7 @@ CLOCK = SystemClock()
 
 def test_a_consumers_properties_reach_consumers_only() -> None:
     """A writer or an admin client would log a warning for each of them."""
-    writer = writer_properties(CONFIG, CLOCK, message_bytes_max=1_000)
+    writer = writer_properties(CONFIG, CLOCK, message_bytes_max=1_000, round_trip_s=0.0)
     for properties in (writer, admin_properties(CONFIG, CLOCK)):
         assert "fetch.min.bytes" not in properties
         assert properties["socket.timeout.ms"] == "7"
@@ -137,16 +136,28 @@ def test_a_consumers_properties_reach_consumers_only() -> None:
 
 def test_a_decision_fits_behind_each_half_message() -> None:
     """The writer's queue holds twice what may be unacknowledged."""
-    writer = writer_properties(CONFIG, CLOCK, message_bytes_max=1_000)
+    writer = writer_properties(CONFIG, CLOCK, message_bytes_max=1_000, round_trip_s=0.0)
     assert writer["queue.buffering.max.messages"] == 200
     assert (writer["acks"], writer["enable.idempotence"]) == ("all", True)
 
 
-def test_requests_in_flight_are_a_setting_and_keep_the_order() -> None:
-    """By default as many as the client library has; no more may keep the order of repetitions."""
-    properties = partial(writer_properties, clock=CLOCK, message_bytes_max=1_000)
-    assert properties(CONFIG)["max.in.flight"] == 5
-    assert properties(replace(CONFIG, requests_in_flight_max=2))["max.in.flight"] == 2
+@pytest.mark.parametrize(
+    ("given", "round_trip_s", "expected"),
+    [(0, 0.0003, 2), (0, 0.001, 5), (0, 0.05, 5), (1, 0.05, 1), (5, 0.0003, 5)],
+)
+def test_requests_in_flight_follow_the_distance(
+    given: int, round_trip_s: float, expected: int
+) -> None:
+    """Two near a broker, all that keep the order far from it; a given number stands."""
+    config = replace(CONFIG, requests_in_flight_max=given)
+    properties = writer_properties(
+        config, CLOCK, message_bytes_max=1_000, round_trip_s=round_trip_s
+    )
+    assert properties["max.in.flight"] == expected
+
+
+def test_more_requests_in_flight_would_lose_the_order() -> None:
+    """More than five are refused: a repeated request could overtake another."""
     with pytest.raises(ConfigError, match="requests_in_flight_max"):
         replace(CONFIG, requests_in_flight_max=6)
 

@@ -41,6 +41,7 @@ class Brokers:
         settings: Of every topic, or why they are not told.
         made: What the question for a new topic is answered with.
         appears_s: How long a new topic takes to appear.
+        answers_after_s: How long the answers about partitions take, one by one; then none comes.
     """
 
     clock: Clock = field(default_factory=lambda: Clock(0.0))
@@ -48,6 +49,7 @@ class Brokers:
     settings: dict[str, str] | KafkaFailure = field(default_factory=dict)
     made: KafkaFailure | None = None
     appears_s: float = 0.0
+    answers_after_s: list[float] = field(default_factory=list)
     coming: dict[str, float] = field(default_factory=dict)
     asked: int = 0
 
@@ -55,6 +57,12 @@ class Brokers:
         self.asked += 1
         come = {name: 4 for name, at in self.coming.items() if at <= self.clock.now}
         return {name: SeenTopic(n, 1) for name, n in (self.there | come).items()}
+
+    def partitions(self, topics: Sequence[str], _timeout_s: float) -> dict[str, Any]:
+        if not self.answers_after_s:
+            raise KafkaFailure(Code.TIMED_OUT)
+        self.clock.now += self.answers_after_s.pop(0)
+        return dict.fromkeys(topics, ())
 
     def ask_settings(self, topics: Sequence[str], _timeout_s: float) -> dict[str, Any]:
         return {topic: answer(self.settings) for topic in topics}
@@ -93,6 +101,14 @@ def test_a_limit_that_is_not_reported_is_kafkas_default(code: Code) -> None:
     """Without the right, and from brokers that do not know the question."""
     shape = Brokers(settings=KafkaFailure(code)).topics_of().half_shape()
     assert shape.record_bytes_max == MESSAGE_BYTES_MAX
+
+
+def test_a_round_trip_is_the_quickest_of_three_answers() -> None:
+    """One that waits for a busy broker says nothing of its distance; silence is an error."""
+    brokers = Brokers(answers_after_s=[0.02, 0.0004, 0.003])
+    assert brokers.topics_of().round_trip_s() == pytest.approx(0.0004)
+    with pytest.raises(RetriableError):
+        brokers.topics_of().round_trip_s()
 
 
 def test_settings_that_are_not_reported_are_not_taken_for_none() -> None:
@@ -287,7 +303,9 @@ class _Brokers:
 
 def _unreachable() -> Any:
     ports = system_ports()
-    return ports.kafka.writer(writer_properties(_CONFIG, ports.clock, message_bytes_max=1_000_000))
+    return ports.kafka.writer(
+        writer_properties(_CONFIG, ports.clock, message_bytes_max=1_000_000, round_trip_s=0.0)
+    )
 
 
 def _real_topics(client: Any, timeout_s: float = _CALL_S) -> RealTopics:
