@@ -422,7 +422,7 @@ def _refused(field: str, value: object, allowed: str) -> ConfigError:
 
 
 def _check_installation(config: BridgeConfig, ports: Ports) -> tuple[HalfShape, float]:
-    """Check half, op and check topic; return the half topic's shape, and a round trip in seconds.
+    """Check half, op and check topic; return the half topic's shape, and a round trip, seconds.
 
     Creates the group's check topic if it is missing and the client may create it.
 
@@ -436,7 +436,8 @@ def _check_installation(config: BridgeConfig, ports: Ports) -> tuple[HalfShape, 
     check = config.names.check(config.producer_group)
     settings = check_topic_settings(half)
     topics.make_missing([NewTopic(check, CHECK_PARTITIONS, half.replicas, settings)])
-    return half, topics.round_trip_s()
+    # The distance matters only where no number is given.
+    return half, 0.0 if config.requests_in_flight_max else topics.round_trip_s()
 
 
 def _remedy(config: BridgeConfig) -> str:

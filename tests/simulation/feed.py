@@ -50,6 +50,7 @@ class Responder:
             config=BridgeConfig(
                 bootstrap_servers="memory",
                 producer_group=feed.options.producer_group,
+                requests_in_flight_max=5,  # start() measures nothing: fewer steps a seed
                 decision_timeout_ms=TIMEOUT_MS,
                 check_timeout_ms=CHECK_TIMEOUT_MS,
                 check_threads=2,

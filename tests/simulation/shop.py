@@ -96,6 +96,7 @@ class Shop:
             config=BridgeConfig(
                 bootstrap_servers="memory",
                 producer_group=group,
+                requests_in_flight_max=5,  # start() measures nothing: fewer steps a seed
                 transaction_timeout_ms=LEDGER.transaction_timeout_ms,
                 transaction_age_ms_max=LEDGER.transaction_age_ms_max,
                 send_timeout_ms=SEND_TIMEOUT_MS,
