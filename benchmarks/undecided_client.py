@@ -51,13 +51,7 @@ def main(arguments: list[str]) -> int:
     signalled = on_sigusr1()
     checks = Checks(config.messages + 1)
     with TransactionProducer(
-        bootstrap_servers=config.bootstrap_servers,
-        topic_prefix=config.topic_prefix,
-        producer_group=PRODUCER_GROUP,
-        topics=[config.real_topic],
-        in_flight_max=config.in_flight,
-        **config.client_settings,
-        checker=checks,
+        producer_group=PRODUCER_GROUP, checker=checks, **config.producer_settings
     ) as producer:
         print_fact({"timeout_ms": producer.config.transaction_timeout_ms})
         signalled.acquire()

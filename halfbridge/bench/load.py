@@ -80,6 +80,17 @@ class BenchConfig:
         """Settings of the client that were given; it has defaults for the others."""
         return {} if self.linger_ms is None else {"linger_ms": self.linger_ms}
 
+    @property
+    def producer_settings(self) -> dict[str, Any]:
+        """Settings of the run's producer, but for its group and its checker."""
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "topic_prefix": self.topic_prefix,
+            "topics": [self.real_topic],
+            "in_flight_max": self.in_flight,
+            **self.client_settings,
+        }
+
     def with_linger(self) -> BenchConfig:
         """Return the config with the linger of a pipelined client, where none was given."""
         if self.linger_ms is None and self.is_pipelined:
@@ -126,12 +137,26 @@ def lead_in(rate: float) -> int:
     return int(LEAD_S * rate)
 
 
-def scheduled(numbers: Iterator[int], rate: float) -> Iterator[tuple[int, int]]:
-    """Yield each number with its due time, at that time, or at once if that has passed."""
+def measured(config: BenchConfig, *, first_number: int) -> Iterator[int]:
+    """Yield the numbers of the lead-in, from `first_number` down, and of the measured messages.
+
+    The lead-in exists only at a given rate. Its numbers are below all numbers of the warm-up.
+    """
+    yield from range(first_number, first_number - lead_in(config.rate), -1)
+    yield from range(config.messages)
+
+
+def due_times(numbers: Iterator[int], rate: float) -> Iterator[tuple[int, int]]:
+    """Yield each number with its due time, without a wait: the first one is due now."""
     interval_ns = NS_PER_S / rate
     start_ns = time.monotonic_ns()
     for place, number in enumerate(numbers):
-        due_ns = start_ns + int(place * interval_ns)
+        yield number, start_ns + int(place * interval_ns)
+
+
+def scheduled(numbers: Iterator[int], rate: float) -> Iterator[tuple[int, int]]:
+    """Yield each number with its due time, at that time, or at once if that has passed."""
+    for number, due_ns in due_times(numbers, rate):
         ahead_ns = due_ns - time.monotonic_ns()
         if ahead_ns > 0:
             time.sleep(ahead_ns / NS_PER_S)

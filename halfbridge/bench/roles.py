@@ -32,6 +32,7 @@ from halfbridge.bench.load import (
     lead_in,
     make_keys,
     make_packer,
+    measured,
     print_fact,
     scheduled,
     unpack_head,
@@ -93,15 +94,8 @@ class Client:
         return count
 
     def measure(self, *, first_number: int) -> int:
-        """Run the lead-in, then the measured messages; return the number of lead-in messages.
-
-        The lead-in exists only at a given rate. It counts down from `first_number`, below all
-        numbers of the warm-up.
-        """
-        lead = lead_in(self._config.rate)
-        numbers = itertools.chain(
-            range(first_number, first_number - lead, -1), range(self._config.messages)
-        )
+        """Run the lead-in, then the measured messages; return the number of lead-in messages."""
+        numbers = measured(self._config, first_number=first_number)
         schedule = self._scheduled(numbers) if self._config.rate else self._unpaced(numbers)
         if self._config.threads:
             self._run_threads(schedule)
@@ -109,7 +103,7 @@ class Client:
             for number, due_ns in schedule:
                 self._send_pipelined(number, due_ns)
         self._await_all()
-        return lead
+        return lead_in(self._config.rate)
 
     def _unpaced(self, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
         clock = time.monotonic_ns
@@ -215,13 +209,9 @@ def run_client(config: BenchConfig) -> int:
     if config.tasks:
         return asyncio.run(run_tasks(config, signalled, producer_group=PRODUCER_GROUP))
     with TransactionProducer(
-        bootstrap_servers=config.bootstrap_servers,
-        topic_prefix=config.topic_prefix,
         producer_group=PRODUCER_GROUP,
-        topics=[config.real_topic],
-        in_flight_max=config.in_flight,
-        **config.client_settings,
         checker=lambda _: Resolution.UNKNOWN,
+        **config.producer_settings,
     ) as producer:
         client = Client(config, producer)
         warm = client.warm_up()

@@ -9,7 +9,14 @@ import time
 from typing import TYPE_CHECKING
 
 from halfbridge import AsyncTransactionProducer, Message, MessageView, Resolution
-from halfbridge.bench.load import lead_in, make_keys, make_packer, print_fact
+from halfbridge.bench.load import (
+    due_times,
+    lead_in,
+    make_keys,
+    make_packer,
+    measured,
+    print_fact,
+)
 from halfbridge.serde.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -43,19 +50,10 @@ class Tasks:
 
     async def measure(self, *, first_number: int) -> int:
         """Run the lead-in, then the measured messages; return the number of lead-in messages."""
-        config = self._config
-        lead = lead_in(config.rate)
-        numbers = itertools.chain(
-            range(first_number, first_number - lead, -1), range(config.messages)
-        )
-        start_ns = time.monotonic_ns()
-        interval_ns = NS_PER_S / config.rate if config.rate else 0.0
-        self.first_send_ns = start_ns + int(lead * interval_ns)
-        await self._run(
-            (number, start_ns + int(place * interval_ns) if config.rate else 0)
-            for place, number in enumerate(numbers)
-        )
-        return lead
+        rate = self._config.rate
+        numbers = measured(self._config, first_number=first_number)
+        await self._run(due_times(numbers, rate) if rate else ((each, 0) for each in numbers))
+        return lead_in(rate)
 
     async def _run(self, schedule: Iterator[tuple[int, int]]) -> None:
         """Run each number of the schedule when it is due; due at 0 is due at once."""
@@ -67,8 +65,11 @@ class Tasks:
             ahead_ns = due_ns - time.monotonic_ns()
             if ahead_ns > 0:
                 await asyncio.sleep(ahead_ns / NS_PER_S)
+            sent_ns = due_ns or time.monotonic_ns()
+            if number == 0:
+                self.first_send_ns = sent_ns
             key = self._keys[number % len(self._keys)]
-            value = self._pack(due_ns or time.monotonic_ns(), number)
+            value = self._pack(sent_ns, number)
             try:
                 transaction = self._producer.begin()
                 await transaction.send(Message(self._config.real_topic, key=key, value=value))
@@ -88,13 +89,7 @@ async def run_tasks(
         return Resolution.UNKNOWN
 
     producer = AsyncTransactionProducer(
-        bootstrap_servers=config.bootstrap_servers,
-        topic_prefix=config.topic_prefix,
-        producer_group=producer_group,
-        topics=[config.real_topic],
-        in_flight_max=config.in_flight,
-        **config.client_settings,
-        checker=never,
+        producer_group=producer_group, checker=never, **config.producer_settings
     )
     async with producer:
         tasks = Tasks(config, producer)
