@@ -177,8 +177,7 @@ class LocalMessages:
             returned.append(func.pg_notify(self.channel, ""))
         rows = [columns_of(each) for each in messages]
         if not connection.dialect.insert_returning:  # MySQL: the driver knows the last id only
-            made = (connection.execute(statement, row).inserted_primary_key for row in rows)
-            return [int(key[0]) for key in made if key is not None]
+            return [connection.execute(statement, row).lastrowid for row in rows]
         statement = statement.returning(*returned, sort_by_parameter_order=True)
         return [int(row[0]) for row in connection.execute(statement, rows)]
 
