@@ -87,7 +87,7 @@ def traffic(
         yield scene
 
 
-def test_text_is_told_from_bytes(spark: SparkSession) -> None:
+def test_text_is_distinguished_from_bytes(spark: SparkSession) -> None:
     """As Python's own decoder does, which is as strict; what stands for a broken byte is text."""
     given = [b"", b"a", "é€𝄞".encode(), "\ufffd".encode(), b"\xff", b"a\x80", b"\xed\xa0\x80"]
     given += [b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
