@@ -21,6 +21,9 @@ _SERVER_IDS = 1_000_000_000  # a replica's number: few servers have one so high
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")  # a topic's name, with room for the table's
 _SLOT_CHARS_MAX = 63  # PostgreSQL's names
 _HEARTBEAT_MS = 10_000  # confirms the log of a quiet table while others are written
+# Of rows that were read and are not written yet. Debezium itself counts rows only: 8,192 rows of
+# 0.9 MB would need 7 GB. A Java heap of 512 MiB has room for this and for a batch.
+_QUEUE_BYTES_MAX = 64 << 20
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -79,6 +82,7 @@ def connector_config(url: URL, dialect: str, plan: ConnectorPlan) -> dict[str, s
         "binary.handling.mode": "base64",
         "event.processing.failure.handling.mode": "fail",
         "tombstones.on.delete": "false",
+        "max.queue.size.in.bytes": str(_QUEUE_BYTES_MAX),
         "heartbeat.interval.ms": str(_HEARTBEAT_MS),
         "topic.creation.default.partitions": str(plan.partitions),
         "topic.creation.default.replication.factor": str(plan.replication_factor),
