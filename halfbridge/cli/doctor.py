@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from halfbridge import __version__
-from halfbridge.checker.admin.doctor.facts import Changes, Connector, Severity, Slot
+from halfbridge.checker.admin.doctor.facts import Changes, Connector, Drift, Severity, Slot
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import json_option, load_settings, opened, settings_options
 from halfbridge.kafka.errors import BridgeError
@@ -66,7 +68,8 @@ CHANGES_URL_VARIABLE = "HALFBRIDGE_CHANGES_URL"
     "--changes-url",
     envvar=CHANGES_URL_VARIABLE,
     metavar="URL",
-    help="SQLAlchemy URL of a PostgreSQL database: look at its replication slots too. Give a URL"
+    help="SQLAlchemy URL of the database of the connectors: look at PostgreSQL's replication slots"
+    " and, with --connect-url, at tables that changed after their connector was made. Give a URL"
     f" with a password in the environment variable. [{CHANGES_URL_VARIABLE}]",
 )
 @click.option(
@@ -164,7 +167,9 @@ def _properties(pairs: Sequence[str]) -> dict[str, str] | None:
 
 # Stopped connectors, and slots with most log, of which more would only repeat the finding.
 CONNECTORS_MAX, SLOTS_MAX = 100, 100
-_CONNECTORS, _SLOTS = "Kafka Connect", "replication slots"
+_CONNECTORS, _SLOTS, _DRIFTS = "Kafka Connect", "replication slots", "tables of connectors"
+_DRIFTS_MAX = 100  # more would only repeat the finding
+_BACKENDS = ("postgresql", "mariadb", "mysql")
 # A slot of another database on the server belongs to somebody else. A standby has no current
 # position, but slots of its own from PostgreSQL 16 on.
 _SLOTS_SQL = f"""
@@ -186,6 +191,7 @@ def ask_changes(
     """Begin to ask the given ones of Connect and the database; return its address for psql."""
     from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 
+    rest = None
     if connect_url:
         try:
             rest = ConnectRest(connect_url, call_s=timeout_s)
@@ -196,9 +202,14 @@ def ask_changes(
         return ""
     with opened(changes_url, option="--changes-url") as engine:  # not connected
         url = engine.url
-    if url.get_backend_name() != "postgresql":
-        why = "only PostgreSQL has replication slots; give the URL of such a database"
+    backend = url.get_backend_name()
+    if backend not in _BACKENDS:
+        why = f"give the URL of a database that Debezium reads: {', '.join(_BACKENDS)}"
         raise click.BadParameter(why, param_hint="--changes-url")
+    if rest is not None:
+        questions.ask(_DRIFTS, partial(_drifts, rest, changes_url))
+    if backend != "postgresql":
+        return _for_mariadb(url)
     questions.ask(_SLOTS, partial(_slots, changes_url))
     return _for_psql(url)
 
@@ -211,6 +222,7 @@ def changes_of(questions: Questions, connect_url: str, database: str) -> Changes
         connectors=questions.answer(_CONNECTORS, ()),
         database=database,
         slots=questions.answer(_SLOTS, ()),
+        drifts=questions.answer(_DRIFTS, ()),
     )
 
 
@@ -244,6 +256,25 @@ def _slots(url: str) -> tuple[Slot, ...]:
         )
         for each in rows
     )
+
+
+def _drifts(rest: ConnectRest, url: str) -> tuple[Drift, ...]:
+    from halfbridge.connect.drift import find_drifts
+    from halfbridge.connect.rest import KafkaConnectError
+
+    try:
+        configs = rest.configs()
+        with opened(url, option="--changes-url") as engine, engine.connect() as connection:
+            return tuple(islice(find_drifts(connection, configs), _DRIFTS_MAX))
+    except KafkaConnectError:  # the question about its connectors reports it
+        return ()
+    except click.ClickException as error:
+        raise BridgeError(error.message) from error
+
+
+def _for_mariadb(url: URL) -> str:
+    parts = {"host": url.host, "port": url.port, "user": url.username}
+    return shlex.join(f"--{name}={value}" for name, value in parts.items() if value)
 
 
 def _for_psql(url: URL) -> str:

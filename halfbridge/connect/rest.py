@@ -101,9 +101,16 @@ class ConnectRest:
             KafkaConnectError: it cannot be reached (try again later), or something else answers at
                 the address (the user corrects it).
         """
-        answer = self._call("GET", "/connectors?expand=status")
+        return tuple(_state_of(name, each) for name, each in self._expanded("status"))
+
+    def configs(self) -> dict[str, dict[str, str]]:
+        """Return the configurations of all connectors by name; errors are those of `states`."""
+        return {name: each["config"] for name, each in self._expanded("info")}
+
+    def _expanded(self, part: str) -> list[tuple[str, Any]]:
+        answer = self._call("GET", f"/connectors?expand={part}")
         try:
-            return tuple(_state_of(name, each["status"]) for name, each in sorted(answer.items()))
+            return [(name, each[part]) for name, each in sorted(answer.items())]
         except (AttributeError, KeyError, TypeError) as error:
             raise KafkaConnectError(
                 f"what answers at {self.url} is not Kafka Connect: correct the address."

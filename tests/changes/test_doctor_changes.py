@@ -17,6 +17,7 @@ from halfbridge.cli import cli
 from halfbridge.cli.doctor import ask_changes, changes_of
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.testkit.connect import ConnectWorker
+from tests.changes.streams import Stream, connector, execute
 from tests.kit.waiting import until
 from tests.sql.databases import Database
 from tests.sql.servers import PostgresServer, Template
@@ -130,6 +131,50 @@ def test_a_stopped_connector_and_its_slot_are_found(
         assert mend.startswith("curl -fsS -X PUT http")
         put(mend.split()[-1])
         until("nothing found again", lambda: not seen(), within_s=SEEN_S_MAX, every_s=0.3)
+    finally:
+        worker.rest.delete(name)
+
+
+CHANGED = {
+    "postgresql": (
+        "CREATE TABLE refunds (PRIMARY KEY (id)) INHERITS (orders)",
+        "table-unread",
+        "table.include.list lacks public.refunds, which inherits from public.orders",
+    ),
+    "mariadb": (
+        "ALTER TABLE orders ADD SYSTEM VERSIONING",
+        "table-versioned",
+        ".orders is system-versioned now",
+    ),
+}
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("database", CHANGED, indirect=True)
+def test_a_table_that_changed_under_its_connector_is_found(
+    database: Database, stream: Stream, worker: ConnectWorker
+) -> None:
+    """A child table made later, and a table that is versioned now; before, nothing is found."""
+    statement, code, says = CHANGED[database.name]
+    execute(database, "CREATE TABLE orders (id int PRIMARY KEY)")
+    stream.apply("orders")
+
+    def seen() -> dict[str, Finding]:
+        return found(connect_url=worker.url, changes_url=database.url, about=stream.name)
+
+    assert seen().keys() <= {"slot-inactive"}  # until its task has connected
+    execute(database, statement)
+    one = seen()[code]
+    assert says in one.what
+    if database.name == "mariadb":
+        execute(database, shlex.split(one.mend)[-1])
+        assert code not in seen()
+        return
+    *_, name, _, table, _, connect_url = shlex.split(one.mend)
+    made = connector(database, "--name", name, "--table", table, "--apply", connect_url)
+    try:
+        assert made.exit_code == 0, made.output
+        assert code not in seen()
     finally:
         worker.rest.delete(name)
 

@@ -101,14 +101,26 @@ class Slot(NamedTuple):
     is_lost: bool  # the server has removed log that it needs
 
 
+class Drift(NamedTuple):
+    """A table that changed after the connector was made."""
+
+    connector: str
+    table: str  # SCHEMA.TABLE
+    # A table that the connector reads, and from which this one inherits, which no connector reads.
+    # Empty: the connector reads this table, which is system-versioned now.
+    parent: str = ""
+
+
 class Changes(NamedTuple):
     """What delivers the changes of a database."""
 
     connect_url: str = ""  # address of Kafka Connect; empty: it was not asked
     connect_silent: str = ""  # why it did not answer; empty: it did
     connectors: tuple[Connector, ...] = ()
-    database: str = ""  # connection string for psql, without a password
+    # Connection string for psql, or options of the client mariadb, without a password.
+    database: str = ""
     slots: tuple[Slot, ...] = ()
+    drifts: tuple[Drift, ...] = ()
 
 
 class Host(NamedTuple):
@@ -200,6 +212,8 @@ _ERRORS = {
     "key-file": "the key file cannot be used",
     "connect-silent": "Kafka Connect does not answer, or refuses the call",
     "connector-stopped": "a connector or a task of it does not run: its changes wait",
+    "table-unread": "a table inherits from one that a connector reads, and is not read itself",
+    "table-versioned": "a table that a connector reads is system-versioned: updates are doubled",
     "slot-lost": "PostgreSQL has removed log that a slot needs: changes are lost",
     "slot-log": "PostgreSQL keeps more than 1 GiB of log for a slot",
     "package": "another package or directory shadows halfbridge",

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from halfbridge.checker.admin.acls import Acl
-    from halfbridge.checker.admin.doctor.facts import Changes, Connector, Facts, Host, Slot
+    from halfbridge.checker.admin.doctor.facts import (
+        Changes,
+        Connector,
+        Drift,
+        Facts,
+        Host,
+        Slot,
+    )
     from halfbridge.checker.config import CheckerConfig
 
 # Beyond that, clocks are not merely imprecise: a check comes a tenth of its interval late by 3 s.
@@ -356,6 +363,7 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 
 # PostgreSQL's default of max_wal_size: a server keeps so much log between checkpoints anyway.
 KEPT_BYTES_MAX = 1 << 30
+_UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]")  # not allowed in the name of a connector
 _BY_COMMAND = frozenset({"PAUSED", "STOPPED"})
 
 
@@ -369,6 +377,8 @@ def judge_changes(changes: Changes) -> Iterator[Finding]:
         yield _connector(connector, changes.connect_url)
     for slot in changes.slots:
         yield from _slot(slot, changes.database)
+    for drift in changes.drifts:
+        yield _drift(drift, changes)
 
 
 def _connector(connector: Connector, url: str) -> Finding:
@@ -391,6 +401,27 @@ def _connector(connector: Connector, url: str) -> Finding:
         why = "it starts, or no worker has it; if it stays so, see the log of Kafka Connect"
         mend = f"curl -fsS {shlex.quote(place + '/status')}"
     return finding("connector-stopped", f"{what}: {why}", mend, Severity.WARNING)
+
+
+def _drift(drift: Drift, changes: Changes) -> Finding:
+    table = one_line(drift.table)
+    if drift.parent:
+        what = (
+            f"connector {drift.connector}: its table.include.list lacks {table}, which inherits"
+            f" from {one_line(drift.parent)}, so its rows are lost. The command"
+            " (HALFBRIDGE_DATABASE_URL: the database) makes a connector that reads the table from"
+            " its first row on; relay its topic too"
+        )
+        name = _UNNAMEABLE.sub("_", f"{drift.connector}-{drift.table}")
+        options = ("--name", name, "--table", drift.table, "--apply", changes.connect_url)
+        return finding("table-unread", what, f"halfbridge relay connector {shlex.join(options)}")
+    what = (
+        f"connector {drift.connector}: {table} is system-versioned now, so each update comes as an"
+        " insert too. The command ends that, and drops the old versions of the rows"
+    )
+    name = ".".join(f"`{part}`" for part in drift.table.split(".", 1))
+    statement = shlex.quote(f"ALTER TABLE {name} DROP SYSTEM VERSIONING")
+    return finding("table-versioned", what, f"mariadb {changes.database} -e {statement}")
 
 
 def _slot(slot: Slot, database: str) -> Iterator[Finding]:

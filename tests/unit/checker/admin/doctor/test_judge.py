@@ -13,6 +13,7 @@ from halfbridge.checker.admin.doctor.facts import (
     Changes,
     Connector,
     Delayed,
+    Drift,
     Facts,
     Finding,
     Host,
@@ -98,6 +99,12 @@ def slot(*, is_active: bool = True, kept_bytes: int = 0, is_lost: bool = False) 
     return {"changes": Changes(database="host=db dbname=shop", slots=(one,))}
 
 
+def drift(one: Drift) -> dict[str, Any]:
+    """Return a table that changed after its connector was made."""
+    database = "--host=db --user=shop"
+    return {"changes": Changes(connect_url="http://c:8083", database=database, drifts=(one,))}
+
+
 # Code -> facts that make it, and words of the command.
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unreachable": ({"unreachable": "refused"}, "nc -vz kafka 9092"),
@@ -150,6 +157,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "connector-stopped": (
         connector("RUNNING", "RUNNING", "FAILED", trace="PSQLException: no\nslot"),
         "curl -fsS -X POST 'http://c:8083/connectors/shop/restart?includeTasks=true",
+    ),
+    "table-unread": (
+        drift(Drift("shop", "public.refunds", parent="public.orders")),
+        "--name shop-public.refunds --table public.refunds --apply http://c:8083",
+    ),
+    "table-versioned": (
+        drift(Drift("shop", "shop.orders")),
+        "-e 'ALTER TABLE `shop`.`orders` DROP SYSTEM VERSIONING'",
     ),
     "slot-lost": (slot(is_active=False, kept_bytes=-1, is_lost=True), "pg_drop_replication_slot"),
     "slot-log": (slot(kept_bytes=KEPT_BYTES_MAX + 1), "psql 'host=db dbname=shop' -c"),
