@@ -91,6 +91,27 @@ def test_updates_and_deletes_are_marked_if_the_mapping_wants_them() -> None:
     assert decided(plain("c", after=ROW), text) == Skip("operation")
 
 
+def test_a_moved_row_is_a_second_message_of_a_mapping_of_inserts() -> None:
+    """Debezium writes a move between partitions as a delete and an insert, which has its own id."""
+    made, gone, again = (
+        decide(
+            Event(0, offset, b'{"id":7}', event, [], 1_000),
+            parse_mapping('topic = "orders"', origin="mapping.toml"),
+            topic_id=TOPIC_ID,
+            names=TopicNames(),
+            schemas=lambda _number: None,
+        )
+        for offset, event in enumerate(
+            (plain("c", after=ROW), plain("d", before=ROW), plain("c", after={**ROW, "day": 2}))
+        )
+    )
+    assert isinstance(made, Message)
+    assert gone == Skip("operation")
+    assert isinstance(again, Message)
+    assert real_identity(made.headers) == (f"change-{TOPIC_ID}-0-0", 0)
+    assert real_identity(again.headers) == (f"change-{TOPIC_ID}-0-2", 0)
+
+
 def test_rows_of_a_snapshot_are_marked_or_left_out() -> None:
     """`r` is a row that a snapshot, initial or incremental, has read."""
     assert ("__snapshot__", b"true") in message(plain("r", after=ROW)).headers
