@@ -50,11 +50,11 @@ class Stream:
         self._worker = worker
         self._bootstrap_servers = bootstrap_servers
 
-    def apply(self, *tables: str) -> None:
-        """Have the command make the connector."""
+    def apply(self, *tables: str, database: Database | None = None) -> None:
+        """Have the command make the connector, for another URL of the database if one is given."""
         words = [word for table in tables for word in ("--table", table)]
         done = connector(
-            *(self._database, "--name", self.name, "--apply", self._worker.url, *words),
+            *(database or self._database, "--name", self.name, "--apply", self._worker.url, *words),
             *("--bootstrap-servers", self._bootstrap_servers),
         )
         assert done.exit_code == 0, done.output

@@ -12,8 +12,9 @@ from halfbridge.cli import cli
 from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 from halfbridge.testkit.connect import ConnectWorker
 from halfbridge.testkit.ports import free_ports
-from tests.changes.streams import Stream, connector, execute
-from tests.sql.databases import Database
+from tests.changes.streams import Stream, connector, execute, schema_of
+from tests.sql.databases import Database, shared_database
+from tests.sql.servers import MariaDbServer, Template
 
 pytestmark = pytest.mark.broker
 POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -263,6 +264,37 @@ def test_a_system_versioned_table_is_refused(database: Database) -> None:
     done = connector(database, "--table", "orders", "--bootstrap-servers", "k")
     assert done.exit_code == 1
     assert "system-versioned" in done.output
+
+
+class FoldingServer(MariaDbServer):
+    """A MariaDB that keeps the names of databases and tables in lower case, as on Windows."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--lower-case-table-names=1"]
+
+
+def test_names_that_the_server_folds_are_found(
+    mariadb_template: Template, worker: ConnectWorker, kafka_bootstrap_servers: str
+) -> None:
+    """Table and database in another case than the server's: rows of snapshot and log come."""
+    with FoldingServer(mariadb_template, durable=False) as server:
+        database = shared_database(server)
+        execute(
+            database,
+            "CREATE TABLE Orders (id int PRIMARY KEY)",
+            "INSERT INTO ORDERS VALUES (1)",
+        )
+        name = schema_of(database)
+        shouted = Database("mariadb", database.url.replace(name, name.upper()), database.admin_url)
+        stream = Stream(database, worker, kafka_bootstrap_servers)
+        try:
+            for asked in (f"{name.upper()}.Orders", "Orders"):
+                stream.apply(asked, database=shouted)
+            stream.changes("orders", 1)
+            execute(database, "INSERT INTO oRDERS VALUES (2)")
+            assert [each["after"]["id"] for each in stream.changes("orders", 2)] == [1, 2]
+        finally:
+            worker.rest.delete(stream.name)
 
 
 @POSTGRESQL
