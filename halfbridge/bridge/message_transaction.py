@@ -14,7 +14,6 @@ from halfbridge.bridge.transaction_records import (
     checked_context,
     decision,
     half_headers,
-    half_partition,
     immunity_of,
     is_fenced,
     transaction_full,
@@ -553,7 +552,7 @@ class Transaction:
     def _place(self, message: Message) -> None:
         """Choose the half partition: by the placement key, else by the first message's key."""
         key = message.key if self._placement_key is None else self._placement_key
-        self.half_partition = half_partition(self.id, key, self.shared.partitions)
+        self.half_partition = self.shared.half_partition(self.id, key)
         self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
 
     def _not_sent(self, future: SendFuture, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from halfbridge.kafka.errors import (
 )
 from halfbridge.kafka.sending import PURGE_S, RecordWriter
 from halfbridge.kafka.signatures import client_signer
+from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import HalfShape
 
 _LOG = logging.getLogger("halfbridge.bridge")
+
+# How long transactions without a key share a half partition: sticky.partitioning.linger.ms of
+# librdkafka (KIP-480), long enough that decisions follow their half messages into one request.
+KEYLESS_STICKY_S = 0.01
+
 # Notified of a fork, in the child process.
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
 
@@ -72,6 +78,7 @@ class Shared:
         self.daemon_limits = DaemonLimits(config, ports)
         self.gate = self.daemon_limits.gate
         self.ends = EndAsker(config, ports)
+        self._keyless_partition, self._keyless_until_s = 0, 0.0
         self._message_bytes_max = half.message_bytes_max
         self._real_topics = real_topics
         self.writer = writer
@@ -131,6 +138,20 @@ class Shared:
         if immunity is not None:
             self.check_immunity(immunity)
         self._real_topics.check(message.topic, message.partition or 0)
+
+    def half_partition(self, transaction_id: str, key: bytes | None) -> int:
+        """Return the half partition of a transaction whose first message has this key.
+
+        Transactions without a key go to one partition for KEYLESS_STICKY_S, so that their records
+        share requests; then the next one's id, whose last eight digits are random, chooses again.
+        """
+        if key is not None:
+            return partition_of(key, self.partitions)
+        now_s = self.now()
+        if now_s >= self._keyless_until_s:
+            self._keyless_partition = int(transaction_id[-8:], 16) % self.partitions
+            self._keyless_until_s = now_s + KEYLESS_STICKY_S
+        return self._keyless_partition
 
     def has_seen(self, message: Message) -> bool:
         """Return whether `check` needs to ask no broker about the topic of a message."""

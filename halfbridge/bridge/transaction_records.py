@@ -13,7 +13,6 @@ from halfbridge.serde.limits import (
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
-from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 
 if TYPE_CHECKING:
@@ -88,16 +87,6 @@ def decision(
 def immunity_of(message: Message, default: int) -> int:
     """Return a message's immunity as it is encoded; `default` is its transaction's."""
     return default if message.immunity_ms is None else message.immunity_ms
-
-
-def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> int:
-    """Return the half partition of a transaction whose first message has this key.
-
-    Without a key, the last eight of the id's 32 hexadecimal digits, which are random, choose it.
-    """
-    if key is None:
-        return int(transaction_id[-8:], 16) % partitions
-    return partition_of(key, partitions)
 
 
 def is_fenced(context: bytes | None) -> bool:

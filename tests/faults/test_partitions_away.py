@@ -22,11 +22,11 @@ from confluent_kafka.admin import NewTopic
 from typing_extensions import Self
 
 from halfbridge import BridgeError, Message, Resolution
-from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.avro import OP
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.identity import TransactionIds
+from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.broker import EmbeddedCluster
@@ -129,7 +129,7 @@ class Traffic:
 
     def _send(self, seat: int) -> None:
         draw, number, pairs = random.Random(seat), 0, self._pairs
-        keys = [key for key in KEYS if half_partition("", key, pairs) == seat % pairs]
+        keys = [key for key in KEYS if partition_of(key, pairs) == seat % pairs]
         with self._stack.producer(
             f"shop-{seat}", checker=lambda _: Resolution.COMMIT, topics=self._topics
         ) as producer:

@@ -14,7 +14,6 @@ from halfbridge.bridge.futures import DecisionFuture, SendFuture
 from halfbridge.bridge.message import Resolution
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.shared import Shared
-from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.serde.records import NO_OFFSET
 from halfbridge.testkit.memory.group import Group
 from halfbridge.testkit.memory.transactions import Coordinator
@@ -94,7 +93,7 @@ _send = Transaction._send
 
 def _place_each_alone(self: Transaction, message: Message, *, pipelined: bool) -> SendFuture:
     if self._count:
-        self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
+        self.half_partition = self.shared.half_partition(self.id, message.key)
     return _send(self, message, pipelined=pipelined)
 
 

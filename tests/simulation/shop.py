@@ -14,7 +14,6 @@ from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.message import Message, Resolution
 from halfbridge.bridge.producer import TransactionProducer
 from halfbridge.bridge.transaction import IllegalTransitionError
-from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.kafka.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from halfbridge.serde.records import PARTITION_BY_KEY
 from tests.simulation.attacker import key_file
@@ -23,7 +22,6 @@ from tests.simulation.settings import (
     DECISION_TIMEOUT_MS,
     GROUPS,
     LEDGER,
-    PARTITIONS,
     SEND_TIMEOUT_MS,
     SMALL_BYTES,
 )
@@ -59,17 +57,32 @@ ENDS_AFTER = 6
 CLOSE_S = 2.0
 
 
+class Placed(NamedTuple):
+    """A transaction whose half partition its sender chose."""
+
+    id: str
+    half_partition: int
+
+
 class Sent(NamedTuple):
     """A half message as its client gave it; the value is unique."""
 
-    transaction_id: str
+    # A client's transaction has its half partition once its first message is sent.
+    transaction: Transaction | Placed
     group: str
     message_index: int
-    partition: int
     key: bytes | None
     headers: Headers
     real_topic: str
     real_partition: int
+
+    @property
+    def transaction_id(self) -> str:
+        return self.transaction.id
+
+    @property
+    def partition(self) -> int:
+        return self.transaction.half_partition
 
 
 class Shop:
@@ -199,9 +212,8 @@ class Shop:
         topic = topics[choices.below(len(topics))]
         keys = KEYS[: KEYS_OF_WAITING if world.profile.refuses else None]
         first = keys[choices.below(len(keys))]
-        place = half_partition(transaction.id, first, PARTITIONS)
         world.keys[transaction.id] = first
-        world.partitions[transaction.id] = place
+        world.partitions[transaction.id] = transaction.shared.half_partition(transaction.id, first)
         for index in range(MESSAGES[choices.below(len(MESSAGES))]):
             if index and world.profile.refuses:  # one message waits, and so do the others
                 topic = topics[choices.below(len(topics))]
@@ -211,12 +223,16 @@ class Shop:
                 value += PADDING
             headers: Headers = [("trace", value[:4])]
             world.sent[value] = Sent(
-                transaction.id, self.group, index, place, key, headers, topic, PARTITION_BY_KEY
+                transaction, self.group, index, key, headers, topic, PARTITION_BY_KEY
             )
             message = Message(topic, key=key, value=value, headers=headers)
-            receipt = transaction.send(message)
+            try:
+                receipt = transaction.send(message)
+            finally:  # others may have chosen a partition while this one waited
+                if transaction.message_count:
+                    world.partitions[transaction.id] = transaction.half_partition
             world.offsets.setdefault(transaction.id, []).append(receipt.half_offset)
-            world.note(transaction.id, "half", index, place, receipt.half_offset)
+            world.note(transaction.id, "half", index, receipt.half_partition, receipt.half_offset)
 
     def _decide(self, transaction: Transaction, *, is_committed: bool) -> None:
         decide = transaction.commit if is_committed else transaction.rollback

@@ -18,7 +18,7 @@ from halfbridge.serde.records import (
     OpSource,
 )
 from tests.simulation.settings import NAMES, PARTITIONS
-from tests.simulation.shop import Sent, other
+from tests.simulation.shop import Placed, Sent, other
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +190,9 @@ def _send_half(
     )
     value = b"%d:%s" % (len(world.sent), name.encode())
     headers: Headers = [("trace", value[:4]), *((each, b"forged") for each in extra)]
-    world.sent[value] = Sent(name, group, index, partition, key, headers, "alpha", real_partition)
+    world.sent[value] = Sent(
+        Placed(name, partition), group, index, key, headers, "alpha", real_partition
+    )
     mine = [*headers, (HALF, HALF_METADATA.encode(metadata))]
     offset = world.append((NAMES.half, partition), key, value, mine)
     world.note(name, "half of a stranger", index, partition, offset)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from halfbridge import Message, Resolution
-from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.barriers import PAUSE_S, RETRY_S, Barriers, EndProof
 from halfbridge.checker.loop.clients import SlotIds
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.avro import OP
 from halfbridge.serde.delivery import Delivery
+from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.log import Row
@@ -161,7 +161,7 @@ def test_a_half_partition_that_is_away_stops_its_own_pair_only(
     delivery: str, *, is_leaderless: bool
 ) -> None:
     """Its proofs cannot be written, nor can the markers: other pairs have proofs all the same."""
-    key = next(k for n in range(99) if half_partition("", k := b"%d" % n, PARTITIONS) == 1)
+    key = next(k for n in range(99) if partition_of(k := b"%d" % n, PARTITIONS) == 1)
     with MemoryStack(partitions=PARTITIONS, delivery=delivery) as stack:
         topic = stack.create_topic("orders")
         broker, names = stack.machine.broker, stack.config.names
