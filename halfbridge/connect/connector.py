@@ -153,6 +153,8 @@ def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:
         # `isostring` would write a negative TIME, and one of more than a day, as null. So records
         # have numbers, and the schema that says what they mean.
         "time.precision.mode": "adaptive_time_microseconds",
+        # Else dates of the years 1 to 99 come as those of 1970 to 2069.
+        "enable.time.adjuster": "false",
         # Above 2^63, `long` would write a negative number.
         "bigint.unsigned.handling.mode": "precise",
     }
@@ -168,7 +170,10 @@ def _converters(*, schemas: bool) -> dict[str, str]:
         "key.converter": _JSON,
         "key.converter.schemas.enable": switch,
         "key.converter.decimal.format": "NUMERIC",
+        "key.converter.replace.null.with.default": "false",
         "value.converter": _JSON,
         "value.converter.schemas.enable": switch,
         "value.converter.decimal.format": "NUMERIC",
+        # Else NULL in a column with a default comes as the default.
+        "value.converter.replace.null.with.default": "false",
     }

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
+from halfbridge.connect.columns import refusal
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -63,8 +65,9 @@ def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ..
     several tables whose names differ in nothing else.
 
     Raises:
-        DatabaseTableError: no such table, a kind of table whose rows would be lost or come twice,
-            or a server whose log does not have the rows; the user must act.
+        DatabaseTableError: no such table, a kind of table whose rows would be lost or come twice, a
+            column whose values would be falsified, or a server whose log does not have the rows;
+            the user must act.
     """
     if connection.dialect.name == "postgresql":
         _require(connection, "SHOW wal_level", {"logical"}, "ALTER SYSTEM SET wal_level = logical")
@@ -182,4 +185,7 @@ def _mysql(connection: Connection, name: str) -> _Found:
             f"{found.table} is a {found.kind.lower()}, which is not in the log: give the tables"
             " behind it"
         )
+    flaw = refusal(connection, found.table.schema, found.table.name)
+    if flaw:
+        raise DatabaseTableError(flaw)
     return found

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import text
+from sqlalchemy.pool import NullPool
 
 from halfbridge.cli import cli
+from halfbridge.connect.columns import CHARSETS
 from halfbridge.connect.rest import ConnectRest, KafkaConnectError
 from halfbridge.testkit.connect import ConnectWorker
 from halfbridge.testkit.ports import free_ports
@@ -26,9 +29,9 @@ CREATE TABLE orders PARTITION OF o FOR VALUES IN (1)
 KILLS, ROWS_BEFORE_KILL = 3, 300
 
 
-def base64(text: str) -> str:
+def base64(value: str) -> str:
     """Return what a type that Debezium does not know comes as: PostgreSQL's text of the value."""
-    return b64encode(text.encode()).decode()
+    return b64encode(value.encode()).decode()
 
 
 BEFORE = {
@@ -47,6 +50,8 @@ COLUMNS: dict[str, list[tuple[str, str, Any]]] = {
         ("bigint", "9223372036854775807", 9223372036854775807),
         ("boolean", "true", True),
         ("text", "'ä€😀'", "ä€😀"),
+        ("text DEFAULT 'x'", "NULL", None),
+        ("int DEFAULT 7", "NULL", None),
         ("bytea", "'\\x00ff'", "AP8="),
         ("date", "'2026-02-03'", "2026-02-03Z"),
         ("timestamptz", "'2026-01-02 03:04:05.678901+02'", "2026-01-02T01:04:05.678901Z"),
@@ -146,6 +151,26 @@ COLUMNS: dict[str, list[tuple[str, str, Any]]] = {
         ("enum('x','y')", "'y'", "y"),
         ("bit(1)", "b'1'", True),
         ("bit(10)", "b'1000000001'", "AQI="),
+        ("varchar(9) CHARACTER SET utf16", "'дом😀'", "дом😀"),
+        ("varchar(9) CHARACTER SET utf32", "'дом😀'", "дом😀"),
+        ("varchar(9) CHARACTER SET ucs2", "'дом€'", "дом€"),
+        ("varchar(9) DEFAULT 'x'", "NULL", None),
+        ("int DEFAULT 7", "NULL", None),
+        ("date", "'0001-01-01'", "0001-01-01"),
+        ("date", "'2026-05-00'", None),
+        ("timestamp NOT NULL", "'0000-00-00 00:00:00'", "1970-01-01T00:00:00Z"),
+        ("time(2)", "'-10:00:00.25'", "-10:00:00.250000"),
+        ("time(6)", "'-00:00:00.000001'", "-00:00:00.000001"),
+        ("time(5)", "'-01:02:03.99999'", "-01:02:03.999990"),
+        ("time(1)", "'-838:59:58.9'", "-838:59:58.900000"),
+        ("set('a','b')", "''", ""),
+        ("set('a','b') NOT NULL", "''", ""),
+        ("enum('grün','rot') CHARACTER SET latin1", "'grün'", "grün"),
+        ("set('grün','rot') CHARACTER SET latin1", "'grün,rot'", "grün,rot"),
+        ("set('žluť','b') CHARACTER SET latin2", "'žluť,b'", "žluť,b"),
+        ("enum('дом','b') CHARACTER SET utf16", "'дом'", "дом"),
+        ("set('дом','b') CHARACTER SET utf32", "'дом,b'", "дом,b"),
+        ("enum('ä€','b') CHARACTER SET ucs2", "'ä€'", "ä€"),
         ("json", "'{\"a\": [1]}'", '{"a": [1]}'),
         ("varbinary(4)", "x'00ff'", "AP8="),
         ("binary(4)", "x'00ff'", "AP8AAA=="),
@@ -264,6 +289,60 @@ def test_a_system_versioned_table_is_refused(database: Database) -> None:
     done = connector(database, "--table", "orders", "--bootstrap-servers", "k")
     assert done.exit_code == 1
     assert "system-versioned" in done.output
+
+
+FALSIFIED = {
+    "note varchar(9) CHARACTER SET dec8": "column note has the character set dec8",
+    "note enum('дом') CHARACTER SET koi8u": "column note has the character set koi8u",
+    "note text COMPRESSED": "column note is COMPRESSED",
+    "note set('a','😀')": "column note has a member with '?'",
+    "day date NOT NULL DEFAULT '0000-00-00'": "column day has a zero date",
+    "at timestamp NOT NULL DEFAULT '0000-00-00 00:00:00'": "column at has a zero date",
+}
+
+
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
+def test_a_column_that_would_be_falsified_is_refused(database: Database) -> None:
+    """One line names the column and what to do with it."""
+    for column, says in FALSIFIED.items():
+        if "COMPRESSED" in column and database.name == "mysql":
+            continue  # only MariaDB's columns are
+        execute(database, "DROP TABLE IF EXISTS orders", f"CREATE TABLE orders (id int, {column})")
+        done = connector(database, "--table", "orders", "--bootstrap-servers", "k")
+        assert done.exit_code == 1
+        assert f".orders: {says}" in done.output
+        assert "MODIFY it" in done.output
+        assert len(done.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
+def test_each_character_of_a_character_set_comes_from_the_log(
+    database: Database, stream: Stream
+) -> None:
+    """All bytes of those with one byte for each; what is no character of latin1 comes as U+FFFD."""
+    with database.engine(poolclass=NullPool).connect() as connection:
+        query = "SELECT character_set_name FROM information_schema.character_sets WHERE maxlen = 1"
+        charsets = sorted(CHARSETS & set(connection.scalars(text(query))))
+    columns = ", ".join(f"{each} varchar(250) CHARACTER SET {each}" for each in charsets)
+    execute(database, f"CREATE TABLE orders (id int PRIMARY KEY, {columns})")
+    execute(database, "INSERT INTO orders (id) VALUES (1)")
+    stream.apply("orders")
+    stream.changes("orders", 1)
+    every = bytes(range(0x20, 0x100)).hex()
+    values = [f"_{each} x'{every[: 2 * 0x5F] if each == 'ascii' else every}'" for each in charsets]
+    execute(database, f"INSERT INTO orders VALUES (2, {', '.join(values)})")
+    with database.engine(poolclass=NullPool).connect() as connection:
+        row = connection.execute(text("SELECT * FROM orders WHERE id = 2")).one()._mapping
+    reported = stream.changes("orders", 2)[1]
+    assert reported["op"] == "c"
+    wrong = {
+        (each, at, got)
+        for each in charsets
+        for at, got in zip(row[each], reported["after"][each], strict=True)
+        # Bytes that are no character; in MariaDB's and MySQL's latin1 they are control characters.
+        if at not in (got, "?", "\ufffd") and not (got == "\ufffd" and "\x80" <= at <= "\x9f")
+    }
+    assert wrong == set()
 
 
 class FoldingServer(MariaDbServer):
