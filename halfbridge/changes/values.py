@@ -246,6 +246,12 @@ def _clock(digits: int) -> Callable[[int, int], str]:
     return convert
 
 
+def _year(value: int, _scale: int) -> int:
+    """Return MySQL's year; Debezium adds 1900 to the log's number, and 0 is the year 0."""
+    return 0 if value == _YEAR_0 else value
+
+
+_YEAR_0 = 1900  # no other YEAR is below 1901
 _CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
 _MEANINGS: Mapping[str, Callable[[Any, int], Any]] = {
     f"{_CONNECT}Decimal": _decimal,
@@ -254,6 +260,7 @@ _MEANINGS: Mapping[str, Callable[[Any, int], Any]] = {
     f"{_CONNECT}Time": _clock(3),
     f"{_CONNECT}Timestamp": _moment(3),
     f"{_TIME}Date": _day,
+    f"{_TIME}Year": _year,
     f"{_TIME}Time": _clock(3),
     f"{_TIME}MicroTime": _clock(6),
     f"{_TIME}NanoTime": _clock(9),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
+from sqlalchemy import column as column_named
+from sqlalchemy import exists, select, text
+from sqlalchemy import table as table_named
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -20,6 +22,11 @@ CHARSETS = frozenset(
 )
 # Servers describe a table in utf8mb3, where a character beyond U+FFFF of a member becomes '?'.
 _BEYOND_U_FFFF = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
+_YEARS = ("year", "year(4)")
+_YEAR_0 = (
+    "has rows of the year 0, which stop MariaDB's snapshot and come as 2000 in MySQL's: UPDATE them"
+    " to NULL, or to another year"
+)
 _COLUMNS = text("""
 SELECT column_name, column_type, character_set_name, column_default, is_nullable
 FROM information_schema.columns WHERE table_schema = :schema AND table_name = :name
@@ -31,9 +38,16 @@ def refusal(connection: Connection, schema: str, table: str) -> str:
     """Return which column's values would be falsified, and what to do; empty: none."""
     for column, *about in connection.execute(_COLUMNS, {"schema": schema, "name": table}):
         flaw = _flaw(*(str(each or "") for each in about))
+        if not flaw and about[0] in _YEARS and _has_year_0(connection, schema, table, column):
+            flaw = _YEAR_0
         if flaw:
             return f"{schema}.{table}: column {column} {flaw}"
     return ""
+
+
+def _has_year_0(connection: Connection, schema: str, table: str, name: str) -> bool:
+    rows = exists().select_from(table_named(table, schema=schema)).where(column_named(name) == 0)
+    return bool(connection.scalar(select(rows)))
 
 
 def _flaw(kind: str, charset: str, default: str, nullable: str) -> str:

@@ -316,6 +316,26 @@ def test_a_column_that_would_be_falsified_is_refused(database: Database) -> None
 
 
 @pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
+def test_the_year_0_is_refused_in_a_snapshot_and_comes_from_the_log(
+    database: Database, stream: Stream
+) -> None:
+    """A snapshot would stop or report 2000; the log has a number that no other year has."""
+    execute(
+        database,
+        "CREATE TABLE orders (id int PRIMARY KEY, `the year` year)",
+        "INSERT INTO orders VALUES (1, 0)",
+    )
+    done = connector(database, "--table", "orders", "--bootstrap-servers", "k")
+    assert "column the year has rows of the year 0" in done.output
+    execute(database, "UPDATE orders SET `the year` = NULL")
+    stream.apply("orders")
+    stream.changes("orders", 1)
+    execute(database, "INSERT INTO orders VALUES (2, 0), (3, 1901)")
+    reported = [each["after"]["the year"] for each in stream.changes("orders", 3)]
+    assert reported == [None, 0, 1901]
+
+
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_each_character_of_a_character_set_comes_from_the_log(
     database: Database, stream: Stream
 ) -> None:

@@ -144,6 +144,8 @@ FIELDS: list[dict[str, Any]] = [
     },
     {"type": "bytes", "field": "body"},
     {"type": "double", "field": "weight"},
+    {"type": "int32", "field": "never", "name": "io.debezium.time.Year"},
+    {"type": "int32", "field": "first", "name": "io.debezium.time.Year"},
 ]
 
 
@@ -156,6 +158,8 @@ def test_a_schema_tells_decimals_and_times() -> None:
         "price": b64encode(b"\0").decode(),
         "body": b64encode(b"\xff").decode(),
         "weight": 0.1,
+        "never": 1900,
+        "first": 1901,
     }
     made = message(with_schema("c", FIELDS, after=row))
     assert json.loads(made.value or b"") == {
@@ -165,6 +169,8 @@ def test_a_schema_tells_decimals_and_times() -> None:
         "price": "0.00000000",
         "body": "/w==",
         "weight": 0.1,
+        "never": 0,
+        "first": 1901,
     }
     raw = message(with_schema("c", FIELDS, after=row), 'topic = "o"\nvalue_column = "body"')
     assert raw.value == b"\xff"
