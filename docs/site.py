@@ -386,6 +386,8 @@ def _public(package: str) -> Iterator[tuple[str, Any]]:
 ERRORS = ("halfbridge", "halfbridge.sql", "halfbridge.testkit.memory")
 
 
+# Errors of modules that offer no names of their own.
+RELAY_ERRORS = ("halfbridge.relays.DrainError", "halfbridge.changes.service.PositionLostError")
 # Their docstrings draw the trees of errors.
 TREES = ("halfbridge.kafka.errors", "halfbridge.sql.errors")
 
@@ -403,20 +405,32 @@ def errors() -> str:
         " database part raise are `BridgeError`, but IllegalTransitionError, a caller's mistake."
     )
     parts = ["# Errors", about]
-    acts = actions()
     seen: set[type] = set()
     for package in ERRORS:
-        rows = []
-        for name, value in _public(package):
-            if inspect.isclass(value) and issubclass(value, BaseException) and value not in seen:
-                seen.add(value)
-                first = (inspect.getdoc(value) or "").split("\n\nAttributes:")[0]
-                bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
-                act = acts.get(name, "")
-                rows.append((f"`{name}`", bases, _escaped(act), _escaped(first)))
-        heads = ("Error", "Is a", "Who must act, and how", "Meaning")
-        parts += [f"## {package}", _table(heads, rows)]
-    return "\n\n".join(parts) + "\n"
+        found = [
+            value
+            for _, value in _public(package)
+            if inspect.isclass(value) and issubclass(value, BaseException) and value not in seen
+        ]
+        seen.update(found)
+        parts += [f"## {package}", _errors_table(found)]
+    paths = (each.rsplit(".", 1) for each in RELAY_ERRORS)
+    relays = [getattr(import_module(module), name) for module, name in paths]
+    return "\n\n".join([*parts, "## Relays", _errors_table(relays)]) + "\n"
+
+
+def _errors_table(found: Iterable[type]) -> str:
+    acts = actions()
+    rows = [
+        (
+            f"`{each.__name__}`",
+            ", ".join(f"`{base.__name__}`" for base in each.__bases__),
+            _escaped(acts.get(each.__name__, "")),
+            _escaped((inspect.getdoc(each) or "").split("\n\nAttributes:")[0]),
+        )
+        for each in found
+    ]
+    return _table(("Error", "Is a", "Who must act, and how", "Meaning"), rows)
 
 
 API = ("halfbridge", "halfbridge.sql", "halfbridge.testkit.memory")

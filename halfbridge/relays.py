@@ -22,7 +22,7 @@ from halfbridge.checker.status import Health
 from halfbridge.kafka.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Waits after a failure of the database or of Kafka; they double.
 _PAUSE_S_MIN = 0.1
@@ -41,7 +41,16 @@ class DrainError(BridgeError):
     """A relay was stopped, and its work did not end in time. Nothing is lost.
 
     The caller must end the process, because threads of the relay may still wait.
+
+    Attributes:
+        unfinished: The parts of the relay that did not end, such as `rounds`.
+        drain_s: How long they were waited for, in seconds.
+        step: The last step of the rounds; empty: they ended, or it is not known.
     """
+
+    def __init__(self, unfinished: Sequence[str], drain_s: float, *, step: str = "") -> None:
+        super().__init__(f"{', '.join(unfinished)} did not end in {drain_s:g} s{_step_text(step)}")
+        self.unfinished, self.drain_s, self.step = tuple(unfinished), drain_s, step
 
 
 class ServiceMetrics:
@@ -128,7 +137,7 @@ class RelayRunner(ABC):
             failing = dict(self._failing)
         age_s = self.round_age_s()
         if age_s > self._round_s_max:
-            failing[_ROUNDS] = f"no success for {age_s:.0f} s{self._step_text()}"
+            failing[_ROUNDS] = f"no success for {age_s:.0f} s{_step_text(self._last_step())}"
         reason = "; ".join(f"{what}: {text}" for what, text in sorted(failing.items()))
         return Health(self._is_ready, not failing, reason or ("" if self._is_ready else "starting"))
 
@@ -167,7 +176,7 @@ class RelayRunner(ABC):
             unfinished = _join(threads, drain_s)
         if self._failure is not None:
             raise self._failure
-        if unfinished:
+        if unfinished and drain_s is not None:  # without a limit, all have ended
             raise self._not_drained(unfinished, drain_s)
 
     # --- for the work --------------------------------------------------------------------------
@@ -233,18 +242,19 @@ class RelayRunner(ABC):
             self._attempts_failed += 1
             self._stopping.wait(delay_s(self._attempts_failed, _PAUSE_S_MIN, _PAUSE_S_MAX))
 
-    def _not_drained(self, unfinished: list[str], drain_s: float | None) -> DrainError:
-        text = f"{', '.join(unfinished)} did not end in {drain_s:g} s"
+    def _not_drained(self, unfinished: list[str], drain_s: float) -> DrainError:
         if _ROUNDS in unfinished:
-            text += self._step_text()
-            self._logger.error("relay stopped without releasing its leases; they expire: %s", text)
+            error = DrainError(unfinished, drain_s, step=self._last_step())
+            text = "relay stopped without releasing its leases; they expire: %s"
         else:
-            self._logger.error("relay stopped; the process ends work that is left: %s", text)
-        return DrainError(text)
+            error = DrainError(unfinished, drain_s)
+            text = "relay stopped; the process ends work that is left: %s"
+        self._logger.error(text, error)
+        return error
 
-    def _step_text(self) -> str:
-        step = self._last_step()
-        return f"; last step: {step}" if step else ""
+
+def _step_text(step: str) -> str:
+    return f"; last step: {step}" if step else ""
 
 
 def _join(threads: Mapping[str, Thread], seconds: float | None) -> list[str]:

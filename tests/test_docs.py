@@ -186,6 +186,7 @@ def test_each_error_says_who_must_act() -> None:
         for name in import_module(package).__all__
         if name.endswith("Error")
     }
+    named |= {path.rsplit(".", 1)[1] for path in site.RELAY_ERRORS}
     assert named - set(site.actions()) == {"BridgeError", "SqlError", "IllegalTransitionError"}
 
 

@@ -54,7 +54,21 @@ class PositionLostError(BridgeError):
     """Events were deleted before they were relayed, or the change topic was created again.
 
     An operator finds the missing events, and runs the relay once with `--accept-lost`.
+
+    Attributes:
+        topic: The change topic.
+        partition: The partition whose events are missing; None: every one, the topic is new.
+        offset: Where the partition was to be read from; None: not known, or every partition.
     """
+
+    def __init__(
+        self, why: str, *, topic: str, partition: int | None = None, offset: int | None = None
+    ) -> None:
+        super().__init__(
+            f"{why}. Events may be missing: compare the table and the real topics. --accept-lost"
+            " continues at the topic's beginning"
+        )
+        self.topic, self.partition, self.offset = topic, partition, offset
 
 
 class ChangesRelay(RelayRunner):
@@ -244,7 +258,10 @@ class _Session:
         if not why:
             return replace(at, topic_id=self._topic_id)
         if not self._setup.accept_lost:
-            raise self._lost(f"{place[0]}[{place[1]}]: {why}")
+            topic, partition = place
+            raise PositionLostError(
+                f"{topic}[{partition}]: {why}", topic=topic, partition=partition, offset=offset
+            )
         due = tuple(each for each in at.due if is_same and low <= each < high)
         end = max(low, at.end) if is_same and at.end <= high else low
         going_on = Position(self._topic_id, end, due)
@@ -265,14 +282,9 @@ class _Session:
         if not known or found == known:
             return
         text = f"{self._setup.topic} was created again: its id is {found}, not {known}"
-        raise RetriableError(text) if self._setup.accept_lost else self._lost(text)
-
-    @staticmethod
-    def _lost(why: str) -> PositionLostError:
-        return PositionLostError(
-            f"{why}. Events may be missing: compare the table and the real topics. --accept-lost"
-            " continues at the topic's beginning"
-        )
+        if self._setup.accept_lost:
+            raise RetriableError(text)
+        raise PositionLostError(text, topic=self._setup.topic)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -283,15 +295,19 @@ class _Session:
             if error is None:
                 events.append(_event(record))
             else:
-                self._judge(failure_of(error))
+                self._judge(failure_of(error), record.partition())
         return events
 
-    def _judge(self, failure: KafkaFailure) -> None:
+    def _judge(self, failure: KafkaFailure, partition: int | None) -> None:
         if failure.code == Code.AUTO_OFFSET_RESET:
             self._check_id()  # names the cause, if the topic was created again
             if self._setup.accept_lost:
                 raise RetriableError(str(failure))
-            raise self._lost(f"{self._setup.topic}: the next event was deleted ({failure})")
+            raise PositionLostError(
+                f"{self._setup.topic}: the next event was deleted ({failure})",
+                topic=self._setup.topic,
+                partition=partition,
+            )
         if failure.code not in (Code.PARTITION_EOF, Code.TRANSPORT, Code.ALL_BROKERS_DOWN):
             error = bridge_error(failure)
             raise error if isinstance(error, ConfigError) else RetriableError(str(failure))

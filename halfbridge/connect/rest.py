@@ -24,11 +24,13 @@ _TRACE_CHARS_MAX = 500  # of a failed task's first lines
 
 
 class KafkaConnectError(RuntimeError):
-    """Kafka Connect refused, did not answer, or the connector failed; the text says what to do."""
+    """Kafka Connect refused, did not answer, or the connector failed; the text says what to do.
 
+    Attributes:
+        status: The HTTP status with which a worker refused; None: no worker refused.
+    """
 
-class _RefusedError(KafkaConnectError):
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
 
@@ -81,7 +83,9 @@ class ConnectRest:
         """
         try:
             self._call("GET", "/health")
-        except _RefusedError:
+        except KafkaConnectError as error:
+            if error.status is None:
+                raise
             return False
         return True
 
@@ -139,7 +143,7 @@ class ConnectRest:
         while time.monotonic() < deadline:
             try:
                 state = self.state(name)
-            except _RefusedError as error:
+            except KafkaConnectError as error:
                 if error.status not in (HTTPStatus.NOT_FOUND, *_RETRIES):
                     raise
             if state.is_running:
@@ -163,7 +167,7 @@ class ConnectRest:
         """Remove a connector; the slot of a PostgreSQL database stays. Absent: nothing to do."""
         try:
             self._call("DELETE", f"/connectors/{quote(name, safe='')}")
-        except _RefusedError as error:
+        except KafkaConnectError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
@@ -171,7 +175,7 @@ class ConnectRest:
         """Put a configuration; False: the group is rebalancing, so it must be put again."""
         try:
             self._call("PUT", path, dict(config))
-        except _RefusedError as error:
+        except KafkaConnectError as error:
             if error.status not in _RETRIES:
                 raise
             return False
@@ -191,8 +195,8 @@ class ConnectRest:
         except urllib.error.HTTPError as error:
             with error:  # it is the answer, and holds the connection
                 text = error.read().decode("utf-8", "replace")
-            raise _RefusedError(
-                error.code, f"Kafka Connect at {self.url} refused: {_message(text)}"
+            raise KafkaConnectError(
+                f"Kafka Connect at {self.url} refused: {_message(text)}", status=error.code
             ) from error
         except (OSError, ValueError, HTTPException) as error:
             raise KafkaConnectError(

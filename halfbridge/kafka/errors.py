@@ -15,7 +15,9 @@ BridgeError
 ├─ NoAnswerError             raised by a checker that cannot tell now: the daemon asks again
 ├─ TopicSetupError           an operator makes topics; the text names the command
 ├─ InvalidMessageError       (also ValueError) the caller changes the message
-└─ ConfigError               (also ValueError) whoever wrote the configuration corrects it
+├─ ConfigError               (also ValueError) whoever wrote the configuration corrects it
+├─ DrainError                (halfbridge.relays) the program ends its process; nothing is lost
+└─ PositionLostError         (halfbridge.changes) an operator finds events, then --accept-lost
 
 Outside on purpose: serde.SerdeError, and IllegalTransitionError (RuntimeError), a caller's bug.
 

@@ -173,3 +173,9 @@ def test_stop_waits_only_so_long_for_work_that_hangs(*, hangs_in_rounds: bool, t
         may_end.set()
         thread.join(WAIT_S_MAX)
     assert str(raised.value) == text
+    part, step = ("rounds", "SENT") if hangs_in_rounds else ("other work", "")
+    assert (raised.value.unfinished, raised.value.drain_s, raised.value.step) == (
+        (part,),
+        0.1,
+        step,
+    )

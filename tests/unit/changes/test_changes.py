@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.held import HELD_MAX, METADATA_CHARS_MAX, Held, Position, position_of
 from halfbridge.changes.mapping import MappingError, load_mapping, parse_mapping
-from halfbridge.kafka.errors import RetriableError
+from halfbridge.changes.service import PositionLostError
+from halfbridge.kafka.errors import BridgeError, RetriableError
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
@@ -440,3 +441,11 @@ def test_an_outbox_may_have_other_columns() -> None:
     made = parse_mapping('layout = "outbox"\nkey_columns = ["a", "b"]', origin="mapping.toml")
     assert (made.key_column, made.key_columns) == ("", ("a", "b"))
     assert made.value_column == "payload"
+
+
+def test_a_lost_position_names_the_partition_and_the_offset() -> None:
+    """An alert can show where events are missing, without parsing the text."""
+    error = PositionLostError("shop[2]: offset 7 is gone", topic="shop", partition=2, offset=7)
+    assert isinstance(error, BridgeError)
+    assert (error.topic, error.partition, error.offset) == ("shop", 2, 7)
+    assert str(error).startswith("shop[2]: offset 7 is gone. Events may be missing")

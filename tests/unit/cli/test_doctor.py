@@ -4,6 +4,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -154,8 +155,9 @@ def test_connectors_that_do_not_run_are_found() -> None:
 )
 def test_an_answer_of_something_else_is_an_error(body: bytes, code: int) -> None:
     """A wrong address is no traceback, and not a worker without connectors."""
-    with answering(body, code) as url, pytest.raises(KafkaConnectError, match=url):
+    with answering(body, code) as url, pytest.raises(KafkaConnectError, match=url) as raised:
         ConnectRest(url).states()
+    assert raised.value.status == (None if code == HTTPStatus.OK else code)
 
 
 @pytest.mark.process
