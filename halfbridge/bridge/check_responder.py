@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.check_pool import CheckCounts, Outcome, Pool
     from halfbridge.bridge.shared import Shared
-    from halfbridge.kafka.ports import Clock, Ports, Record, Running
+    from halfbridge.kafka.ports import ClientError, Clock, Ports, Record, Running, SentRecord
     from halfbridge.serde.records import CheckRequest
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -273,7 +273,7 @@ class CheckResponder:
             warn = partial(_LOG.warning, extra=about(transaction_id=op.transaction_id))
             log_safely(warn, "answer about %s not written: %s", op.transaction_id, error)
 
-    def _written(self, error: Any, record: Any) -> None:
+    def _written(self, error: ClientError | None, record: SentRecord) -> None:
         error = error or self._shared.not_proven(record)
         if error is not None:
             self._tally.add("unwritten")

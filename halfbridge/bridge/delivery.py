@@ -30,6 +30,8 @@ from halfbridge.kafka.errors import BackpressureError, KafkaFailure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Self
+
     from halfbridge.kafka.ports import Ports, Running, Waker, Writer
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -333,7 +335,7 @@ class Delivery:
         """Whether a thread waits for this, or has waited."""
         return self._wakers is not None
 
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback(self)` once this is done; if this is done already, at once."""
         with self._server.guard:
             if self._callbacks is None:

@@ -17,6 +17,8 @@ from halfbridge.serde.records import PARTITION_BY_KEY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from halfbridge.kafka.ports import Record
+    from halfbridge.serde.headers import Headers
     from halfbridge.serde.records import CheckRequest
 
 
@@ -289,7 +291,7 @@ class DecisionReceipt:
     late: bool | None
 
 
-def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
+def view_of(request: CheckRequest, record: Record, headers: Headers) -> MessageView:
     """Return the view of a check request, and of its record, for the checker."""
     partition = request.real_partition
     return MessageView(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.bridge.futures import DecisionFuture, SendFuture
 from halfbridge.bridge.message import Resolution, check_whole_number
@@ -601,5 +601,5 @@ def log_failed_rollback(transaction_id: str, error: BridgeError) -> None:
     )
 
 
-def _error_of(error: Any) -> BridgeError:
+def _error_of(error: ClientError) -> BridgeError:
     return error if isinstance(error, BridgeError) else bridge_error(failure_of(error))

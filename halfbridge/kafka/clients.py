@@ -17,7 +17,7 @@ from halfbridge.kafka.ports import Committed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import ClientError, DeliveryCallback, Place, SeenTopic
+    from halfbridge.kafka.ports import ClientError, DeliveryCallback, Place, Record, SeenTopic
     from halfbridge.serde.headers import Headers
 
 
@@ -63,8 +63,8 @@ class KafkaReader:
         except KafkaException as error:
             raise failure_of(error) from error
 
-    def take(self, records_max: int) -> list[Any]:
-        records: list[Any] = self._call(self._consumer.consume, records_max, 0)
+    def take(self, records_max: int) -> list[Record]:
+        records: list[Record] = self._call(self._consumer.consume, records_max, 0)
         return records
 
     def pause(self, places: Iterable[Place]) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "SeenTopic",
     "SentRecord",
     "SideThread",
+    "StoredRecord",
     "TransactionalWriter",
     "Waker",
     "Writer",
@@ -129,6 +130,19 @@ class Record(Protocol):
 
     def __len__(self) -> int:
         """Return the size of the value in bytes."""
+
+
+class StoredRecord(Record, Protocol):
+    """A record, or the end of a partition (PARTITION_EOF): its place is known."""
+
+    def topic(self) -> str:
+        """Return the topic."""
+
+    def partition(self) -> int:
+        """Return the partition's number."""
+
+    def offset(self) -> int:
+        """Return the offset."""
 
 
 class Committed(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.serde.avro import HALF_METADATA
 from halfbridge.serde.errors import DecodeError
@@ -54,7 +54,7 @@ Header = tuple[str, "bytes | None"]
 Headers = list[Header]
 
 
-def headers_of(record: Any) -> Headers | None:
+def headers_of(record: object) -> Headers | None:
     """Return the headers of a record as the Kafka client hands it over; None without any.
 
     Raises:

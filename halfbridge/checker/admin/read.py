@@ -21,7 +21,7 @@ from halfbridge.serde.protocol import State, state_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from halfbridge.kafka.ports import Clock, Place, Reader
+    from halfbridge.kafka.ports import Clock, Place, Reader, StoredRecord
     from halfbridge.serde.records import HalfMetadata, Op
     from halfbridge.serde.signatures import Verifier
 
@@ -182,7 +182,7 @@ def _fetched(reader: Reader) -> list[Any]:
     return [] if first is None else [first, *reader.take(READ_BATCH)]
 
 
-def _log_record(message: Any) -> LogRecord:
+def _log_record(message: StoredRecord) -> LogRecord:
     try:
         headers = headers_of(message)
     except DecodeError:

@@ -9,7 +9,7 @@ read barrier of Raft (section 8: a leader that is to answer a read commits an en
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.loop.clients import QUESTION_S, client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
-    from halfbridge.kafka.ports import Call, Ports, TransactionalWriter
+    from halfbridge.kafka.ports import Call, ClientError, Ports, SentRecord, TransactionalWriter
 
 _log = logging.getLogger("halfbridge.checker")
 
@@ -203,7 +203,7 @@ class _Writer:
         is_first, self._is_first_round = self._is_first_round, False
         ends: dict[int, int] = {}
 
-        def note(error: Any, record: Any) -> None:
+        def note(error: ClientError | None, record: SentRecord) -> None:
             offset = record.offset()
             if error is None and offset is not None:  # else no broker has confirmed it (`INFERRED`)
                 ends[record.partition()] = offset

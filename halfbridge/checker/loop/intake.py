@@ -544,7 +544,7 @@ class FirstReads:
         finally:
             self._ports.run.let_go(reader)
 
-    def _reader(self) -> Any:
+    def _reader(self) -> Reader:
         return self._ports.kafka.reader(
             {
                 **client_config(self._config),

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from halfbridge.checker.core.events import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Check, Plan
     from halfbridge.checker.core.settings import LedgerSettings
     from halfbridge.checker.loop.publish import Publisher
-    from halfbridge.kafka.ports import Ports, Reader, Record
+    from halfbridge.kafka.ports import Ports, Reader, Record, StoredRecord
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
@@ -101,7 +101,7 @@ class Pair:
             return 0
         return self._newest_ms + int((monotonic_s - self._newest_at) * 1000)
 
-    def add_half(self, message: Any, monotonic_s: float) -> None:
+    def add_half(self, message: StoredRecord, monotonic_s: float) -> None:
         """Take a consumed half record."""
         append_ms = self._take_time(message, monotonic_s)
         try:
@@ -136,7 +136,7 @@ class Pair:
             )
         )
 
-    def add_op(self, message: Any, monotonic_s: float) -> Op | None:
+    def add_op(self, message: StoredRecord, monotonic_s: float) -> Op | None:
         """Take a consumed op record; return the op, or None if it cannot be read."""
         append_ms = self._take_time(message, monotonic_s)
         value = message.value() or b""
@@ -157,7 +157,7 @@ class Pair:
         self.ledger.op(OpRead(message.offset(), append_ms, op, len(message)))
         return op
 
-    def add_end(self, message: Any, *, is_half: bool) -> None:
+    def add_end(self, message: StoredRecord, *, is_half: bool) -> None:
         """Record that one of the two topics was read to its end (PARTITION_EOF)."""
         self.has_news = True
         self.read_to_end.add(message.topic())
@@ -166,7 +166,7 @@ class Pair:
         else:
             self.ledger.op_read_to(message.offset())
 
-    def _take_time(self, message: Any, monotonic_s: float) -> int:
+    def _take_time(self, message: StoredRecord, monotonic_s: float) -> int:
         """Return the append time of a record; a client's timestamp (CreateTime) is ignored."""
         self.has_news = True
         append_ms = append_ms_of(*message.timestamp())
@@ -246,7 +246,7 @@ class Pair:
         return ledger.letters_waiting > 0 or (ledger.ops_waiting > 0 and not ledger.waits_for_half)
 
 
-def _junk(body: Any, message: Any, error: DecodeError) -> JunkRead:
+def _junk(body: Content, message: StoredRecord, error: DecodeError) -> JunkRead:
     append_ms = append_ms_of(*message.timestamp())
     headers = body.headers()
     size_bytes = bytes_at_most(body.key(), body.value(), headers) + _overhead_bytes(headers)
@@ -317,7 +317,7 @@ class Throttle:
         return junk_bytes >= READ_AHEAD_BATCHES * self._batch_bytes
 
 
-def whole_or_bare(message: Any) -> Any:
+def whole_or_bare(message: Content) -> Content:
     """Return a record, without its headers where they cannot be read."""
     try:
         headers_of(message)
@@ -326,7 +326,7 @@ def whole_or_bare(message: Any) -> Any:
     return message
 
 
-def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
+def restore_plan(plan: Plan, read: Callable[[Iterable[int]], Mapping[int, Content]]) -> None:
     """Read again, by half offset, the bodies that the ledger has released, into `plan`."""
     missing = [half.offset for half in _halves(plan) if half.body is None]
     missing += [each.record.offset for each in plan.junk if each.record.body is None]
@@ -373,7 +373,7 @@ def release_bodies(plan: Plan) -> None:
 
 
 def restore_checks(
-    checks: list[Check], read: Callable[[Iterable[int]], dict[int, Any]]
+    checks: list[Check], read: Callable[[Iterable[int]], Mapping[int, Content]]
 ) -> list[Check]:
     """Return `checks` with all bodies there."""
     missing = [one.half.offset for one in checks if one.half.body is None]
@@ -398,10 +398,23 @@ def _halves(plan: Plan) -> Iterable[HalfRead]:
         yield put_back.half
 
 
+class Content(Protocol):
+    """What a record holds."""
+
+    def key(self) -> bytes | None:
+        """Return the key."""
+
+    def value(self) -> bytes | None:
+        """Return the value."""
+
+    def headers(self) -> Headers | None:
+        """Return the headers, in order."""
+
+
 class WithoutHeaders:
     """A record whose headers the client cannot read: key and value only."""
 
-    def __init__(self, message: Any) -> None:
+    def __init__(self, message: Content) -> None:
         self._key: bytes | None = message.key()
         self._value: bytes | None = message.value()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import Count
 from halfbridge.kafka.error_log import OncePerName
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.loop.tracing import WorkerTracing
     from halfbridge.checker.metrics import Metrics
-    from halfbridge.kafka.ports import Clock
+    from halfbridge.kafka.ports import Clock, Record
     from halfbridge.serde.records import Op
 
 # The same trouble of one name is logged again after this time; at most REPORTED_MAX names are kept.
@@ -289,7 +289,7 @@ def trace_check(asked: Check, partition: int, *, topic: str) -> None:
     )
 
 
-def trace_ops(records: Iterable[Any], op_topic: str) -> None:
+def trace_ops(records: Iterable[Record], op_topic: str) -> None:
     """Log the records of the op topic: decisions, and answers to checks."""
     for record in records:
         if record.error() is None and record.topic() == op_topic:
@@ -337,7 +337,7 @@ def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) ->
         )
 
 
-def _op(record: Any) -> None:
+def _op(record: Record) -> None:
     try:
         op = OP.decode(record.value() or b"")
     except DecodeError:  # it becomes a dead letter, which has a line

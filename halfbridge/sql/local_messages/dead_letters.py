@@ -29,8 +29,6 @@ from halfbridge.sql.local_messages.marks import DeadRow
 from halfbridge.sql.local_messages.rows import RowState
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from sqlalchemy import Engine
 
     from halfbridge.bridge.config import BridgeConfig
@@ -60,7 +58,7 @@ class Letter(NamedTuple):
     detail: str
 
 
-def letter_of(record: Any, producer_group: str) -> Letter | None:
+def letter_of(record: object, producer_group: str) -> Letter | None:
     """Return the content of a record of the dead-letter topic, for a transaction of this group.
 
     None: the record is of another group, or unreadable, or the dead letter of a single record.

@@ -174,7 +174,7 @@ class MemoryReader(GroupOffsets):
         self._serve()
         if len(self._fetched) < records_max:
             self._fetch()
-        taken: list[Any] = []
+        taken: list[Record] = []
         while self._fetched and len(taken) < records_max:
             record = self._hand_over()
             if record is not None:

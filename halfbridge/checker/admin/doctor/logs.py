@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from halfbridge.checker.admin.doctor.facts import BornClock, NotBelieved, PlainRecords, Stall
 from halfbridge.checker.admin.words import shown_time
@@ -25,7 +25,8 @@ from halfbridge.serde.signing_keys import ANY_GROUP, MARGIN_MS, Role
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from halfbridge.kafka.ports import Admin, Place, Ports, Reader
+    from halfbridge.kafka.ports import Admin, Place, Ports, Reader, StoredRecord
+    from halfbridge.serde.records import HalfMetadata
     from halfbridge.serde.signing_keys import KeyRing, SigningKey
     from halfbridge.serde.topics import TopicNames
 
@@ -93,7 +94,7 @@ def _stall(reader: Reader, place: Place, offset: int, ports: Ports) -> Stall:
     return Stall(*place, offset, time_ms, _transaction_id(record))
 
 
-def _transaction_id(record: Any) -> str:
+def _transaction_id(record: StoredRecord) -> str:
     """Return the transaction that a record of the daemon's kafka_txn is about; empty for none."""
     half = half_of(record)
     if half is not None:
@@ -195,7 +196,7 @@ def _not_believed(
             yield NotBelieved(group, role, len(doubts), newest_ms, why, since_ms)
 
 
-def _doubt(verifier: Verifier, record: Any, append_ms: int, half: Any) -> str:
+def _doubt(verifier: Verifier, record: StoredRecord, append_ms: int, half: HalfMetadata) -> str:
     try:
         verifier.check_half(
             record.partition(),
@@ -232,7 +233,7 @@ def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, in
     return {place: answer.result() for place, answer in answers.items()}
 
 
-def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Iterator[Any]:
+def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Iterator[StoredRecord]:
     """Yield records from offsets to the ends of their partitions, for at most `READ_S`."""
     left = set(starts)
     if not left:
@@ -245,7 +246,7 @@ def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Ite
             continue
         error = record.error()
         if error is None:
-            yield record
+            yield cast("StoredRecord", record)  # no error: its place is known
             continue
         failure = failure_of(error)
         if failure.code != Code.PARTITION_EOF:
@@ -253,7 +254,7 @@ def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Ite
         left.discard((record.topic(), record.partition()))
 
 
-def half_of(record: Any) -> Any:
+def half_of(record: StoredRecord) -> HalfMetadata | None:
     """Return the half metadata of a record; None: the record has none that can be read."""
     try:
         metadata, _ = parse_half(headers_of(record))

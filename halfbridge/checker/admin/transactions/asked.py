@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.transactions.logs import (
     Scan,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.read import Key
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import Place, StoredRecord
     from halfbridge.serde.records import CheckRequest, Op
     from halfbridge.serde.topics import TopicNames
 
@@ -112,7 +112,7 @@ def requests(
             request = _request_in(record, is_wanted)
             if request is not None:
                 yield Request(
-                    request, record.topic() or "", record.partition() or 0, record.offset() or 0
+                    request, record.topic(), record.partition() or 0, record.offset() or 0
                 )
 
 
@@ -145,7 +145,7 @@ def _order(request: CheckRequest) -> tuple[int, int]:
     return request.sent_timestamp, request.attempt
 
 
-def _request_in(record: Any, is_wanted: Callable[[bytes], bool]) -> CheckRequest | None:
+def _request_in(record: StoredRecord, is_wanted: Callable[[bytes], bool]) -> CheckRequest | None:
     for name, value in reversed(headers_or_none(record)):
         if name == CHECK and value is not None and len(value) <= REQUEST_BYTES_MAX:
             if not is_wanted(value):

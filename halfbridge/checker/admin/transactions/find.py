@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.life import Event
     from halfbridge.checker.core.settings import LedgerSettings
-    from halfbridge.kafka.ports import Place, Record
+    from halfbridge.kafka.ports import Place, StoredRecord
     from halfbridge.serde.topics import TopicNames
 
 # Half records of one search, the newest ones: about a minute's reading. As many records are read
@@ -163,7 +163,7 @@ class _Trace:
         ends: Deliveries and dead letters of the message.
     """
 
-    def __init__(self, half: HalfRead, record: Record) -> None:
+    def __init__(self, half: HalfRead, record: StoredRecord) -> None:
         self.id = half.metadata.transaction_id
         self.key = record.key() or b""
         self.lives: dict[int, HalfRead] = {}
@@ -172,7 +172,7 @@ class _Trace:
         self.ends: list[Event] = []
         self.add(half, record)
 
-    def add(self, half: HalfRead, record: Record) -> None:
+    def add(self, half: HalfRead, record: StoredRecord) -> None:
         life = half.metadata.resume_count
         if life not in self.lives and len(self.lives) < LIVES_MAX:
             if life > max(self.lives, default=-1):
@@ -266,7 +266,7 @@ class _Search:
         }
 
     def _end_of(
-        self, record: Record, by_id: Mapping[str, _Trace], needle: re.Pattern[bytes]
+        self, record: StoredRecord, by_id: Mapping[str, _Trace], needle: re.Pattern[bytes]
     ) -> str:
         """Take a record that says what became of a transaction; return the id, or nothing."""
         if record.topic() == self._names.op:
@@ -301,7 +301,7 @@ class _Search:
         self.unread = wanted - sum(span.end - span.start for span in kept.values())
         return kept
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: StoredRecord) -> None:
         half = half_read(record, self._cluster.signatures.verifier)
         if not isinstance(half, HalfRead):
             self.unreadable += 1
@@ -322,7 +322,7 @@ class _Search:
         self._kept = dict(by_age[len(by_age) // 2 :])
 
 
-def _end_in(record: Record, *, is_dead: bool) -> tuple[str, Event | None]:
+def _end_in(record: StoredRecord, *, is_dead: bool) -> tuple[str, Event | None]:
     """Return the id that a real record or a dead letter names, and the record as an event."""
     if is_dead:
         half = half_read(record, None)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, OpRead
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings
-    from halfbridge.kafka.ports import Record
+    from halfbridge.kafka.ports import StoredRecord
     from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import DeadReason, Op
@@ -285,7 +285,7 @@ def _answer(op: Op, plan: Plan) -> Ruling:
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
 
 
-def half_event(record: Record, half: HalfRead) -> Event:
+def half_event(record: StoredRecord, half: HalfRead) -> Event:
     """Return an original or a copy."""
     metadata = half.metadata
     is_copy = metadata.origin_offset >= 0
@@ -306,7 +306,7 @@ def half_event(record: Record, half: HalfRead) -> Event:
 
 
 def op_event(
-    record: Record, read: OpRead, ruling: Ruling | None, progress: Progress | None
+    record: StoredRecord, read: OpRead, ruling: Ruling | None, progress: Progress | None
 ) -> Event:
     """Return an answer or a decision."""
     op = read.op
@@ -347,7 +347,7 @@ def check_event(found: Request) -> Event:
     )
 
 
-def delivery_event(record: Record) -> Event:
+def delivery_event(record: StoredRecord) -> Event:
     """Return a record of a real topic; without a message index where the record has a wrong one."""
     headers = headers_or_none(record)
     try:
@@ -369,7 +369,7 @@ def delivery_event(record: Record) -> Event:
     )
 
 
-def dead_letter_event(record: Record) -> Event:
+def dead_letter_event(record: StoredRecord) -> Event:
     """Return a dead letter. What cannot be read of it is None."""
     headers = headers_or_none(record)
     half = _decoded(headers, HALF, HALF_METADATA)
@@ -391,18 +391,18 @@ def dead_letter_event(record: Record) -> Event:
     return _event(Kind.DEAD_LETTER, record, at_ms, **known)
 
 
-def _event(kind: Kind, record: Record, at_ms: int, **fields: Any) -> Event:
+def _event(kind: Kind, record: StoredRecord, at_ms: int, **fields: Any) -> Event:
     return Event(
         kind=kind,
         at_ms=_known(at_ms),
-        topic=record.topic() or "",
-        partition=record.partition() or 0,
-        offset=record.offset() or 0,
+        topic=record.topic(),
+        partition=record.partition(),
+        offset=record.offset(),
         **fields,
     )
 
 
-def with_payload(event: Event, record: Any) -> Event:
+def with_payload(event: Event, record: StoredRecord) -> Event:
     """Return `event` with the record's own bytes."""
     headers = tuple(headers_or_none(record))
     return replace(event, payload=Payload(record.key(), record.value(), headers))

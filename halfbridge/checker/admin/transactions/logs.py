@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.kafka.ports import Clock, Place, Reader, Record
+    from halfbridge.kafka.ports import Clock, Place, Reader, StoredRecord
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.signatures import Verifier
 
@@ -67,7 +67,7 @@ class Scan:
             if self._ends.pop(place, None) is not None:
                 self._skipped.add(place)
 
-    def batches(self) -> Iterator[list[Record]]:
+    def batches(self) -> Iterator[list[StoredRecord]]:
         """Yield committed records until every partition is read to its end, or skipped.
 
         Records of one partition come in offset order. A batch may be empty.
@@ -105,7 +105,7 @@ class Scan:
                         " open kafka_txn may hold it back; try again"
                     )
 
-    def _taken(self, fetched: list[Any]) -> list[Record]:
+    def _taken(self, fetched: list[Any]) -> list[StoredRecord]:
         ends = self._ends
         taken = []
         for record in fetched:
@@ -136,7 +136,7 @@ class Progress:
         self._clock, self._tell = clock, tell
         self._reported_at = clock.monotonic()
 
-    def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[Record]]:
+    def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[StoredRecord]]:
         """Yield the batches of `scan`."""
         done = 0
         for batch in scan.batches():
@@ -311,12 +311,12 @@ def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice
     return cut or [Slice(min(begin_ms, until_ms), until_ms)]
 
 
-def append_ms(record: Any) -> int:
+def append_ms(record: StoredRecord) -> int:
     """Return the broker's append time of a record, or NO_APPEND_MS."""
     return append_ms_of(*record.timestamp())
 
 
-def headers_or_none(record: Any) -> Headers:
+def headers_or_none(record: StoredRecord) -> Headers:
     """Return the headers of a record; an empty list where the client cannot read the headers."""
     try:
         return headers_of(record) or []
@@ -325,7 +325,7 @@ def headers_or_none(record: Any) -> Headers:
 
 
 def half_read(
-    record: Any, verifier: Verifier | None, *, with_key: bool = False
+    record: StoredRecord, verifier: Verifier | None, *, with_key: bool = False
 ) -> HalfRead | JunkRead:
     """Return a half record without its body; `size_bytes` are the user's bytes.
 
@@ -362,15 +362,15 @@ def half_read(
     )
 
 
-def op_read(record: Record, verifier: Verifier | None) -> OpRead | JunkRead:
+def op_read(record: StoredRecord, verifier: Verifier | None) -> OpRead | JunkRead:
     """Return an op record; `verifier` as in `half_read`."""
-    offset, appended_ms = record.offset() or 0, append_ms(record)
+    offset, appended_ms = record.offset(), append_ms(record)
     value = record.value() or b""
     try:
         op = OP.decode(value)
         if verifier is not None:
             verifier.check_op(
-                record.partition() or 0,
+                record.partition(),
                 appended_ms,
                 op,
                 headers=partial(headers_of, record),

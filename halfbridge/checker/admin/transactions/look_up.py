@@ -8,7 +8,7 @@ may follow the one that won.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.real_topics import lacks_of, needed
 from halfbridge.checker.admin.transactions import asked
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event, Judged
     from halfbridge.checker.admin.transactions.waits import Limits
     from halfbridge.checker.core.deferred import Lack
-    from halfbridge.kafka.ports import Place, Record
+    from halfbridge.checker.core.events import JunkRead
+    from halfbridge.kafka.ports import Place, StoredRecord
     from halfbridge.serde.avro import DeadMark
     from halfbridge.serde.progress import Progress as CommittedProgress
     from halfbridge.serde.topics import TopicNames
@@ -351,7 +352,7 @@ class _LookUp:
             return DeliveryWait.DECISION_WAITS
         return DeliveryWait.OPS_BEFORE
 
-    def _with_payload(self, event: Event, record: Any) -> Event:
+    def _with_payload(self, event: Event, record: StoredRecord) -> Event:
         has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)
         return made.with_payload(event, record) if self._wanted.with_payload and has_it else event
 
@@ -375,8 +376,8 @@ class Match(NamedTuple):
 class Pieces(NamedTuple):
     """Records of an id in one pair, in offset order."""
 
-    halves: list[tuple[Record, HalfRead]]
-    ops: list[tuple[Record, OpRead]]
+    halves: list[tuple[StoredRecord, HalfRead]]
+    ops: list[tuple[StoredRecord, OpRead]]
 
     def with_more(self, others: Pieces) -> Pieces:
         """Return these and later ones, each once."""
@@ -415,17 +416,15 @@ class Trail:
             for record in batch:
                 if best is None or append_ms(record) <= best.append_ms:
                     if is_mine(record):
-                        match = Match(
-                            record.partition() or 0, append_ms(record), record.offset() or 0
-                        )
+                        match = Match(record.partition(), append_ms(record), record.offset())
                         best = (
                             match
                             if best is None
                             else min(best, match, key=lambda each: each.append_ms)
                         )
-                        scan.skip([(record.topic() or "", match.partition)])
+                        scan.skip([(record.topic(), match.partition)])
                 else:
-                    scan.skip([(record.topic() or "", record.partition() or 0)])
+                    scan.skip([(record.topic(), record.partition())])
         return best
 
     def pieces(
@@ -455,10 +454,13 @@ class Trail:
         return pieces
 
     def ends(
-        self, spans: dict[Place, Span], dead_topic: str, is_whole: Callable[[list[Record]], bool]
-    ) -> list[Record]:
+        self,
+        spans: dict[Place, Span],
+        dead_topic: str,
+        is_whole: Callable[[list[StoredRecord]], bool],
+    ) -> list[StoredRecord]:
         """Return real records and dead letters of the id, until `is_whole` of them is true."""
-        found: list[Record] = []
+        found: list[StoredRecord] = []
         scan = Scan(self.cluster, spans)
         for batch in self._progress.batches(scan, "searching the deliveries"):
             mine = [
@@ -471,9 +473,9 @@ class Trail:
                 scan.skip(spans)
         return found
 
-    def marks(self, spans: dict[Place, Span]) -> list[tuple[Record, DeadMark]]:
+    def marks(self, spans: dict[Place, Span]) -> list[tuple[StoredRecord, DeadMark]]:
         """Return the marks of dead letters of the id: what operators did about them (ADR 18)."""
-        found: list[tuple[Record, DeadMark]] = []
+        found: list[tuple[StoredRecord, DeadMark]] = []
         for batch in self._progress.batches(Scan(self.cluster, spans), "looking for later lives"):
             for record in batch:
                 for name, value in headers_or_none(record):
@@ -490,7 +492,7 @@ class Trail:
             return None  # a stranger's record
         return mark if mark.transaction_id == self._id else None
 
-    def _take(self, record: Record, pieces: Pieces, half_topic: str) -> bool:
+    def _take(self, record: StoredRecord, pieces: Pieces, half_topic: str) -> bool:
         if record.topic() == half_topic:
             if len(pieces.halves) < RECORDS_KEPT_MAX and self._is_half(record):
                 half = half_read(record, self._verifier)
@@ -504,29 +506,29 @@ class Trail:
                 return True
         return False
 
-    def _is_half(self, record: Record) -> bool:
+    def _is_half(self, record: StoredRecord) -> bool:
         return any(
             name == HALF and value is not None and self._needle in value
             for name, value in headers_or_none(record)
         ) and self._is_named(half_read(record, self._verifier))
 
-    def _is_op(self, record: Record) -> bool:
+    def _is_op(self, record: StoredRecord) -> bool:
         return self._needle in (record.value() or b"") and self._is_named(
             op_read(record, self._verifier)
         )
 
-    def _is_named(self, read: Any) -> bool:
+    def _is_named(self, read: HalfRead | OpRead | JunkRead) -> bool:
         if isinstance(read, HalfRead):
             return read.metadata.transaction_id == self._id
         return isinstance(read, OpRead) and read.op.transaction_id == self._id
 
-    def _is_real(self, record: Record) -> bool:
+    def _is_real(self, record: StoredRecord) -> bool:
         return any(
             name == TRANSACTION_ID and value == self._needle
             for name, value in headers_or_none(record)
         )
 
-    def _is_dead(self, record: Record) -> bool:
+    def _is_dead(self, record: StoredRecord) -> bool:
         headers = headers_or_none(record)
         return any(name == DEAD for name, _ in headers) and any(
             name == HALF and value is not None and self._needle in value for name, value in headers
@@ -560,7 +562,7 @@ class Outcomes:
         time: Slice,
         *,
         is_waiting: bool,
-    ) -> tuple[list[tuple[Event, Record]], list[str]]:
+    ) -> tuple[list[tuple[Event, StoredRecord]], list[str]]:
         """Return deliveries and dead letters with their records, and notes for the operator.
 
         The search begins at the first decision, in all partitions that may have them,
@@ -575,10 +577,10 @@ class Outcomes:
         since_ms = min((each.at_ms or time.from_ms for each in decisions), default=time.from_ms)
         places = self._places(half_events)
 
-        def is_whole(records: list[Record]) -> bool:
+        def is_whole(records: list[StoredRecord]) -> bool:
             return not self._missing(records)
 
-        records: list[Record] = []
+        records: list[StoredRecord] = []
         for margin_ms in _MARGINS_MS:
             slice_ = Slice(since_ms - margin_ms, time.until_ms)
             spans = spans_between(self.trail.cluster, places, slice_)
@@ -596,11 +598,11 @@ class Outcomes:
             )
         return [(self._event(record), record) for record in records], self.notes
 
-    def is_missing(self, records: list[Record]) -> bool:
+    def is_missing(self, records: list[StoredRecord]) -> bool:
         """Tell whether a message was found neither delivered nor as a dead letter."""
         return bool(self._missing(records))
 
-    def _missing(self, records: list[Record]) -> set[tuple[int, int]]:
+    def _missing(self, records: list[StoredRecord]) -> set[tuple[int, int]]:
         """Return (resume count, message index) of each message that was not found.
 
         A real record does not name the life that it is of. What should be delivered may have become
@@ -618,8 +620,8 @@ class Outcomes:
         }
         return {each for each in awaited if each not in dead}
 
-    def _event(self, record: Record) -> Event:
-        place = record.topic() or "", record.partition() or 0, record.offset() or 0
+    def _event(self, record: StoredRecord) -> Event:
+        place = record.topic(), record.partition(), record.offset()
         event = self.events.get(place)
         if event is None:
             is_dead = place[0] == self.names.dead

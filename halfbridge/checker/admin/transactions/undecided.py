@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import Key
     from halfbridge.checker.admin.transactions.waits import Limits, Undecided
     from halfbridge.checker.core.entries import Entry
-    from halfbridge.kafka.ports import Place, Record
+    from halfbridge.kafka.ports import Place, StoredRecord
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
     from halfbridge.serde.signatures import Verifier
@@ -254,12 +254,15 @@ def _read(
 
 
 def _take(
-    batch: list[Record], half_topic: str, pairs: Mapping[int, PairState], verifier: Verifier | None
+    batch: list[StoredRecord],
+    half_topic: str,
+    pairs: Mapping[int, PairState],
+    verifier: Verifier | None,
 ) -> int:
     """Give the records to their ledgers; return the newest append time."""
     newest_ms = 0
     for record in batch:
-        pair = pairs[record.partition() or 0]
+        pair = pairs[record.partition()]
         if record.topic() == half_topic:
             half = half_read(record, verifier, with_key=True)
             if type(half) is HalfRead:
