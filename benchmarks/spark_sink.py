@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
-from halfbridge.testkit.reader import Witness
+from halfbridge.testkit.reader import TopicReader
 from tests.spark.sink_scene import SinkScene
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def until_visible(scene: SinkScene, rows: int) -> float:
     """Start a daemon; return how many seconds passed until so many rows are visible."""
     began_s = time.perf_counter()
     scene.daemon()
-    witness = Witness(scene.servers, [scene.orders])
+    witness = TopicReader(scene.servers, [scene.orders])
     try:
         seen = 0
         while seen < rows:

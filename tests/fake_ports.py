@@ -67,7 +67,7 @@ class _Run:
     def event(self) -> Event:
         return Event()
 
-    def let_go(self, *clients: Any) -> None:
+    def close_clients(self, *clients: Any) -> None:
         for client in clients:
             client.close()
 

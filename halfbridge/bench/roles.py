@@ -165,7 +165,7 @@ class Client:
         return count
 
 
-class Sight:
+class ArrivalCounter:
     """Counts arrivals. The first arrival of a number counts; each further one is a duplicate."""
 
     def __init__(self, messages: int) -> None:
@@ -242,7 +242,7 @@ def run_consumer(config: BenchConfig) -> int:
         partitions=config.partitions,
         lively=0 < config.rate <= _LIVELY_RATE,
     )
-    sight = Sight(config.messages)
+    sight = ArrivalCounter(config.messages)
     reported = last = time.monotonic()
     while not stopping or time.monotonic() - last < _SILENCE_S:
         batch = consume(consumer, _BATCH_MAX, _POLL_S)

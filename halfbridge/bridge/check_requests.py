@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.shared import Shared
     from halfbridge.kafka.ends import Ends
     from halfbridge.kafka.ports import Member, Place, Ports, Record
-    from halfbridge.kafka.stalls import Behind
+    from halfbridge.kafka.stalls import LaggingPartition
 
     class AskEnds(Protocol):
         """A question to brokers."""
@@ -104,12 +104,12 @@ class CheckRequests:
         return taken
 
     def leave(self) -> None:
-        """Leave the group. A failure is logged; waits no longer than `let_go`."""
+        """Leave the group. A failure is logged; waits no longer than `close_clients`."""
         member, self._member = self._member, None
         if member is None:
             return
         try:
-            self._ports.run.let_go(member)
+            self._ports.run.close_clients(member)
         except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
             log_safely(_LOG.exception, "closing the check consumer failed")
 
@@ -146,7 +146,7 @@ class RequestWatch:
         self._asked_at = self._polled_at = 0.0
         self._unanswered = 0  # of the places that were asked about last
         self._reached: dict[Place, int] = {}
-        self._behind: dict[Place, Behind] = {}
+        self._behind: dict[Place, LaggingPartition] = {}
         self._patience_s: dict[Place, float] = {}
 
     def begin(self, now: float) -> None:

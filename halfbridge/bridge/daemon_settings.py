@@ -100,7 +100,7 @@ class DaemonLimits:
                 if self._stopping.wait(FOLLOW_S):
                     return
         finally:
-            self._let_go()
+            self._close_reader()
 
     def _poll(self, *, is_first: bool) -> None:
         """Read new records; a record that cannot be read changes nothing."""
@@ -111,12 +111,12 @@ class DaemonLimits:
         try:
             reading = self._read()
         except BridgeError as error:
-            self._let_go()
+            self._close_reader()
             if not self._stopping.is_set():
                 log_safely(log, "%s: %s", text, error)
             return
         except BaseException:  # noqa: BLE001 (a hint that cannot be read stops nothing)
-            self._let_go()
+            self._close_reader()
             log_safely(_LOG.exception, "%s", text)
             return
         if self._known is None:
@@ -141,10 +141,10 @@ class DaemonLimits:
             clock=ports.clock,
         )
 
-    def _let_go(self) -> None:
+    def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            self._ports.run.let_go(reader)
+            self._ports.run.close_clients(reader)
 
     def _take(self, last: LimitsRecord | None) -> None:
         self._known = DaemonSettings()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Choice,
         DeadTransaction,
         ExaminedLetter,
-        Given,
+        ReplacementMessage,
         Wanted,
     )
     from halfbridge.checker.admin.dead.redoing import Change, DeadLetters, Order, Purged
@@ -376,10 +376,10 @@ def progress(line: str) -> None:
         click.echo(line, err=True)
 
 
-def _given(file: Any) -> dict[tuple[str, int], Given]:
+def _given(file: Any) -> dict[tuple[str, int], ReplacementMessage]:
     from halfbridge.checker.admin.dead.describe import LINE_CHARS_MAX, given
 
-    found: dict[tuple[str, int], Given] = {}
+    found: dict[tuple[str, int], ReplacementMessage] = {}
     size = number = 0
     while file is not None and (line := file.readline(LINE_CHARS_MAX + 1)):
         number += 1

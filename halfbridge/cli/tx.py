@@ -219,11 +219,11 @@ def find_command(*, as_json: bool, **values: Any) -> int:
     no transaction was found.
     """
     from halfbridge.checker.admin.transactions import plain
-    from halfbridge.checker.admin.transactions.find import Sought, find
+    from halfbridge.checker.admin.transactions.find import FindQuery, find
 
     cluster, config = connected(values, judges=True)
     names = ("key", "group", "topic", "since_ms", "until_ms", "limit")
-    sought = Sought(**{name: values[name] for name in names})
+    sought = FindQuery(**{name: values[name] for name in names})
     with _no_collections():
         found = find(cluster, config.names, sought, tell=_tell)
     if as_json:

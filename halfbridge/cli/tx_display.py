@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from halfbridge.checker.admin.decisions import Candidates, Decided, DecisionRequest
-    from halfbridge.checker.admin.transactions.find import Found, Hit, Sought
+    from halfbridge.checker.admin.transactions.find import FindQuery, Found, Hit
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.undecided import Filter, Listing, Stopped
     from halfbridge.checker.admin.transactions.waits import Undecided
@@ -71,7 +71,7 @@ def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
     )
 
 
-def show_found(found: Found, sought: Sought, *, only_notes: bool = False) -> None:
+def show_found(found: Found, sought: FindQuery, *, only_notes: bool = False) -> None:
     """Print what has a key as a table, and on standard error what else an operator should know."""
     key = one_line(sought.key)
     read = f"{counted(found.records, 'half record')} read, since {shown_time(found.read_from_ms)}"

@@ -51,7 +51,7 @@ def own_engine(alias: str) -> Engine:
     )
 
 
-def laid_engine(alias: str, engine: Engine) -> Engine:
+def atomic_engine(alias: str, engine: Engine) -> Engine:
     """Return an engine whose connect() begins an atomic block of Django's, and lays itself over it.
 
     `engine` is that of `own_engine`. FenceUsageError: a transaction is open; the caller's mistake.

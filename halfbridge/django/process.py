@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from sqlalchemy import MetaData
 
 from halfbridge.bridge import TransactionProducer
-from halfbridge.django.laid import laid_engine, own_engine
+from halfbridge.django.laid import atomic_engine, own_engine
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Fence, Inbox
 from halfbridge.sql.fence_table import FenceTable
@@ -48,8 +48,8 @@ class Member:
 
     @cached_property
     def laid(self) -> Engine:
-        """For blocks; see laid_engine."""
-        return laid_engine(self._alias, self.engine)
+        """For blocks; see `atomic_engine`."""
+        return atomic_engine(self._alias, self.engine)
 
     @cached_property
     def fence(self) -> Fence:

@@ -198,7 +198,7 @@ class Reader(Protocol):
         """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
-        """Close; may never return: see `Concurrency.let_go`. Later calls raise RuntimeError."""
+        """Close; may never return: see `Concurrency.close_clients`. Later calls raise RuntimeError."""
 
 
 class Member(Reader, Protocol):
@@ -625,7 +625,7 @@ class Concurrency(Protocol):
     def side_thread(self, name: str) -> SideThread:
         """Return a new side thread; raises RuntimeError as `start`."""
 
-    def let_go(self, *clients: Any) -> None:
+    def close_clients(self, *clients: Any) -> None:
         """Close clients, for a limited time; RuntimeError: too many did not close: restart."""
 
     def pause(self, seconds: float) -> None:

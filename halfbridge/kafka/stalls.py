@@ -20,7 +20,7 @@ STALLED_S = 60.0
 UNREAD_S = 5.0
 
 
-class Behind(NamedTuple):
+class LaggingPartition(NamedTuple):
     """How far a partition has been read, and since when its log is known to have more."""
 
     reached: int
@@ -28,11 +28,11 @@ class Behind(NamedTuple):
 
 
 def compare(
-    behind: Mapping[tuple[str, int], Behind],
+    behind: Mapping[tuple[str, int], LaggingPartition],
     reached: Mapping[tuple[str, int], int],
     ends: Mapping[tuple[str, int], int],
     now: float,
-) -> dict[tuple[str, int], Behind]:
+) -> dict[tuple[str, int], LaggingPartition]:
     """Return the partitions that are behind, each with the time when its position was first seen.
 
     `behind` is the last result; `reached` has the offset after the last record read, negative for
@@ -42,5 +42,7 @@ def compare(
     for place, at in reached.items():
         if at < ends.get(place, at):
             was = behind.get(place)
-            found[place] = was if was is not None and was.reached == at else Behind(at, now)
+            found[place] = (
+                was if was is not None and was.reached == at else LaggingPartition(at, now)
+            )
     return found

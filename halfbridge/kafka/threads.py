@@ -97,7 +97,7 @@ class Threads:
         return SideThread(name)
 
     @staticmethod
-    def let_go(*clients: Any) -> None:
+    def close_clients(*clients: Any) -> None:
         """Close clients; return when each is closed, has failed to close, or is out of time.
 
         In a broken client, closing may wait for ever for a thread that never ends (librdkafka

@@ -40,7 +40,7 @@ _STATISTICS_MS = 5_000  # how old the statistics are at most that SIGUSR1 writes
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
 
-class Witness:
+class TopicReader:
     """Reads every partition of topics that exist, later ones too, from offset zero."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ def read_all(
         KafkaFailure: a topic is missing or cannot be read; the test's author corrects its name, or
             the rights.
     """
-    witness = Witness(bootstrap_servers, topics)
+    witness = TopicReader(bootstrap_servers, topics)
     try:
         return [record for batch in witness.drain(timeout_s) for record in batch]
     finally:
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    witness = Witness(options.bootstrap_servers, options.topics.split(","))
+    witness = TopicReader(options.bootstrap_servers, options.topics.split(","))
     signal.signal(signal.SIGUSR1, lambda *_: sys.stderr.write(f"{witness.statistics}\n"))
     # Besides: a thread that the client does not let go never comes to run the line above.
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)

@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRecords:
     """Records of one producer in one partition, and the marker that ended them."""
 
     producer: int
@@ -57,7 +57,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Torn:
+class TornTransaction:
     """A kafka_txn: `<topic>-<partition>` -> first and last offset that was committed, aborted."""
 
     producer: int
@@ -83,11 +83,11 @@ def batches(segment: bytes) -> Iterator[Batch]:
         at = end
 
 
-def ended(found: Iterable[Batch]) -> list[Ended]:
+def ended(found: Iterable[Batch]) -> list[EndedRecords]:
     """Return what each marker of a partition ended, in their order."""
     open_: dict[int, list[Batch]] = {}
     newest: dict[int, int] = {}  # producer -> place of what was ended last
-    done: list[Ended] = []
+    done: list[EndedRecords] = []
     for batch in found:
         if batch.is_commit is None:
             open_.setdefault(batch.producer, []).append(batch)
@@ -96,7 +96,7 @@ def ended(found: Iterable[Batch]) -> list[Ended]:
         if data is not None:
             newest[batch.producer] = len(done)
             done.append(
-                Ended(
+                EndedRecords(
                     batch.producer,
                     data[0].epoch,
                     data[0].first,
@@ -113,7 +113,7 @@ def ended(found: Iterable[Batch]) -> list[Ended]:
     return done
 
 
-def torn(partitions: Mapping[str, Iterable[Ended]]) -> list[Torn]:
+def torn(partitions: Mapping[str, Iterable[EndedRecords]]) -> list[TornTransaction]:
     """Return the kafka_txns that were torn, from what was ended in each `<topic>-<partition>`."""
     every = [(name, each) for name, all_ in partitions.items() for each in all_]
     found = []
@@ -126,11 +126,11 @@ def torn(partitions: Mapping[str, Iterable[Ended]]) -> list[Torn]:
             if not each.is_commit and any(each.newest_ms < one.ended_ms for _, one in committed)
         ]
         if committed and aborted:
-            found.append(Torn(producer, epoch, _offsets(committed), _offsets(aborted)))
+            found.append(TornTransaction(producer, epoch, _offsets(committed), _offsets(aborted)))
     return found
 
 
-def read(directory: Path) -> dict[str, list[Ended]]:
+def read(directory: Path) -> dict[str, list[EndedRecords]]:
     """Return `ended` of each partition in a broker's data directory, by `<topic>-<partition>`."""
     partitions = {}
     for each in sorted(directory.iterdir()):
@@ -153,7 +153,7 @@ def _is_commit(batch: bytes) -> bool:
     return bool(_MARKER.unpack_from(batch, at)[1] == _COMMIT)
 
 
-def _offsets(ranges: Iterable[tuple[str, Ended]]) -> dict[str, tuple[int, int]]:
+def _offsets(ranges: Iterable[tuple[str, EndedRecords]]) -> dict[str, tuple[int, int]]:
     return {name: (each.first, each.last) for name, each in ranges}
 
 

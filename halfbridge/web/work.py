@@ -62,7 +62,7 @@ class Work:
         self._calls -= 1
 
 
-class Keeps(NamedTuple):
+class CachePolicy(NamedTuple):
     """How long an answer is kept."""
 
     fresh_s: float  # an answer so young is not made again
@@ -70,7 +70,7 @@ class Keeps(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Generic[T]):
+class CachedAnswer(Generic[T]):
     """An answer, and how long ago it was made, seconds."""
 
     value: T
@@ -107,7 +107,7 @@ class Answers:
         fresh_s: float,
         old_s: float = 0.0,
         wait_s: float = CALL_S_MAX,
-    ) -> Kept[T] | None:
+    ) -> CachedAnswer[T] | None:
         """Return an answer for `key`, which `call` makes in a thread; None: it is still being made.
 
         An answer as young as `fresh_s` is not made again. One as young as `old_s` may be returned
@@ -121,17 +121,17 @@ class Answers:
         loop = asyncio.get_running_loop()
         place = self._place(key)
         if place.made_s >= 0 and loop.time() - place.made_s <= fresh_s:
-            return Kept(place.value, loop.time() - place.made_s)
+            return CachedAnswer(place.value, loop.time() - place.made_s)
         if place.failure is None or loop.time() - place.failed_s > fresh_s:
             if place.task is None:
                 place.task = loop.create_task(self._make(place, call))
             done, _ = await asyncio.wait({place.task}, timeout=wait_s)
             if not done:
                 is_old = place.made_s < 0 or loop.time() - place.made_s > old_s
-                return None if is_old else Kept(place.value, loop.time() - place.made_s)
+                return None if is_old else CachedAnswer(place.value, loop.time() - place.made_s)
         if place.failure is not None:
             raise place.failure
-        return Kept(place.value, loop.time() - place.made_s)
+        return CachedAnswer(place.value, loop.time() - place.made_s)
 
     def forget(self) -> None:
         """Have everything read again: something was changed.

@@ -11,7 +11,7 @@ from halfbridge.checker.process.slots import slot_ids
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.children import Child
 from halfbridge.testkit.history import Anomaly
-from halfbridge.testkit.torn import Torn, read, torn
+from halfbridge.testkit.torn import TornTransaction, read, torn
 from tests.faults.plan import Kind
 from tests.faults.stage import Daemon, Stage, seed_of_run
 from tests.kit.cluster import ProxiedCluster
@@ -160,7 +160,7 @@ class Scene:
         assert self.daemon.is_alive, "the supervisor gave up"
         assert self.stage.stop(self.daemon) == 0
 
-    def _torn_by_kafka(self) -> list[Torn]:
+    def _torn_by_kafka(self) -> list[TornTransaction]:
         """Return the kafka_txns that Kafka tore, if all that is wrong came twice because of it.
 
         A coordinator that acts upon what is not replicated breaks what everything here rests on

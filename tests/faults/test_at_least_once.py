@@ -15,7 +15,7 @@ from halfbridge.checker.loop.at_least_once import FIRST_KAFKA_TXNS
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.headers import real_identity
 from halfbridge.testkit.history import ReadRecord
-from halfbridge.testkit.reader import Witness
+from halfbridge.testkit.reader import TopicReader
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.faults.stage import Stage, seed_of_run
 from tests.kit.waiting import until
@@ -80,7 +80,7 @@ def test_a_worker_that_dies_before_its_offsets_repeats_messages(stack: Halfbridg
     numbers = itertools.count()
     sent: set[bytes | None] = set()
     with (
-        closing(Witness(stack.bootstrap_servers, [topic])) as witness,
+        closing(TopicReader(stack.bootstrap_servers, [topic])) as witness,
         stack.producer("orders", checker=lambda _: Resolution.UNKNOWN, topics=[topic]) as producer,
     ):
         for _death in range(DEATHS_MAX):

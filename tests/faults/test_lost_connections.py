@@ -25,7 +25,7 @@ from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.testkit.history import ReadRecord
-from halfbridge.testkit.reader import Witness
+from halfbridge.testkit.reader import TopicReader
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.waiting import until
@@ -196,7 +196,7 @@ def test_a_reader_begins_although_a_leader_does_not_know_the_topic_yet(
     code = KafkaError.UNKNOWN_TOPIC_OR_PART
     cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.FAIL, error=code, times=1))
 
-    assert _first_of(Witness(cluster.proxied_servers, [topic])) == b"value"
+    assert _first_of(TopicReader(cluster.proxied_servers, [topic])) == b"value"
     assert cluster.proxy.hits(Act.FAIL, Api.LIST_OFFSETS) == 1
 
 
@@ -208,7 +208,7 @@ def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
     before = cluster.proxy.hits(Act.HOLD, Api.METADATA)
     cluster.proxy.add(Rule(api=Api.METADATA, act=Act.HOLD, times=3))
     with ThreadPoolExecutor(1) as pool:
-        joining = pool.submit(Witness, cluster.proxied_servers, [topic])
+        joining = pool.submit(TopicReader, cluster.proxied_servers, [topic])
         until(
             "it gave up, or asked again",
             lambda: joining.done() or cluster.proxy.hits(Act.HOLD, Api.METADATA) == before + 3,
@@ -231,7 +231,7 @@ def _create_with_a_record(cluster: ProxiedCluster, topic: str, *, gone: int = 0)
             deletion.result(_CALL_S)
 
 
-def _first_of(witness: Witness) -> bytes | None:
+def _first_of(witness: TopicReader) -> bytes | None:
     """Return the value of the first record that it reads."""
     read: list[ReadRecord] = []
     try:

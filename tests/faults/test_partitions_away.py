@@ -30,7 +30,7 @@ from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.broker import EmbeddedCluster
-from halfbridge.testkit.reader import Witness, read_all
+from halfbridge.testkit.reader import TopicReader, read_all
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.http import answer_of
 from tests.kit.roles import Roles
@@ -146,7 +146,7 @@ class Traffic:
                     self.decided[value] = (topic if pairs == 1 else _pair(seat)), time.monotonic()
 
     def _read(self) -> None:
-        with closing(Witness(self._stack.bootstrap_servers, self._witnessed)) as witness:
+        with closing(TopicReader(self._stack.bootstrap_servers, self._witnessed)) as witness:
             while not self._stop.is_set():
                 for record in witness.poll():
                     self.seen.setdefault(record.value or b"", time.monotonic())

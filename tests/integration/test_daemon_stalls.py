@@ -10,7 +10,7 @@ from halfbridge.checker.loop import assignment, pair, worker
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.kafka.adapter import system_ports
-from halfbridge.kafka.stalls import Behind
+from halfbridge.kafka.stalls import LaggingPartition
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.kit.cluster import ProxiedCluster
@@ -118,10 +118,10 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies behind the last record of its partitions are markers."""
-    found: list[dict[tuple[str, int], Behind]] = []
+    found: list[dict[tuple[str, int], LaggingPartition]] = []
     compare = worker.compare
 
-    def watched(*given: Any) -> dict[tuple[str, int], Behind]:
+    def watched(*given: Any) -> dict[tuple[str, int], LaggingPartition]:
         found.append(compare(*given))
         return found[-1]
 

@@ -185,7 +185,7 @@ def _kept(offset: int, append_ms: int, value: bytes | None) -> KeptAction:
 _NOT_SET = TransactionsSwitch(is_rejecting=False, at_ms=0, who="", reason="")
 
 
-class Turned(NamedTuple):
+class SwitchChange(NamedTuple):
     """A switch that was set; `holds` is False if another operator set the switch since."""
 
     before: TransactionsSwitch
@@ -206,7 +206,7 @@ def turn_switch(
     *,
     is_rejecting: bool,
     reason: str,
-) -> Turned:
+) -> SwitchChange:
     """Set the switch, record that in the audit topic, and read the switch back.
 
     Repeating it is harmless: the last record holds.
@@ -228,7 +228,7 @@ def turn_switch(
     holds = last == offset
     outcome = ActionOutcome.DONE if holds else ActionOutcome.OVERRULED
     log.conclude(intended, outcome, after=switch_word(after))
-    return Turned(before, after, holds)
+    return SwitchChange(before, after, holds)
 
 
 def switch_word(switch: TransactionsSwitch) -> str:

@@ -237,7 +237,7 @@ def placed(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[PlacedPar
     return found
 
 
-class Needed(NamedTuple):
+class Destination(NamedTuple):
     """Where a message goes."""
 
     topic: str
@@ -245,16 +245,16 @@ class Needed(NamedTuple):
     goes_anywhere: bool = False  # to any partition that takes records, since the message has no key
 
 
-def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> Needed:
+def needed(topic: str, partition: int, count: int, key: bytes | None = b"") -> Destination:
     """Return where a message goes; a `count` of 0: no such topic, or the key is not known."""
     if partition >= 0:
-        return Needed(topic, partition)
+        return Destination(topic, partition)
     if key is None:
-        return Needed(topic, None, goes_anywhere=True)
-    return Needed(topic, partition_of(key, count) if count else None)
+        return Destination(topic, None, goes_anywhere=True)
+    return Destination(topic, partition_of(key, count) if count else None)
 
 
-def lacks_of(cluster: Cluster, messages: Iterable[Needed], gone_ms: int) -> tuple[Lack, ...]:
+def lacks_of(cluster: Cluster, messages: Iterable[Destination], gone_ms: int) -> tuple[Lack, ...]:
     """Return what some messages need and cannot have now, by the brokers' metadata.
 
     Only the workers know of brokers that answer no writes and report nothing else.
@@ -266,7 +266,7 @@ def lacks_of(cluster: Cluster, messages: Iterable[Needed], gone_ms: int) -> tupl
 
 
 def _lacks(
-    one: Needed, partitions: tuple[PlacedPartition, ...] | None, gone_ms: int
+    one: Destination, partitions: tuple[PlacedPartition, ...] | None, gone_ms: int
 ) -> Iterator[Lack]:
     topic, number = one.topic, one.partition
     if partitions is None:

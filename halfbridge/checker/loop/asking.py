@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from halfbridge.checker.loop.clients import Silence, client_config
+from halfbridge.checker.loop.clients import UnansweredTimer, client_config
 from halfbridge.checker.loop.outlet import MESSAGE_BYTES_MAX, STALL_S, TRY_S
 from halfbridge.checker.loop.pair import in_turn, restore_checks
 from halfbridge.checker.loop.publish import TimestampSource
@@ -261,7 +261,7 @@ class CheckSender:
             "message.max.bytes": MESSAGE_BYTES_MAX,
             "linger.ms": _LINGER_MS,
         }
-        self._silence = Silence()
+        self._silence = UnansweredTimer()
         self._writer = self._kafka.writer(self._properties)
         self.untimely: int | None = None  # the turn of `TimestampSource` that was refused last
 

@@ -1,9 +1,9 @@
 """The Kafka clients of a worker: their common properties, the admin client, and silent clients.
 
 A client that a worker keeps for its life (consumer, admin client, producer of check requests) is
-replaced when no broker answers it (`Silence`). `StallWatch` replaces a consumer that is answered
-and reads nothing. All other clients are replaced after each failure, or live as long as one
-question.
+replaced when no broker answers it (`UnansweredTimer`). `StallWatch` replaces a consumer that is
+answered and reads nothing. All other clients are replaced after each failure, or live as long as
+one question.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Questions:
             "error_cb": ErrorLog(_log, ports.clock).note,
         }
         self._on_replaced = on_replaced
-        self._silence = Silence()
+        self._silence = UnansweredTimer()
         self._admin = self._kafka.admin(self._properties)
         self._open: dict[Place, tuple[int, Answer[int]]] = {}
         self._were_answered = False
@@ -286,7 +286,7 @@ def _settings_of(answer: Answer[dict[str, str]], wait_s: float) -> SettingsAnswe
 REPLACED_AFTER_S = 30.0
 
 
-class Silence:
+class UnansweredTimer:
     """How long a client has not been answered. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from halfbridge.checker.loop.clients import (
     FETCHING,
     QUESTION_S,
     REPLACED_AFTER_S,
-    Silence,
+    UnansweredTimer,
     client_config,
     member_config,
     unjoined,
@@ -101,7 +101,7 @@ class Input:
         self._troubles = ErrorLog(_log, ports.clock)
         self._failures = MemberFailures(ports.clock)
         self._on_replaced = on_replaced
-        self._silence = Silence()
+        self._silence = UnansweredTimer()
         self._ask_at = self._monotonic() + REPLACED_AFTER_S
         self._member = self._open()
 
@@ -284,7 +284,7 @@ class Input:
         except KafkaFailure as failure:
             return failure.code > 0
         finally:
-            self._ports.run.let_go(reader)
+            self._ports.run.close_clients(reader)
         return True
 
     def _leave(self) -> None:
@@ -309,7 +309,7 @@ class Input:
     def _close_member(self) -> None:
         """Close the member; callbacks of its close() change nothing, and it may answer nothing."""
         self._generation += 1
-        self._ports.run.let_go(self._member)
+        self._ports.run.close_clients(self._member)
 
     def _renew(self, why: str) -> NoReturn:
         self._close_member()
@@ -511,7 +511,7 @@ class FirstReads:
             self._troubles.note(failure)
             return set()
         finally:
-            self._ports.run.let_go(reader)
+            self._ports.run.close_clients(reader)
         return {number for (_, number), each in found.items() if each.metadata}
 
     def _why_not(self, number: int, progress: Progress) -> str:
@@ -542,7 +542,7 @@ class FirstReads:
         except KafkaFailure as failure:
             self._troubles.note(failure)
         finally:
-            self._ports.run.let_go(reader)
+            self._ports.run.close_clients(reader)
 
     def _reader(self) -> Reader:
         return self._ports.kafka.reader(

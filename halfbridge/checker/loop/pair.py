@@ -463,8 +463,8 @@ class BodyReader:
         return found
 
     def close(self) -> None:
-        """Close the reader; waits no longer than `let_go`."""
-        self._ports.run.let_go(self._reader)
+        """Close the reader; waits no longer than `close_clients`."""
+        self._ports.run.close_clients(self._reader)
 
     def _read_one(self, partition: int, offset: int) -> Record:
         monotonic = self._ports.clock.monotonic
@@ -488,7 +488,7 @@ class BodyReader:
         """Replace the reader, because the old one may have stalled (`StallWatch`)."""
         with suppress(ConfigError):  # not possible now: the old reader is kept
             old, self._reader = self._reader, self._open()
-            self._ports.run.let_go(old)
+            self._ports.run.close_clients(old)
 
     def _open(self) -> Reader:
         config = self._config

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.errors import KafkaFailure
     from halfbridge.kafka.ports import Clock, Event, Place, Ports
     from halfbridge.kafka.signatures import Signatures
-    from halfbridge.kafka.stalls import Behind
+    from halfbridge.kafka.stalls import LaggingPartition
     from halfbridge.serde.records import Op
 
 # How long the loop waits for records during a commit, before it checks the commit again.
@@ -359,7 +359,7 @@ class StallWatch:
         self._metrics = metrics
         self._asked_at = -POLL_S
         self._question: Ends | None = None
-        self._behind: dict[Place, Behind] = {}
+        self._behind: dict[Place, LaggingPartition] = {}
 
     def poll(self, now: float) -> None:
         """Compare the positions with the ends of logs; never waits.

@@ -218,7 +218,7 @@ class SettingsTopic:
         try:
             return read_settings(reader, self._topic, stop=stop, clock=ports.clock)
         finally:
-            ports.run.let_go(reader)
+            ports.run.close_clients(reader)
 
     def write(self, settings: DaemonSettings) -> None:
         """Append the record of the daemon's limits; return once it is stored.

@@ -246,7 +246,7 @@ def _daemon_settings(options: SinkOptions, ports: Ports) -> DaemonSettings:
     except BridgeError as error:
         problem = str(error)
     finally:
-        ports.run.let_go(reader)
+        ports.run.close_clients(reader)
     if problem:
         LOG.info("%s was not read (%s); the daemon's defaults are assumed", topic, problem)
     return DaemonSettings()

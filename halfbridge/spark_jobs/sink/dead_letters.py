@@ -180,7 +180,7 @@ class DeadLetters:
                     if at[partition] >= behind[partition]:
                         open_.discard(partition)
         finally:
-            self._ports.run.let_go(reader)
+            self._ports.run.close_clients(reader)
         return letters
 
     def _letter(self, record: Any) -> Letter | None:
@@ -258,7 +258,7 @@ def await_delivery(
                 break
             reader.poll(_POLL_S)
     finally:
-        ports.run.let_go(reader)
+        ports.run.close_clients(reader)
     return not last and dead.await_visible(deadline)
 
 

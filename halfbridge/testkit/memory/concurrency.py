@@ -65,7 +65,7 @@ class ProcessConcurrency:
     def side_thread(self, name: str) -> SideThread:
         return SideThread(self, name)
 
-    def let_go(self, *clients: Any) -> None:
+    def close_clients(self, *clients: Any) -> None:
         closings = [self._closing(client) for client in clients]
         self._wait(lambda: all(closing.done() for closing in closings), CLOSE_S_MAX)
         late = [closing for closing in closings if not closing.done()]

@@ -12,7 +12,7 @@ from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.routes import PAGING, REASON, Argument, Call, Route, page_of
 from halfbridge.web.gate import Role
 from halfbridge.web.guards import Refusal
-from halfbridge.web.work import Keeps
+from halfbridge.web.work import CachePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # 2 s: reloads and several operators share a reading of the logs. Longer would show old letters
 # after a change of them. 2 min: during a slow reading the page shows an old one and its age.
-KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
+KEEPS = CachePolicy(fresh_s=2.0, old_s=120.0)
 # A request of one form or call: more of them are a matter for the command, which tells of progress.
 BULK_MAX = 100
 # Transactions a second: BULK_MAX takes one second, and the daemon's own deliveries hardly notice.

@@ -37,7 +37,7 @@ from halfbridge.web.api.routes import (
     page_of,
 )
 from halfbridge.web.guards import Refusal
-from halfbridge.web.work import Keeps
+from halfbridge.web.work import CachePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ def _finite(value: float | None) -> float | None:
 
 # Groups change seldom, and their reading takes the ops of ten minutes: longer than KEEPS of the
 # transactions. Longer shows members later that came or went.
-GROUPS_KEPT = Keeps(fresh_s=5.0, old_s=120.0)
+GROUPS_KEPT = CachePolicy(fresh_s=5.0, old_s=120.0)
 SINCE = Argument(
     "since_s",
     int,
@@ -125,7 +125,7 @@ async def _group(call: Call) -> dict[str, Any]:
 
 # Topics change least, and each is asked for its settings: twice as long as groups. Longer shows a
 # correction later.
-TOPICS_KEPT = Keeps(fresh_s=10.0, old_s=300.0)
+TOPICS_KEPT = CachePolicy(fresh_s=10.0, old_s=300.0)
 
 
 class TopicsFound(NamedTuple):
@@ -157,7 +157,7 @@ async def _topics(call: Call) -> dict[str, Any]:
 # A dozen questions to each broker, for up to QUESTIONS_S_MAX: not with each view of the page.
 # Longer shows a correction later. Ten minutes: an old finding with its age is better
 # than an empty page.
-FINDINGS_KEPT = Keeps(fresh_s=30.0, old_s=600.0)
+FINDINGS_KEPT = CachePolicy(fresh_s=30.0, old_s=600.0)
 QUESTIONS_S_MAX = 20.0  # within the CALL_S_MAX of a request
 _OF_A_DAEMON = frozenset(("settings-differ", "memory", "open-files"))
 
@@ -191,7 +191,7 @@ async def _doctor(call: Call) -> dict[str, Any]:
 
 # An operator wants to see the action just made: 2 s only spares brokers from reloads. An old list
 # misleads more here than elsewhere, so it is shown for a minute at most.
-ACTIONS_KEPT = Keeps(fresh_s=2.0, old_s=60.0)
+ACTIONS_KEPT = CachePolicy(fresh_s=2.0, old_s=60.0)
 ACTION_ARGUMENTS = (
     Argument("action", str, "Such as `tx commit`, or `tx` for all of tx.", default=""),
     Argument("actor", str, "Who acted.", default=""),

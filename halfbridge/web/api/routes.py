@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from halfbridge.web.services import Services
-    from halfbridge.web.work import Keeps, Kept
+    from halfbridge.web.work import CachedAnswer, CachePolicy
 
 T = TypeVar("T")
 PREFIX = "/api/v1"
@@ -80,7 +80,9 @@ class Call:
         """Return what `reading` reads from Kafka, in a thread."""
         return await self.services.work.run(lambda: reading(self.services, self.values))
 
-    async def kept(self, name: str, reading: Callable[[Services], T], keeps: Keeps) -> Kept[T]:
+    async def kept(
+        self, name: str, reading: Callable[[Services], T], keeps: CachePolicy
+    ) -> CachedAnswer[T]:
         """Return an answer that all calls share."""
         kept = await self.services.answers.get(
             (name,), lambda: reading(self.services), fresh_s=keeps.fresh_s

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.checker.admin.transactions import logs as search
 from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.explain import explain
-from halfbridge.checker.admin.transactions.find import Found, Sought, find
+from halfbridge.checker.admin.transactions.find import FindQuery, Found, find
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Life
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
 from halfbridge.checker.admin.transactions.undecided import Filter, Listing, list_undecided
 from halfbridge.web.api.routes import PAGING, Argument, Call, Route
 from halfbridge.web.guards import Refusal
-from halfbridge.web.work import Keeps
+from halfbridge.web.work import CachePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # 2 s: reloads and several operators share a reading of the logs. Longer would show old ones
 # after a change of them. 2 min: during a slow reading the page shows an old one and its age.
-KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
+KEEPS = CachePolicy(fresh_s=2.0, old_s=120.0)
 _TIME_MS_MAX = 1 << 53  # what a number of JavaScript holds exactly
 _OLDER_THAN = Argument(
     "older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9
@@ -82,7 +82,7 @@ def found_by_key(services: Services, values: Mapping[str, Any]) -> Found:
     """Return the newest transactions with a message of a key."""
     cluster = services.cluster()
     now_ms = cluster.ports.clock.time_ms()
-    sought = Sought(
+    sought = FindQuery(
         key=values["key"],
         topic=values["topic"],
         group=values["group"],

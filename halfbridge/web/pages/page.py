@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from halfbridge.web.gate import Principal, Session
     from halfbridge.web.services import Services
-    from halfbridge.web.work import Keeps, Kept
+    from halfbridge.web.work import CachedAnswer, CachePolicy
 
 T = TypeVar("T")
 FIELDS_MAX = 200  # a bulk resume has an id for each of 100 transactions, and options
@@ -57,8 +57,8 @@ class Visit:
         return self.services.gate.may_change(self.principal, self.session)
 
     async def kept(
-        self, key: tuple[object, ...], read: Callable[[], T], keeps: Keeps
-    ) -> Kept[T] | None:
+        self, key: tuple[object, ...], read: Callable[[], T], keeps: CachePolicy
+    ) -> CachedAnswer[T] | None:
         """Return an answer that all visits share; None: the first one is being made.
 
         `key` is what is asked for, with all its arguments; `read` makes the answer, in a thread.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.doctor.facts import Finding
     from halfbridge.web.services import Services
-    from halfbridge.web.work import Keeps
+    from halfbridge.web.work import CachePolicy
 
 # The overview of a browser that stays open asks doctor so often.
 _AGAIN_S = 60.0
@@ -100,7 +100,7 @@ async def _group(visit: Visit) -> dict[str, Any]:
 
 
 def _only(
-    name: str, read: Callable[[Services], Any], keeps: Keeps
+    name: str, read: Callable[[Services], Any], keeps: CachePolicy
 ) -> Callable[[Visit], Awaitable[dict[str, Any]]]:
     """Return the context of a page that shows one answer."""
 

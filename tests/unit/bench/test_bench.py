@@ -33,7 +33,7 @@ from halfbridge.bench.result import (
     percentile,
     run_report,
 )
-from halfbridge.bench.roles import Sight
+from halfbridge.bench.roles import ArrivalCounter
 
 
 @pytest.mark.parametrize("size", [16, 1024])
@@ -144,7 +144,7 @@ MS = 1_000_000
 def test_sight() -> None:
     """Warm-up is left out, repeats are duplicates, the age counts from when a send was due."""
     pack = make_packer(16)
-    sight = Sight(3)
+    sight = ArrivalCounter(3)
     sight.take([pack(0, -1), pack(1 * MS, 0), pack(2 * MS, 2)], 4 * MS)
     sight.take([pack(1 * MS, 0), pack(0, -2)], 9 * MS)
 

@@ -71,7 +71,7 @@ def test_a_client_that_does_not_close_is_left_behind(
     """The worker's loop would stand still with it, for good."""
     monkeypatch.setattr(threads, "CLOSE_S_MAX", 0.01)
     release = threading.Event()
-    Threads.let_go(_Client(release.wait))
+    Threads.close_clients(_Client(release.wait))
     assert "continuing without them" in caplog.text
     release.set()
 
@@ -82,10 +82,10 @@ def test_too_many_clients_left_behind_end_the_process(monkeypatch: pytest.Monkey
     monkeypatch.setattr(threads, "LEFT_MAX", 3)
     monkeypatch.setattr(threads, "_left", [])
     release = threading.Event()
-    Threads.let_go(*[_Client(release.wait)] * 3)
+    Threads.close_clients(*[_Client(release.wait)] * 3)
     with pytest.raises(RuntimeError, match="restart this process"):
-        Threads.let_go(_Client(release.wait))
-    Threads.let_go(_Client(release.is_set))  # this one is not to blame
+        Threads.close_clients(_Client(release.wait))
+    Threads.close_clients(_Client(release.is_set))  # this one is not to blame
     release.set()
 
 
@@ -97,7 +97,7 @@ def test_a_client_is_closed_where_no_thread_starts(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    Threads.let_go(_Client(lambda: closed.append(1)))
+    Threads.close_clients(_Client(lambda: closed.append(1)))
     assert closed == [1]
 
 
@@ -109,7 +109,7 @@ def test_a_client_that_cannot_close_is_let_go() -> None:
         called.set()
         raise RuntimeError("closed already")
 
-    Threads.let_go(_Client(fail))
+    Threads.close_clients(_Client(fail))
     assert called.is_set()
 
 

@@ -12,7 +12,7 @@ from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.history import Anomaly, Claim, Finding, Outcome, ReadRecord, digest_of
 from halfbridge.testkit.judge import judge
-from halfbridge.testkit.torn import Batch, Torn, batches, ended, main, read, torn
+from halfbridge.testkit.torn import Batch, TornTransaction, batches, ended, main, read, torn
 from tests.unit.testkit.histories import DEAD, History, clean_histories, value_of
 from tests.unit.testkit.planted import FAULTS, deliver_the_dead, drop_whole
 
@@ -250,7 +250,7 @@ def marker(first: int, at_ms: int, *, is_commit: bool, epoch: int = EPOCH) -> Ba
     return Batch(first, first, at_ms, PRODUCER, epoch, is_commit)
 
 
-def found(**partitions: list[Batch]) -> list[Torn]:
+def found(**partitions: list[Batch]) -> list[TornTransaction]:
     """Return what is torn."""
     return torn({name: ended(content) for name, content in partitions.items()})
 
@@ -261,7 +261,7 @@ def test_committed_here_and_aborted_there() -> None:
     again = [*once, marker(14, 1500, is_commit=ABORT, epoch=EPOCH + 1)]
     elsewhere = [data(5, 101, last=6), marker(7, 1500, is_commit=ABORT, epoch=EPOCH + 1)]
     assert found(a=again, b=elsewhere) == [
-        Torn(PRODUCER, EPOCH, committed={"a": (10, 12)}, aborted={"b": (5, 6)})
+        TornTransaction(PRODUCER, EPOCH, committed={"a": (10, 12)}, aborted={"b": (5, 6)})
     ]
 
 

@@ -6,7 +6,7 @@ import json
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.admin.dead.letters import Body, Given
+from halfbridge.checker.admin.dead.letters import Body, ReplacementMessage
 from halfbridge.serde.avro import DeadMark
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import RESERVED, user_headers
@@ -119,7 +119,7 @@ def change_json(change: Change) -> dict[str, Any]:
     return {**common, "new_resume_count": change.resume_count, "messages": list(change.indices)}
 
 
-def given(line: str) -> tuple[tuple[str, int], Given]:
+def given(line: str) -> tuple[tuple[str, int], ReplacementMessage]:
     """Return the message of an exported line, with its id and index; DecodeError if it is none."""
     if len(line) > LINE_CHARS_MAX:
         raise DecodeError(f"more than {LINE_CHARS_MAX} characters", None)
@@ -128,7 +128,7 @@ def given(line: str) -> tuple[tuple[str, int], Given]:
         headers = [(str(name), _bytes(value)) for name, value in fields["headers"]]
         body = Body(_bytes(fields["key"]), _bytes(fields["value"]), headers)
         partition = fields.get("real_partition", PARTITION_BY_KEY)
-        message = Given(fields["real_topic"], partition, body)
+        message = ReplacementMessage(fields["real_topic"], partition, body)
         identity = fields["transaction_id"], fields["message_index"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DecodeError(f"not as `dead export` writes it: {error!r}", None) from error
@@ -136,7 +136,7 @@ def given(line: str) -> tuple[tuple[str, int], Given]:
     return identity, message
 
 
-def _check(identity: tuple[Any, Any], message: Given) -> None:
+def _check(identity: tuple[Any, Any], message: ReplacementMessage) -> None:
     """Raise DecodeError unless the texts and numbers of a line can be written."""
     transaction_id, index = identity
     topic: Any = message.real_topic

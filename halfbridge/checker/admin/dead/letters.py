@@ -132,7 +132,7 @@ class Source(NamedTuple):
     is_deleted: bool = False  # the place is below the log start, by retention
 
 
-class Standing(Enum):
+class Authenticity(Enum):
     """Whether a letter is genuine."""
 
     PROVEN = "proven"
@@ -140,14 +140,14 @@ class Standing(Enum):
     FORGED = "it contradicts the half record or the op that it names"
 
 
-_WORST_FIRST = (Standing.FORGED, Standing.DELETED, Standing.PROVEN)
+_WORST_FIRST = (Authenticity.FORGED, Authenticity.DELETED, Authenticity.PROVEN)
 
 
 class ExaminedLetter(NamedTuple):
     """A letter with the records that it names."""
 
     letter: Letter
-    standing: Standing
+    standing: Authenticity
     body: Body | None  # the half record; None of a stub whose half record was deleted
     op: Op | None  # the op that decided; None where it was deleted or does not exist
 
@@ -165,7 +165,7 @@ def examined(
     standing = _of_source(letter, body, there, is_deleted=half.is_deleted)
     if letter.half is not None:
         if not half.is_deleted and not _is_believed(stands, verifier):
-            standing = Standing.FORGED
+            standing = Authenticity.FORGED
         by_op = _of_op(letter, decision, is_deleted=op.is_deleted)
         standing = min(standing, by_op, key=_WORST_FIRST.index)
     return ExaminedLetter(letter, standing, there if body is None else body, decision)
@@ -173,32 +173,36 @@ def examined(
 
 def _of_source(
     letter: Letter, body: Body | None, there: Body | None, *, is_deleted: bool
-) -> Standing:
+) -> Authenticity:
     if is_deleted:
-        return Standing.DELETED
+        return Authenticity.DELETED
     if there is None:
-        return Standing.FORGED
+        return Authenticity.FORGED
     if body is not None:
-        return Standing.PROVEN if body == there else Standing.FORGED
+        return Authenticity.PROVEN if body == there else Authenticity.FORGED
     try:
-        return Standing.PROVEN if parse_half(there.headers)[0] == letter.half else Standing.FORGED
+        return (
+            Authenticity.PROVEN
+            if parse_half(there.headers)[0] == letter.half
+            else Authenticity.FORGED
+        )
     except DecodeError:
-        return Standing.FORGED
+        return Authenticity.FORGED
 
 
-def _of_op(letter: Letter, op: Op | None, *, is_deleted: bool) -> Standing:
+def _of_op(letter: Letter, op: Op | None, *, is_deleted: bool) -> Authenticity:
     half = letter.half
     if is_deleted:
-        return Standing.DELETED
+        return Authenticity.DELETED
     if letter.dead.op_offset == NO_OFFSET or op is None or half is None:
-        return Standing.FORGED
+        return Authenticity.FORGED
     is_it = (
         op.transaction_id == half.transaction_id
         and op.resume_count == half.resume_count
         and op.producer_group == half.producer_group
         and op.kind.value == letter.decision.value
     )
-    return Standing.PROVEN if is_it else Standing.FORGED
+    return Authenticity.PROVEN if is_it else Authenticity.FORGED
 
 
 def _is_believed(record: LogRecord | None, verifier: Verifier | None) -> bool:
@@ -439,7 +443,7 @@ def _id_of(letter: Letter) -> str:
     return "" if letter.half is None else letter.half.transaction_id
 
 
-class Given(NamedTuple):
+class ReplacementMessage(NamedTuple):
     """A message from a file, in place of a dead letter's or of one that is missing."""
 
     real_topic: str
@@ -455,7 +459,7 @@ class Choice:
     # Only messages with these indices; empty: the whole transaction.
     messages: frozenset[int] = frozenset()
     # (transaction id, message index) -> message from a file.
-    given: Mapping[tuple[str, int], Given] = field(default_factory=dict)
+    given: Mapping[tuple[str, int], ReplacementMessage] = field(default_factory=dict)
     accept_partial: bool = False  # deliver the existing messages of a transaction with a gap
     accept_duplicates: bool = False  # deliver late messages that may have been delivered
     accept_unverified: bool = False  # believe letters whose half record or op was deleted

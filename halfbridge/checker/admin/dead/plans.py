@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.admin.dead.letters import RESUME_COUNT_MAX, Remedy, Standing
+from halfbridge.checker.admin.dead.letters import RESUME_COUNT_MAX, Authenticity, Remedy
 from halfbridge.checker.admin.words import listed
 from halfbridge.serde.avro import HALF_METADATA, MarkAction
 from halfbridge.serde.headers import HALF, SIGN, user_bytes, without_half
@@ -210,9 +210,9 @@ def _not_believed(examined: Sequence[ExaminedLetter], choice: Choice) -> str:
     for each in examined:
         place = each.letter.place
         named = f"dead letter {place.partition}:{place.offset}"
-        if each.standing is Standing.FORGED:
+        if each.standing is Authenticity.FORGED:
             return f"{named}: {each.standing.value}; find out who wrote it, then `dead purge`"
-        if each.standing is Standing.DELETED and not choice.accept_unverified:
+        if each.standing is Authenticity.DELETED and not choice.accept_unverified:
             return f"{named}: {each.standing.value}; --accept-unverified believes the letter"
     return ""
 

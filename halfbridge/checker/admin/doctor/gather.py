@@ -272,7 +272,7 @@ class _Gatherer:
                 clock=self.ports.clock,
             )
         finally:
-            self.ports.run.let_go(reader)
+            self.ports.run.close_clients(reader)
         known = [each.settings for each in said if each.settings is not None]
         return known[-1] if known else None
 

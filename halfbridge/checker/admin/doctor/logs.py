@@ -279,7 +279,7 @@ def reading(ports: Ports, common: Mapping[str, Any]) -> Iterator[Reader]:
     try:
         yield reader
     finally:
-        ports.run.let_go(reader)
+        ports.run.close_clients(reader)
 
 
 # How long before its end a key without a successor is reported: time to give all a new file.

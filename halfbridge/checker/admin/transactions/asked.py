@@ -18,7 +18,7 @@ from halfbridge.checker.admin.transactions.waits import (
     TOPIC_GONE_MS,
     CheckRequests,
     Limits,
-    World,
+    WaitContext,
 )
 from halfbridge.checker.errors import AdminError
 from halfbridge.kafka.ports import Edge
@@ -185,7 +185,7 @@ class CheckHistory(NamedTuple):
         )
         return [each for each in found if each.request.transaction_id == self.key[0]]
 
-    def world(self, requests: Sequence[Request], ops: Sequence[Op]) -> World:
+    def world(self, requests: Sequence[Request], ops: Sequence[Op]) -> WaitContext:
         """Return the facts by which the transaction's wait is explained."""
         names, group = self.names, self.key[2]
         members = members_of(self.cluster, [names.daemon_group, names.check_group(group)])
@@ -193,7 +193,7 @@ class CheckHistory(NamedTuple):
             op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == self.key
         ]
         workers, answering = members.get(names.daemon_group), members.get(names.check_group(group))
-        return World(
+        return WaitContext(
             now_ms=self.cluster.ports.clock.time_ms(),
             limits=self.limits,
             workers=None if workers is None else len(workers),

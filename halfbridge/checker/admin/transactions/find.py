@@ -62,7 +62,7 @@ LIVES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
+class FindQuery:
     r"""Which transactions are wanted.
 
     Attributes:
@@ -122,7 +122,7 @@ class Found:
 def find(
     cluster: Cluster,
     names: TopicNames,
-    sought: Sought,
+    sought: FindQuery,
     *,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Found:
@@ -144,7 +144,7 @@ def find(
 
 
 def meant_by(text: str) -> Callable[[bytes | None], bool]:
-    """Return a function that compares a record's key with what an operator gave: `Sought.key`."""
+    """Return a function that compares a record's key with `FindQuery.key`."""
     exact = {text.encode("utf-8", "surrogateescape")}
     if text.startswith("0x"):
         with suppress(ValueError):  # a text that only begins so
@@ -195,7 +195,7 @@ class _Trace:
 
 class _Search:
     def __init__(
-        self, cluster: Cluster, names: TopicNames, sought: Sought, tell: Callable[[str], None]
+        self, cluster: Cluster, names: TopicNames, sought: FindQuery, tell: Callable[[str], None]
     ) -> None:
         self._cluster, self._names, self._sought = cluster, names, sought
         self._is_meant = meant_by(sought.key)

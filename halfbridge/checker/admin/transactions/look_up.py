@@ -122,7 +122,7 @@ class _LookUp:
         self, cluster: Cluster, names: TopicNames, wanted: Wanted, tell: Callable[[str], None]
     ) -> None:
         self._cluster, self._names, self._wanted, self._tell = cluster, names, wanted, tell
-        self._trail = Trail(cluster, wanted.id, tell)
+        self._trail = RecordFinder(cluster, wanted.id, tell)
         self._notes: list[str] = []
         self._leaderless: frozenset[Place] = frozenset()
 
@@ -174,7 +174,7 @@ class _LookUp:
         begin_ms = time.from_ms if match.append_ms < 0 else after(match.append_ms)
         rest = Slice(begin_ms, self._wanted.until_ms)
         limits = asked.daemon_limits(self._cluster, self._names)
-        pieces, judged = self._pieces(match.partition, rest, limits, Pieces([], []), life=0)
+        pieces, judged = self._pieces(match.partition, rest, limits, FoundRecords([], []), life=0)
         life = self._build_life(match.partition, rest, pieces, judged, limits)
         later = self._later_life(life)
         if later is None:
@@ -187,8 +187,8 @@ class _LookUp:
         )
 
     def _pieces(
-        self, partition: int, time: Slice, limits: Limits, known: Pieces, *, life: int
-    ) -> tuple[Pieces, Judged]:
+        self, partition: int, time: Slice, limits: Limits, known: FoundRecords, *, life: int
+    ) -> tuple[FoundRecords, Judged]:
         """Return the known records and those in a range of time, with the ledger's judgement.
 
         The transaction is not settled before its `life` is decided.
@@ -197,11 +197,11 @@ class _LookUp:
         spans = spans_between(self._cluster, [half, op], time)
         settings = reading_settings(limits)
 
-        def judged_of(found: Pieces) -> Judged | None:
+        def judged_of(found: FoundRecords) -> Judged | None:
             whole = known.with_more(found)
             return judge([half for _, half in whole.halves], [op for _, op in whole.ops], settings)
 
-        def is_settled(found: Pieces) -> bool:
+        def is_settled(found: FoundRecords) -> bool:
             judged = judged_of(found)
             if judged is None or judged.resume_count < life:
                 return False
@@ -232,7 +232,7 @@ class _LookUp:
         return _LaterLife(after(begun_ms), max(mark.resume_count for _, mark in later))
 
     def _build_life(
-        self, partition: int, time: Slice, pieces: Pieces, judged: Judged, limits: Limits
+        self, partition: int, time: Slice, pieces: FoundRecords, judged: Judged, limits: Limits
     ) -> Life:
         """Return the life from its records, checks and deliveries."""
         progress = self._progress_of(partition)
@@ -277,7 +277,7 @@ class _LookUp:
         return replace(life, undecided=undecided_of(judged.entry, partition, world))
 
     def _stored(
-        self, pieces: Pieces, judged: Judged, progress: CommittedProgress | None
+        self, pieces: FoundRecords, judged: Judged, progress: CommittedProgress | None
     ) -> _Stored:
         """Return the half records and ops as events."""
         halves = [
@@ -313,7 +313,7 @@ class _LookUp:
         return _Ended(events, notes, is_deferred=is_deferred, is_all=is_all)
 
     def _lacks(
-        self, pieces: Pieces, judged: Judged, counts: Mapping[str, int], gone_ms: int
+        self, pieces: FoundRecords, judged: Judged, counts: Mapping[str, int], gone_ms: int
     ) -> tuple[Lack, ...]:
         """Return the topics and partitions that keep the last life's messages from delivery."""
         messages = [
@@ -373,23 +373,23 @@ class Match(NamedTuple):
     offset: int
 
 
-class Pieces(NamedTuple):
+class FoundRecords(NamedTuple):
     """Records of an id in one pair, in offset order."""
 
     halves: list[tuple[StoredRecord, HalfRead]]
     ops: list[tuple[StoredRecord, OpRead]]
 
-    def with_more(self, others: Pieces) -> Pieces:
+    def with_more(self, others: FoundRecords) -> FoundRecords:
         """Return these and later ones, each once."""
         half_offsets = {half.offset for _, half in self.halves}
         op_offsets = {op.offset for _, op in self.ops}
-        return Pieces(
+        return FoundRecords(
             [*self.halves, *(one for one in others.halves if one[1].offset not in half_offsets)],
             [*self.ops, *(one for one in others.ops if one[1].offset not in op_offsets)],
         )
 
 
-class Trail:
+class RecordFinder:
     """Reads the records that name one transaction id.
 
     A record is decoded only if it contains the bytes of the id in a field for ids. Keys are
@@ -432,13 +432,13 @@ class Trail:
         half: Span,
         op: Span,
         places: tuple[Place, Place],
-        is_settled: Callable[[Pieces], bool],
-    ) -> Pieces:
+        is_settled: Callable[[FoundRecords], bool],
+    ) -> FoundRecords:
         """Return the half records and ops of the id in one pair.
 
         Whenever a record was found, `is_settled` is asked whether a while longer is enough.
         """
-        pieces = Pieces([], [])
+        pieces = FoundRecords([], [])
         scan = Scan(self.cluster, spans := {places[0]: half, places[1]: op})
         left: int | None = None
         for batch in self._progress.batches(scan, "reading on"):
@@ -492,7 +492,7 @@ class Trail:
             return None  # a stranger's record
         return mark if mark.transaction_id == self._id else None
 
-    def _take(self, record: StoredRecord, pieces: Pieces, half_topic: str) -> bool:
+    def _take(self, record: StoredRecord, pieces: FoundRecords, half_topic: str) -> bool:
         if record.topic() == half_topic:
             if len(pieces.halves) < RECORDS_KEPT_MAX and self._is_half(record):
                 half = half_read(record, self._verifier)
@@ -547,7 +547,7 @@ _MARGINS_MS = (1_000, search.FAR_MS)
 class Outcomes:
     """Finds the deliveries and dead letters of one transaction."""
 
-    trail: Trail
+    trail: RecordFinder
     names: TopicNames
     counts: Mapping[str, int]
     leaderless: frozenset[Place]

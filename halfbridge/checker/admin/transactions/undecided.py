@@ -24,7 +24,7 @@ from halfbridge.checker.admin.transactions.logs import (
     partition_counts,
     stable_ends,
 )
-from halfbridge.checker.admin.transactions.waits import World, undecided_of
+from halfbridge.checker.admin.transactions.waits import WaitContext, undecided_of
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.rebuild import check_against_log
@@ -397,9 +397,9 @@ def _world(
     shown: Sequence[tuple[Entry, PairState]],
     limits: Limits,
     now_ms: int,
-) -> World:
+) -> WaitContext:
     if not shown:
-        return World(now_ms=now_ms, limits=limits)
+        return WaitContext(now_ms=now_ms, limits=limits)
     counts = partition_counts(cluster)
     by_group = Counter(entry.group for entry, _ in shown)
     groups = [
@@ -415,7 +415,7 @@ def _world(
         records_max=asked.REQUESTS_MAX,
     )
     workers = members.get(names.daemon_group)
-    return World(
+    return WaitContext(
         now_ms=now_ms,
         limits=limits,
         workers=None if workers is None else len(workers),

@@ -88,7 +88,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class WaitContext:
     """Facts from elsewhere than the half and op topics."""
 
     now_ms: int  # the operator's clock
@@ -138,7 +138,9 @@ class Undecided(NamedTuple):
     key: _Bytes | None = None  # the first message's; None also if it was not requested
 
 
-def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = "") -> Undecided:
+def undecided_of(
+    entry: Entry, partition: int, world: WaitContext, *, decision: str = ""
+) -> Undecided:
     """Return an undecided entry of a ledger as operators see it.
 
     `decision` is the kind of a decision that was read and cannot be applied yet; else empty.
@@ -196,7 +198,7 @@ class _Facts(NamedTuple):
     decision: str
 
 
-def _checks_asked(entry: Entry, asked: CheckRequests | None, world: World) -> int | None:
+def _checks_asked(entry: Entry, asked: CheckRequests | None, world: WaitContext) -> int | None:
     if world.asked is None:
         return None
     return max(0 if asked is None else asked.requests, entry.check_times)
@@ -210,7 +212,7 @@ def _due_ms(entry: Entry, asked: CheckRequests, limits: Limits) -> int:
     return max(entry.due_ms, asked.last.sent_timestamp + wait_ms)
 
 
-def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
+def _wait(facts: _Facts, world: WaitContext) -> tuple[Wait, str]:
     """Return why a transaction waits: its own reason first, then its group's, then the daemon's."""
     limits, check_times = world.limits, facts.check_times
     if facts.decision or check_times >= limits.check_count_max:
@@ -226,7 +228,7 @@ def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
     return _wait_for_an_answer(facts, has_members=world.members.get(facts.group) != 0)
 
 
-def _wait_for_a_worker(facts: _Facts, world: World) -> tuple[Wait, str]:
+def _wait_for_a_worker(facts: _Facts, world: WaitContext) -> tuple[Wait, str]:
     """Return why nothing has become yet of a decision, or of the last counted answer."""
     if world.workers == 0:
         cause = f"a {facts.decision} is appended" if facts.decision else _counted(facts)

@@ -19,7 +19,7 @@ from halfbridge.checker.admin.init import _says_of_a_decision
 from halfbridge.checker.admin.operator_log import (
     ActionFilter,
     OperatorLog,
-    Turned,
+    SwitchChange,
     find_switch,
     read,
     turn_switch,
@@ -76,7 +76,9 @@ def _cluster(stack: MemoryStack) -> Cluster:
     return Cluster("memory", ports=stack.machine.ports(stack.machine.process("operator")))
 
 
-def _turn(stack: MemoryStack, *, is_rejecting: bool, reason: str = "the database moves") -> Turned:
+def _turn(
+    stack: MemoryStack, *, is_rejecting: bool, reason: str = "the database moves"
+) -> SwitchChange:
     cluster, names = _cluster(stack), stack.config.names
     with appending(cluster) as appender:
         log = OperatorLog(cluster, names, appender, who="ada@h")

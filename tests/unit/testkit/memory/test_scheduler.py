@@ -298,7 +298,7 @@ def test_a_side_thread_runs_calls_in_order(run: Concurrency) -> None:
 
 
 def test_a_client_that_does_not_close_is_left_behind(run: Concurrency, clock: Clock) -> None:
-    """`let_go` waits no longer than it must; too many such clients are an error."""
+    """`close_clients` waits no longer than it must; too many such clients are an error."""
 
     class Client:
         def __init__(self, seconds: float | None) -> None:
@@ -309,12 +309,12 @@ def test_a_client_that_does_not_close_is_left_behind(run: Concurrency, clock: Cl
                 run.event().wait()
             run.pause(self.seconds or 0.0)
 
-    run.let_go(Client(1.0), Client(2.0))
+    run.close_clients(Client(1.0), Client(2.0))
     assert clock.monotonic() == 2.0
-    run.let_go(*(Client(None) for _ in range(LEFT_MAX)))
+    run.close_clients(*(Client(None) for _ in range(LEFT_MAX)))
     assert clock.monotonic() == 2.0 + CLOSE_S_MAX
     with pytest.raises(RuntimeError):
-        run.let_go(Client(None))
+        run.close_clients(Client(None))
 
 
 def test_callers_have_identities(run: Concurrency) -> None:

@@ -9,18 +9,18 @@ from halfbridge.checker.admin.dead import letters as transactions
 from halfbridge.checker.admin.dead.describe import exported, given
 from halfbridge.checker.admin.dead.letters import (
     RESUME_COUNT_MAX,
+    Authenticity,
     Body,
     Choice,
     DeadTransaction,
     ExaminedLetter,
     Found,
-    Given,
     Key,
     Letter,
     LetterPlace,
     Mark,
     Remedy,
-    Standing,
+    ReplacementMessage,
     Wanted,
 )
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
@@ -56,7 +56,7 @@ def examined(each: Letter, count: int | None = None, **changes: Any) -> Examined
     headers = [("h", b"1"), (CONTEXT, b"c"), (HALF, HALF_METADATA.encode(each.half))]
     body = Body(b"k", b"%d" % each.message_index, headers)
     op = None if count is None else AN_OP._replace(message_count=count)
-    return ExaminedLetter(each, Standing.PROVEN, body, op)._replace(**changes)
+    return ExaminedLetter(each, Authenticity.PROVEN, body, op)._replace(**changes)
 
 
 def planned(
@@ -126,7 +126,7 @@ def test_an_incomplete_one_of_three(every: list[tuple[int, DeadReason]], text: s
 
 def test_an_incomplete_one_whose_op_is_gone_needs_the_operators_word() -> None:
     """Nobody knows how many there were; --accept-partial or --message says it is meant."""
-    gone = examined(letter(0, INCOMPLETE))._replace(standing=Standing.DELETED)
+    gone = examined(letter(0, INCOMPLETE))._replace(standing=Authenticity.DELETED)
     believes = {"remedy": Remedy.REDELIVER, "accept_unverified": True}
     assert "--accept-partial" in str(planned(gone, choice=Choice(**believes)))
     for more in ({"accept_partial": True}, {"messages": frozenset((0,))}):
@@ -166,8 +166,11 @@ def test_a_late_message_is_not_delivered_twice(
 @pytest.mark.parametrize(
     ("each", "text"),
     [
-        (examined(letter(0, UNDELIVERABLE), 1, standing=Standing.FORGED), "contradicts"),
-        (examined(letter(0, UNDELIVERABLE), 1, standing=Standing.DELETED), "--accept-unverified"),
+        (examined(letter(0, UNDELIVERABLE), 1, standing=Authenticity.FORGED), "contradicts"),
+        (
+            examined(letter(0, UNDELIVERABLE), 1, standing=Authenticity.DELETED),
+            "--accept-unverified",
+        ),
         (examined(letter(0, UNDELIVERABLE), 1, body=None), "give them by --with FILE"),
         (examined(letter(0, UNDELIVERABLE, flaw="reserved header X"), 1), "reserved header X"),
     ],
@@ -179,7 +182,7 @@ def test_what_cannot_be_delivered_is_refused(each: ExaminedLetter, text: str) ->
 
 def test_a_flawed_message_is_replaced_by_a_given_one() -> None:
     """The file's message takes the place of the letter's; its topic may be another."""
-    given = Given("other", 3, Body(None, b"mended", [("h", None)]))
+    given = ReplacementMessage("other", 3, Body(None, b"mended", [("h", None)]))
     choice = Choice(remedy=Remedy.REDELIVER, given={(KEY.transaction_id, 0): given})
     plan = planned(examined(letter(0, UNDELIVERABLE, flaw="forged"), 1), choice=choice)
     assert isinstance(plan, NewLife)
@@ -386,7 +389,7 @@ def line(**changes: Any) -> str:
     """Return a line as it is exported, but for some fields."""
     letter = Letter(LetterPlace(0, 7), 1, A_LETTER, A_HALF, "", 1)
     transaction = DeadTransaction(Key(A_HALF.transaction_id, 0, "orders", 0), (letter,), {})
-    reported = exported(transaction, ExaminedLetter(letter, Standing.PROVEN, BODY, None))
+    reported = exported(transaction, ExaminedLetter(letter, Authenticity.PROVEN, BODY, None))
     return json.dumps({**reported, **changes})
 
 

@@ -10,7 +10,7 @@ from halfbridge.checker.admin.dead.letters import Choice, Remedy, Wanted
 from halfbridge.checker.admin.dead.redoing import DeadLetters, Order, redo
 from halfbridge.checker.admin.transactions import find as finding
 from halfbridge.checker.admin.transactions import plain
-from halfbridge.checker.admin.transactions.find import Found, Sought, find, meant_by
+from halfbridge.checker.admin.transactions.find import FindQuery, Found, find, meant_by
 from halfbridge.checker.admin.transactions.life import Kind
 from halfbridge.checker.admin.transactions.logs import birth_ms, slices
 from halfbridge.checker.errors import AdminError
@@ -33,7 +33,7 @@ def stack() -> Iterator[MemoryStack]:
 
 def _found(stack: MemoryStack, key: str = KEY.decode(), **given: Any) -> Found:
     operator = Operator(stack)
-    sought = Sought(**{"key": key, "since_ms": 0, "limit": 20, **given})
+    sought = FindQuery(**{"key": key, "since_ms": 0, "limit": 20, **given})
     return find(operator.cluster, operator.names, sought)
 
 
@@ -180,7 +180,7 @@ def test_without_an_installation_the_command_says_so() -> None:
         operator = Operator(stack)
         names = type(operator.names)("other-")
         with pytest.raises(AdminError, match="topics create"):
-            find(operator.cluster, names, Sought(key="k", since_ms=0, limit=1))
+            find(operator.cluster, names, FindQuery(key="k", since_ms=0, limit=1))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from halfbridge.checker.admin.dead.letters import Remedy
 from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.checker.admin.transactions.life import Kind, Life, Verdict
 from halfbridge.checker.admin.transactions.logs import Span
-from halfbridge.checker.admin.transactions.look_up import Pieces, Trail
+from halfbridge.checker.admin.transactions.look_up import FoundRecords, RecordFinder
 from halfbridge.checker.admin.transactions.waits import DeliveryWait, Wait
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import OpKind, OpSource
@@ -318,9 +318,9 @@ def test_a_life_that_an_operator_began_hours_later_is_found(
     The first reading of the pair ends behind the first life, as it does where thousands of records
     stand between the two.
     """
-    whole, calls = Trail.pieces, count()
+    whole, calls = RecordFinder.pieces, count()
 
-    def cut(self: Trail, half: Span, op: Span, *rest: Any) -> Pieces:
+    def cut(self: RecordFinder, half: Span, op: Span, *rest: Any) -> FoundRecords:
         if not next(calls):
             half, op = half._replace(end=half.start + 1), op._replace(end=op.start + 1)
         return whole(self, half, op, *rest)
@@ -331,7 +331,7 @@ def test_a_life_that_an_operator_began_hours_later_is_found(
         scene.undeliverable(1)
         scene.settle()
         before = operator.shown(dead_letters.txn(1), from_ms=0)
-        monkeypatch.setattr(Trail, "pieces", cut)
+        monkeypatch.setattr(RecordFinder, "pieces", cut)
         stack.advance(seconds=7_200)
         stack.create_topic("absent")
         scene.redo(Remedy.REDELIVER, 1)
