@@ -198,7 +198,7 @@ class Reader(Protocol):
         """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
-        """Close; may never return: see `Concurrency.close_clients`. Later calls raise RuntimeError."""
+        """Close; may never return: see `close_clients`. Later calls raise RuntimeError."""
 
 
 class Member(Reader, Protocol):
