@@ -121,8 +121,10 @@ def test_a_row_is_confirmed_once(messages: LocalMessages) -> None:
         messages.confirm(connection, row_id)
     with pytest.raises(RowStateError):
         messages.withdraw(row_id)
-    with pytest.raises(RowNotFoundError, match=str(row_id + 1)):
+    with pytest.raises(RowNotFoundError, match=str(row_id + 1)) as raised:
         messages.withdraw(row_id + 1)
+    assert raised.value.row_id == row_id + 1
+    assert raised.value.table in str(raised.value)
 
 
 @pytest.mark.feature

@@ -227,3 +227,4 @@ class RowNotFoundError(SqlError):
     def __init__(self, row_id: int, table: str) -> None:
         super().__init__(f"{table} has no local message {row_id}")
         self.row_id = row_id
+        self.table = table
