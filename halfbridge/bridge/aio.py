@@ -384,6 +384,7 @@ class AsyncTransaction:
         return self._transaction.is_unanswered()
 
     async def __aenter__(self) -> AsyncTransaction:  # noqa: PYI034  (Self came with 3.11)
+        self._transaction.__enter__()
         return self
 
     async def __aexit__(
@@ -395,7 +396,7 @@ class AsyncTransaction:
         due = self._transaction.due_at_exit(kind)
         if due is Event.COMMIT:
             await self.commit()
-        elif due is Event.ROLLBACK:
+        elif due is Event.ROLLBACK and not await self.is_unanswered():
             try:
                 await self.rollback()
             except BridgeError as failure:

@@ -45,6 +45,7 @@ _NOTHING_TO_COMMIT = frozenset(
 )
 _STORED = frozenset((State.HALF_SENT, State.SEALED))
 _SENDS_ENDED = "the local transaction commits now, with the number of messages; send before that"
+_DECIDED = "a block of a decided transaction would do nothing; begin another"
 _UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State.SEND_FAILED))
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
 _MADE = {State.COMMITTED: Resolution.COMMIT, State.ROLLED_BACK: Resolution.ROLLBACK}
@@ -308,6 +309,10 @@ class Transaction:
         return self._decide(Event.ROLLBACK, pipelined=True)
 
     def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)
+        if self._state is not State.INIT and self._state not in _UNDECIDED:
+            raise IllegalTransitionError(
+                self._state, Event.SEND, transaction_id=self.id, why=_DECIDED
+            )
         return self
 
     def __exit__(
@@ -319,8 +324,11 @@ class Transaction:
         due = self.due_at_exit(kind)
         if due is Event.COMMIT:
             self.commit()
-        elif due is Event.ROLLBACK:
-            roll_back_quietly(self, None)
+        elif due is Event.ROLLBACK and not self.is_unanswered():
+            try:
+                self.rollback()
+            except BridgeError as failure:
+                log_failed_rollback(self.id, failure)
 
     def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
         """Return what leaving the block decides, normally or by an exception of class `kind`."""
@@ -582,14 +590,6 @@ class Transaction:
         step(self._state, Event.ROLLBACK, transaction_id=self.id)
         known = self._last_offset
         return self.shared.ends.half_end(self.half_partition) if known == NO_OFFSET else known
-
-
-def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
-    """Roll back a transaction that was not completely sent; a failure is only logged."""
-    try:
-        transaction.rollback(timeout)
-    except BridgeError as error:
-        log_failed_rollback(transaction.id, error)
 
 
 def log_failed_rollback(transaction_id: str, error: BridgeError) -> None:

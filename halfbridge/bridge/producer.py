@@ -20,13 +20,12 @@ from halfbridge.bridge.config import (
 )
 from halfbridge.bridge.figures import Figures
 from halfbridge.bridge.local_transaction import checked, decided, run
-from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
+from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import (
     BridgeError,
     ConfigError,
-    HalfNotStoredError,
     KafkaFailure,
     ProducerClosedError,
 )
@@ -293,18 +292,14 @@ class TransactionProducer:
         Raises:
             TypeError: the local transaction returned neither a Resolution nor None; nothing was
                 decided, and the check asks later. Correct what it returns.
-            HalfNotStoredError: no ack; the local transaction did not run; a rollback was tried;
-                repeat the call later.
+            HalfNotStoredError: no ack; the local transaction did not run; repeat the call later. A
+                check settles a message that was stored nevertheless.
             BridgeError: as `Transaction.send`; nothing was sent.
 
         Source: RocketMQ 4 TransactionMQProducer.sendMessageInTransaction.
         """
         transaction = self.begin()
-        try:
-            receipt = transaction.send(message, timeout)
-        except HalfNotStoredError:
-            roll_back_quietly(transaction, timeout)
-            raise
+        receipt = transaction.send(message, timeout)
         if self._tracing is not None:
             local_transaction = self._tracing.local_transaction(transaction, local_transaction)
         outcome = run(local_transaction, message, arg)

@@ -95,6 +95,24 @@ def by_an_exception(scene: Scene, txs: list[Any]) -> None:
         raise BrokenError
 
 
+def without_a_fence(scene: Scene, txs: list[Any]) -> None:
+    """Leave a block by an exception that proves that nothing was committed."""
+    proof = scene.producer.begin(rollback_on=(BrokenError,), context=scene.fence.context())
+    with pytest.raises(BrokenError), proof as tx:
+        txs.append(tx)
+        tx.send_async(scene.message())
+        raise BrokenError
+
+
+def in_one_call(scene: Scene, _txs: list[Any]) -> None:
+    """The local transaction of `send_in_transaction` does not run."""
+    with pytest.raises(HalfNotStoredError):
+        scene.producer.send_in_transaction(scene.message(), lambda *_: pytest.fail("it ran"))
+
+
+WAYS = (in_a_block, with_the_send_outstanding, by_an_exception, without_a_fence, in_one_call)
+
+
 @on("sqlite")
 @pytest.mark.parametrize("gone", [frozen, dead])
 def test_a_request_meets_one_send_timeout(
@@ -107,12 +125,12 @@ def test_a_request_meets_one_send_timeout(
     txs: list[Any] = []
     took_s: dict[str, float] = {}
     with gone(broker):
-        for way in (in_a_block, with_the_send_outstanding, by_an_exception):
+        for way in WAYS:
             began = monotonic()
             way(away, txs)
             took_s[way.__name__] = monotonic() - began
     assert all(each < FACTOR * SEND_MS / 1_000 for each in took_s.values()), took_s
-    assert [each.state for each in txs] == [State.SEND_FAILED] * len(took_s)
+    assert [each.state for each in txs] == [State.SEND_FAILED] * (len(WAYS) - 1)
     assert away.worked() == [0]
     rolled_back = Answer(Resolution.ROLLBACK)
     assert all(away.fence.check(away.view(each.id)) == rolled_back for each in txs)
@@ -126,6 +144,7 @@ def test_a_request_meets_one_send_timeout(
         return tx
 
     later = until("the service goes on", goes_on)
+    assert away.producer.flush() == 0
     assert away.worked() == [0, 1]
     assert away.decisions(later.id) == [("COMMIT", 1)]
     assert all(away.decisions(each.id) == [] for each in txs)

@@ -14,7 +14,7 @@ import sqlalchemy.exc
 from halfbridge import ConfigError, Resolution
 from halfbridge.bridge.local_transaction import LocalResult, checked, decided, run
 from halfbridge.bridge.message import Message
-from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
+from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.transaction import IllegalTransitionError, State
 from halfbridge.kafka.errors import (
     BackpressureError,
@@ -92,14 +92,11 @@ def test_what_is_raised_or_says_nothing_is_unknown() -> None:
     assert "returned None" in silent.remark
 
 
-def test_a_decision_in_doubt_is_reported_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_decision_in_doubt_is_reported_and_not_raised() -> None:
     """Nothing is raised once the local transaction has run."""
     error = OutcomeUnknownError("in doubt", transaction_id="0" * 32)
     result = _decided(_Transaction(error), LocalResult(Resolution.COMMIT))
     assert (result.decision, result.decision_error) == (None, error)
-    failing: Any = _Transaction(error)
-    roll_back_quietly(failing, 3.0)
-    assert "a check settles it" in caplog.text
 
 
 # --- which exceptions roll a transaction back when they leave its block --------------------
@@ -278,6 +275,26 @@ def test_a_decision_that_was_sent_stands(producer: MemoryProducer) -> None:
     assert empty.state is State.INIT
     with pytest.raises(IllegalTransitionError):
         empty.rollback()
+
+
+def test_a_block_of_a_decided_transaction_is_refused(producer: MemoryProducer) -> None:
+    """Its work would be done without a message; the error says to begin another."""
+    tx = producer.begin()
+    tx.send(Message("orders"))
+    tx.commit(wait=True)
+    with pytest.raises(IllegalTransitionError, match=r"COMMITTED: .*begin another"), tx:
+        pytest.fail("the block has begun")
+
+
+def test_nothing_waits_for_a_rollback_where_no_send_was_acknowledged(writer: FakeWriter) -> None:
+    """No broker is asked where the half partition ends, and no decision is sent."""
+    writer.answers = [LOST]
+    tx = Transaction(shared_around(writer), rollback_on=(OutOfStockError,))
+    with pytest.raises(OutOfStockError), tx:  # noqa: PT012
+        tx.send_async(Message("orders"))
+        raise OutOfStockError
+    assert tx.state is State.SEND_FAILED
+    assert [each.topic for each in writer.sent] == [tx.shared.half_topic]
 
 
 def test_a_rollback_that_fails_hides_nothing(
