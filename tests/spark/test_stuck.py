@@ -8,7 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.serde.records import OpKind, OpSource
-from halfbridge.spark_jobs.stuck.command import report_of, text_lines
+from halfbridge.spark_jobs.stuck.command import (
+    BIN_NAMES,
+    aged,
+    by_group_and_topic,
+    report_of,
+    text_lines,
+)
 from halfbridge.spark_jobs.stuck.table import (
     GENERATIONS_KEPT,
     STATE,
@@ -126,6 +132,18 @@ def test_age_counts_from_the_original(spark: SparkSession) -> None:
     (row,) = merged(states(spark, tape)).collect()
     assert row["first_ms"] == half.ms
     assert (row["checks"], row["index_last"], row["half_offset"]) == (2, 1, 1)
+
+
+def test_the_columns_of_the_report_are_named(spark: SparkSession) -> None:
+    """Columns of the state that the report does not use are not carried along."""
+    tape = Tape()
+    tape.half(producer_group="a", real_topic="x")
+    old = aged(undecided(merged(states(spark, tape))), tape.clock_ms)
+    wanted = "transaction_id resume_count producer_group real_topic first_ms age_ms checks"
+    assert old.columns == [*wanted.split(), "index_last", "pair", "half_offset", "bin"]
+    found = by_group_and_topic(old).columns
+    counts = ["transactions", "messages", "oldest_ms", "checks_max"]
+    assert found == ["producer_group", "real_topic", *counts, *BIN_NAMES]
 
 
 def test_report_by_group_and_topic(spark: SparkSession) -> None:

@@ -194,9 +194,7 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
         publish_date date (in UTC), quarantined boolean.
     """
     checked = with_payload(records, schemas) if schemas else records
-    reason = (
-        "quarantine_reason" if schemas else F.lit(None).cast("string").alias("quarantine_reason")
-    )
+    reason = F.col("quarantine_reason") if schemas else F.lit(None).cast("string")
     decoded = ("schema_name", "payload") if schemas else ()
     # Named columns, so that each header is looked up once, however often its value is used.
     named = checked.withColumns(
@@ -205,7 +203,7 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
             "born_text": header_text(BORN_TIMESTAMP),
         }
     ).withColumn("born_ms", F.expr("try_cast(born_text AS BIGINT)"))
-    rows = named.select(
+    return named.select(
         "topic",
         "partition",
         "offset",
@@ -217,10 +215,10 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
         "transaction_id",
         _born_timestamp().alias("born_timestamp"),
         *decoded,
-        reason,
+        reason.alias("quarantine_reason"),
         _publish_date().alias("publish_date"),
+        reason.isNotNull().alias("quarantined"),
     )
-    return rows.withColumn("quarantined", F.col("quarantine_reason").isNotNull())
 
 
 def _born_timestamp() -> Column:

@@ -99,6 +99,7 @@ def signature_judge(path: Path | None, names: TopicNames) -> SignatureJudge | No
 
 
 def _judged(check: Callable[..., None], append_ms: Column) -> Column:
+    # Spark has no function that verifies Ed25519 or reads Avro as the daemon does (see above).
     judge = F.udf(partial(_doubt, check), "string")
     return judge(F.col("partition"), append_ms, F.col("key"), F.col("value"), F.col("headers"))
 

@@ -251,7 +251,19 @@ BIN_NAMES = (*(name for name, _ in BINS), _REST)
 def aged(undecided: DataFrame, now_ms: int) -> DataFrame:
     """Return undecided transactions with age_ms and bin; those of after `now_ms` are of age 0."""
     age = F.greatest(F.lit(now_ms) - F.col("first_ms"), F.lit(0))
-    return undecided.withColumn("age_ms", age).withColumn("bin", _bin(F.col("age_ms")))
+    return undecided.withColumn("age_ms", age).select(
+        "transaction_id",
+        "resume_count",
+        "producer_group",
+        "real_topic",
+        "first_ms",
+        "age_ms",
+        "checks",
+        "index_last",
+        "pair",
+        "half_offset",
+        _bin(F.col("age_ms")).alias("bin"),
+    )
 
 
 def by_group_and_topic(old: DataFrame) -> DataFrame:
@@ -263,12 +275,21 @@ def by_group_and_topic(old: DataFrame) -> DataFrame:
         its first message.
     """
     bins = [F.count_if(F.col("bin") == name).alias(name) for name in BIN_NAMES]
-    return old.groupBy("producer_group", "real_topic").agg(
+    groups = old.groupBy("producer_group", "real_topic").agg(
         F.count(F.lit(1)).alias("transactions"),
         F.sum(F.col("index_last") + 1).alias("messages"),
         F.max("age_ms").alias("oldest_ms"),
         F.max("checks").cast("long").alias("checks_max"),
         *bins,
+    )
+    return groups.select(
+        "producer_group",
+        "real_topic",
+        "transactions",
+        "messages",
+        "oldest_ms",
+        "checks_max",
+        *BIN_NAMES,
     )
 
 
