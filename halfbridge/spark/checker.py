@@ -22,7 +22,7 @@ from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import OpSource
 from halfbridge.serde.settings import load, setting
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
-from halfbridge.spark_jobs.sink.manifest import Fate
+from halfbridge.spark_jobs.sink.manifest import AttemptOutcome
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.sink.sender import read_signer
@@ -102,22 +102,22 @@ class SinkChecker:
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
         is_old = age_ms > self._options.age_ms_max
         known = self._known.get((context.app_id, context.batch_id))
-        fate = Fate.OPEN if known is None else known.state.fate(context.attempt_id)
+        fate = AttemptOutcome.OPEN if known is None else known.state.fate(context.attempt_id)
         is_fresh = known is not None and self._clock.monotonic() - known.searched_at < _OPEN_S
-        if fate is Fate.OPEN and (is_old or not is_fresh):
+        if fate is AttemptOutcome.OPEN and (is_old or not is_fresh):
             fate = self._search(context, is_old=is_old)
-        if fate is Fate.OPEN:
+        if fate is AttemptOutcome.OPEN:
             raise StillOpenError(
                 f"batch {context.batch_id} of {context.app_id} has no manifest yet: its driver runs"
                 " it, or is down; restarted it decides"
             )
-        return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
+        return Resolution.COMMIT if fate is AttemptOutcome.COMMIT else Resolution.ROLLBACK
 
-    def _search(self, context: SinkContext, *, is_old: bool) -> Fate:
+    def _search(self, context: SinkContext, *, is_old: bool) -> AttemptOutcome:
         options = replace(self._options, app_id=context.app_id)
         committer = BatchCommitter(options, self._process)
         state = committer.find(context.batch_id).state
-        if is_old and state.fate(context.attempt_id) is Fate.OPEN:
+        if is_old and state.fate(context.attempt_id) is AttemptOutcome.OPEN:
             reason = f"nobody committed it within {self._options.age_ms_max} ms"
             state = committer.reject(context.batch_id, context.attempt_id, reason).state
         if state.winner is not None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfbridge.serde.manifest import BatchManifest, ManifestAttempt, ManifestKind
-from halfbridge.spark_jobs.sink.manifest import Entry, Fate, Found, Search, batch_state
+from halfbridge.spark_jobs.sink.manifest import AttemptOutcome, Entry, Found, Search, batch_state
 from tests.kit.records import A_MANIFEST
 
 BATCHES = 4
@@ -96,15 +96,17 @@ def test_a_fate_never_changes(
     steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
 ) -> None:
     """Once said, COMMIT and ROLLBACK stay; a batch is published at most once, and whole."""
-    said: dict[tuple[int, str], Fate] = {}
+    said: dict[tuple[int, str], AttemptOutcome] = {}
     for log in run(steps):
         for batch in range(BATCHES):
             stands = batch_state(each for each in log if each.manifest.batch_id == batch)
             for attempt in (f"{batch}{each}" for each in "abcdef"):
                 fate = stands.fate(attempt)
-                before = said.get((batch, attempt), Fate.OPEN)
-                assert before in (Fate.OPEN, fate)
+                before = said.get((batch, attempt), AttemptOutcome.OPEN)
+                assert before in (AttemptOutcome.OPEN, fate)
                 said[batch, attempt] = fate
-            committed = {a for (b, a), fate in said.items() if b == batch and fate is Fate.COMMIT}
+            committed = {
+                a for (b, a), fate in said.items() if b == batch and fate is AttemptOutcome.COMMIT
+            }
             winner = stands.winner.attempt_ids if stands.winner else frozenset()
             assert committed == winner & {f"{batch}{each}" for each in "abcdef"}

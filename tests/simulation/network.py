@@ -44,7 +44,7 @@ _QUESTIONS = frozenset(
 )
 
 
-class Fate(Enum):
+class RequestOutcome(Enum):
     """What becomes of a request."""
 
     DONE = "is done"
@@ -58,9 +58,15 @@ class Fate(Enum):
 
 
 # What may become of one that fails; the first three in an outage.
-FATES = (Fate.LOST, Fate.LATE, Fate.UNHEARD, Fate.SLOW, Fate.DEADLY)
-_LATE = frozenset((Fate.LATE, Fate.REPEATED))
-_SLOW = frozenset((Fate.SLOW, Fate.MOVED))
+FATES = (
+    RequestOutcome.LOST,
+    RequestOutcome.LATE,
+    RequestOutcome.UNHEARD,
+    RequestOutcome.SLOW,
+    RequestOutcome.DEADLY,
+)
+_LATE = frozenset((RequestOutcome.LATE, RequestOutcome.REPEATED))
+_SLOW = frozenset((RequestOutcome.SLOW, RequestOutcome.MOVED))
 
 
 class ChosenNetwork(Network):
@@ -96,48 +102,54 @@ class ChosenNetwork(Network):
             # A poll would ask again and again, and the time stands still until it ends.
             self.scheduler.wait(client.process, None, STALLED_S)
         fate = self._fate(client.process, kind, place)
-        if fate is Fate.DONE:
+        if fate is RequestOutcome.DONE:
             return do()
         world.note(fate.value, kind.value)
-        if fate is Fate.MOVED:
+        if fate is RequestOutcome.MOVED:
             trouble.move(world, client.process)
         if fate in _SLOW:
-            slow_s = MOVED_S if fate is Fate.MOVED else SLOW_S[world.choices.below(len(SLOW_S))]
+            slow_s = (
+                MOVED_S
+                if fate is RequestOutcome.MOVED
+                else SLOW_S[world.choices.below(len(SLOW_S))]
+            )
             self.scheduler.wait(client.process, None, min(slow_s, 0.8 * timeout_s))
             return do()
         if fate in _LATE:
             self.late.append((world.now_ms + LATE_MS, kind, do))
-        elif fate is Fate.UNHEARD or (fate is Fate.DEADLY and world.choices.below(2)):
+        elif fate is RequestOutcome.UNHEARD or (
+            fate is RequestOutcome.DEADLY and world.choices.below(2)
+        ):
             self._try(kind, do)
-        if fate is Fate.DEADLY:
+        if fate is RequestOutcome.DEADLY:
             world.lose(client.process)
-        elif fate is Fate.REPEATED or world.choices.below(2):
+        elif fate is RequestOutcome.REPEATED or world.choices.below(2):
             client.connection_lost()
         else:
             self.scheduler.wait(client.process, None, min(timeout_s, SILENT_S_MAX))
         raise RequestTimeoutError
 
-    def _fate(self, process: Process, kind: Kind, place: Place | str | None) -> Fate:
+    def _fate(self, process: Process, kind: Kind, place: Place | str | None) -> RequestOutcome:
         """Choose what becomes of a request."""
         world, choices = self._world, self._world.choices
         is_outage = world.now_ms < self._outage_until_ms
         if not choices.fault(OUTAGE_RATE if is_outage else self._rate(kind)):
             if not world.rate:
-                return Fate.DONE
+                return RequestOutcome.DONE
             if kind is Kind.PRODUCE and place is not None and place[0] == NAMES.half:
                 is_later = trouble.before(world, process) is not None
                 if is_later and choices.fault(world.profile.moves):
-                    return Fate.MOVED
+                    return RequestOutcome.MOVED
             if kind is Kind.END_TXN and choices.fault(world.profile.late_ends):
-                return Fate.REPEATED
-            return Fate.DONE
+                return RequestOutcome.REPEATED
+            return RequestOutcome.DONE
         if not is_outage and choices.below(3) == 1:
             self._outage_until_ms = world.now_ms + OUTAGES_MS[choices.below(len(OUTAGES_MS))]
         fate = FATES[choices.below(3 if is_outage else len(FATES))]
-        if (fate is Fate.LATE and not self._may_be_late(kind, place)) or (
-            fate is Fate.UNHEARD and kind in _QUESTIONS
+        if (fate is RequestOutcome.LATE and not self._may_be_late(kind, place)) or (
+            fate is RequestOutcome.UNHEARD and kind in _QUESTIONS
         ):
-            return Fate.LOST
+            return RequestOutcome.LOST
         return fate
 
     def records_max(self, client: ProcessClient, place: Place) -> int:

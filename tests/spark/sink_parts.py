@@ -15,7 +15,7 @@ from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.clients import ensure_topics, new_topics
-from halfbridge.spark_jobs.sink.manifest import Fate
+from halfbridge.spark_jobs.sink.manifest import AttemptOutcome
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.testkit.children import Children, Interrupts
@@ -62,7 +62,7 @@ class Sink:
         options = replace(self.options, topic=topic or self.options.topic)
         return write_attempt(options, batch, iter([given]), process=self.process)
 
-    def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
+    def fate(self, report: AttemptReport, batch: int = 0) -> AttemptOutcome:
         return self.committer.find(batch).state.fate(report.attempt.attempt_id)
 
     def decided(self, report: AttemptReport) -> set[OpKind | None]:

@@ -15,7 +15,7 @@ from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SendError
-from halfbridge.spark_jobs.sink.manifest import Fate, rounds
+from halfbridge.spark_jobs.sink.manifest import AttemptOutcome, rounds
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.reader import read_ops
 from tests.kit.cluster import ProxiedCluster
@@ -151,7 +151,7 @@ def test_a_manifest_that_is_refused_spoils_nothing(proxied: Proxied) -> None:
         sink.committer.reject(0, first.attempt.attempt_id, "too old")
     assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
     sink.committer.reject(0, second.attempt.attempt_id, "too old")
-    assert sink.fate(second) is Fate.ROLLBACK
+    assert sink.fate(second) is AttemptOutcome.ROLLBACK
 
 
 def test_a_long_log_may_be_read_for_long(topic_prefix: str, tmp_path: Path) -> None:
@@ -193,6 +193,6 @@ def test_brokers_that_do_not_answer(topic_prefix: str, tmp_path: Path) -> None:
         sink.committer.abort(1, [report])
         sink.committer.commit(1, [anew])
         fates = {sink.fate(report, 1), sink.fate(anew, 1)}
-        assert fates == {Fate.COMMIT, Fate.ROLLBACK}
+        assert fates == {AttemptOutcome.COMMIT, AttemptOutcome.ROLLBACK}
         for each in (report, anew):
             assert {kind.value for kind in sink.decided(each) if kind} == {sink.fate(each, 1).value}

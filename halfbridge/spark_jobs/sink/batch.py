@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.sink.errors import (
     UnknownPastError,
 )
 from halfbridge.spark_jobs.sink.manifest import (
-    Fate,
+    AttemptOutcome,
     Rerun,
     compare,
     differ,
@@ -133,7 +133,7 @@ class BatchCommitter:
         found = log.find(self._options.app_id, batch_id)
         rejected = self._manifest(ManifestKind.REJECT, batch_id, reports)
         fates = [found.state.fate(each.attempt_id) for each in rejected.attempts]
-        if Fate.OPEN in fates:
+        if AttemptOutcome.OPEN in fates:
             # A manifest of this driver may still be on its way to the log; the REJECT voids it.
             found = log.append(
                 rejected._replace(searched_from=found.searched_from, reason="the batch was aborted")
@@ -155,7 +155,7 @@ class BatchCommitter:
         After a SinkError repeat the call.
         """
         found = self.find(batch_id)
-        if found.state.fate(attempt_id) is not Fate.OPEN:
+        if found.state.fate(attempt_id) is not AttemptOutcome.OPEN:
             return found
         manifest = self._manifest(ManifestKind.REJECT, batch_id, ())._replace(
             attempts=(without_transactions(attempt_id),),
@@ -245,7 +245,9 @@ class BatchCommitter:
     def _roll_back_lost(self, attempts: Iterable[ManifestAttempt], found: Found) -> None:
         """Roll back the attempts whose fate in the log is ROLLBACK, and no others."""
         state = found.state
-        self._roll_back(each for each in attempts if state.fate(each.attempt_id) is Fate.ROLLBACK)
+        self._roll_back(
+            each for each in attempts if state.fate(each.attempt_id) is AttemptOutcome.ROLLBACK
+        )
 
     def _roll_back(self, attempts: Iterable[ManifestAttempt]) -> None:
         """Roll back attempts; if that fails, the check settles them."""

@@ -29,7 +29,7 @@ WINDOW_GROWTH = 8  # 64 to 65,536 in four steps
 WINDOW_RECORDS_MAX = 65_536
 
 
-class Fate(str, Enum):
+class AttemptOutcome(str, Enum):
     """The fate of a task attempt's transactions."""
 
     COMMIT = "COMMIT"
@@ -75,11 +75,15 @@ class BatchState:
     # Attempts that can never be published; complete only while there is no winner.
     rejected: frozenset[str]
 
-    def fate(self, attempt_id: str) -> Fate:
+    def fate(self, attempt_id: str) -> AttemptOutcome:
         """Return the fate of an attempt; a fate other than OPEN is final."""
         if self.winner is not None:
-            return Fate.COMMIT if attempt_id in self.winner.attempt_ids else Fate.ROLLBACK
-        return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
+            return (
+                AttemptOutcome.COMMIT
+                if attempt_id in self.winner.attempt_ids
+                else AttemptOutcome.ROLLBACK
+            )
+        return AttemptOutcome.ROLLBACK if attempt_id in self.rejected else AttemptOutcome.OPEN
 
     def without_transactions(self) -> BatchState:
         """Return the state without transactions, which need far more memory than the ids."""

@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.sink.checkpoint import BatchPlan, DriverAddress, plan
 from halfbridge.spark_jobs.sink.clients import ensure_topics
 from halfbridge.spark_jobs.sink.datasource import StreamWriter
 from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
-from halfbridge.spark_jobs.sink.manifest import Fate
+from halfbridge.spark_jobs.sink.manifest import AttemptOutcome
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess, sink_process
 from halfbridge.testkit.memory.machine import Machine
@@ -189,7 +189,7 @@ def test_a_batch_is_published_once_by_whichever_driver(installation: Installatio
     found = installation.committer("responder").find(0)
     assert [entry.manifest.kind for entry in found.entries] == [ManifestKind.COMMIT]
     fates = [found.state.fate(each.attempt.attempt_id) for each in (first, second)]
-    assert fates == [Fate.COMMIT, Fate.ROLLBACK]
+    assert fates == [AttemptOutcome.COMMIT, AttemptOutcome.ROLLBACK]
     # Driver 2 does not know that driver 1 has written the COMMITs: it writes them again.
     published, lost = (len(each.attempt.transactions) for each in (first, second))
     assert installation.ops() == 2 * published + lost

@@ -11,8 +11,8 @@ from halfbridge.serde.manifest import (
 from halfbridge.spark_jobs.sink.manifest import (
     WINDOW_RECORDS,
     WINDOW_RECORDS_MAX,
+    AttemptOutcome,
     Entry,
-    Fate,
     Rerun,
     Search,
     batch_state,
@@ -62,33 +62,37 @@ def test_the_first_commit_wins() -> None:
     stands = batch_state(log(manifest("a", "b"), manifest("c")))
     assert stands.winner is not None
     assert stands.winner.offset == 0
-    assert [stands.fate(each) for each in "abc"] == [Fate.COMMIT, Fate.COMMIT, Fate.ROLLBACK]
+    assert [stands.fate(each) for each in "abc"] == [
+        AttemptOutcome.COMMIT,
+        AttemptOutcome.COMMIT,
+        AttemptOutcome.ROLLBACK,
+    ]
 
 
 def test_nothing_is_known_of_a_batch_without_records() -> None:
     """Nobody has decided: to be asked again."""
-    assert batch_state([]).fate("a") is Fate.OPEN
+    assert batch_state([]).fate("a") is AttemptOutcome.OPEN
 
 
 def test_a_rejected_attempt_voids_a_later_commit_that_lists_it() -> None:
     """The whole of it, since a batch is published whole; another commit may still win."""
     records = log(rejecting("b"), manifest("a", "b"), manifest("c"))
-    assert batch_state(records[:1]).fate("a") is Fate.OPEN
-    assert batch_state(records[:1]).fate("b") is Fate.ROLLBACK
+    assert batch_state(records[:1]).fate("a") is AttemptOutcome.OPEN
+    assert batch_state(records[:1]).fate("b") is AttemptOutcome.ROLLBACK
     assert batch_state(records[:2]).winner is None
-    assert batch_state(records[:2]).fate("a") is Fate.ROLLBACK
-    assert batch_state(records).fate("c") is Fate.COMMIT
+    assert batch_state(records[:2]).fate("a") is AttemptOutcome.ROLLBACK
+    assert batch_state(records).fate("c") is AttemptOutcome.COMMIT
 
 
 def test_a_rejection_behind_the_winner_is_too_late() -> None:
     """What is published stays published."""
-    assert batch_state(log(manifest("a"), rejecting("a"))).fate("a") is Fate.COMMIT
+    assert batch_state(log(manifest("a"), rejecting("a"))).fate("a") is AttemptOutcome.COMMIT
 
 
 def test_a_commit_that_comes_too_late_is_void() -> None:
     """Its half messages may have been given up by then; at the limit it still counts."""
-    assert batch_state(log(manifest("a", first=100), at=1_100)).fate("a") is Fate.COMMIT
-    assert batch_state(log(manifest("a", first=100), at=1_101)).fate("a") is Fate.ROLLBACK
+    assert batch_state(log(manifest("a", first=100), at=1_100)).fate("a") is AttemptOutcome.COMMIT
+    assert batch_state(log(manifest("a", first=100), at=1_101)).fate("a") is AttemptOutcome.ROLLBACK
     repeated = [*log(manifest("a", first=100), at=1_101), Entry(1, 1_000, manifest("a"))]
     assert batch_state(repeated).winner is None, "an append time that went back revives nothing"
 
