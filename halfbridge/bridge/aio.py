@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from contextvars import Context
     from types import TracebackType
 
+    from typing_extensions import Unpack
+
     from halfbridge.bridge.check_pool import Pool
-    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.config import BridgeConfig, ClientSettings
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import (
         Answer,
@@ -85,7 +87,7 @@ class AsyncTransactionProducer:
         on_decision_failed: Callable[[DecisionFuture], object] | None = None,
         config: BridgeConfig | None = None,
         ports: Ports | None = None,
-        **settings: Any,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         given: object = checker
         if not callable(given) or not is_async(given):

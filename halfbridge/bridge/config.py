@@ -10,7 +10,7 @@ from collections.abc import (
     Mapping,  # noqa: TC003  (get_type_hints reads them)
 )
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import ConfigError
@@ -200,6 +200,29 @@ class BridgeConfig:
             raise ConfigError(
                 field=error.field, value=error.value, origin="argument", allowed=error.allowed
             ) from error
+
+
+class ClientSettings(TypedDict, total=False):
+    """Names and types of BridgeConfig's fields, for type checkers: a misspelled one is an error."""
+
+    bootstrap_servers: str
+    producer_group: str
+    topic_prefix: str
+    transaction_timeout_ms: int
+    transaction_age_ms_max: int
+    send_timeout_ms: int
+    decisions: str
+    decision_timeout_ms: int
+    check_timeout_ms: int
+    check_threads: int
+    check_hung_max: int
+    check_queue_max: int
+    in_flight_max: int
+    linger_ms: float
+    requests_in_flight_max: int
+    compression: str
+    key_file: str
+    kafka: Mapping[str, Any]
 
 
 def _require(value: str, *, field: str, allowed: str) -> None:

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client.registry import Collector
+    from typing_extensions import Unpack
 
     from halfbridge.bridge.check_pool import Pool
+    from halfbridge.bridge.config import ClientSettings
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.local_transaction import TransactionSendResult
     from halfbridge.bridge.message import (
@@ -100,7 +102,7 @@ class TransactionProducer:
         tracing: OpenTelemetryTracing | None = None,
         config: BridgeConfig | None = None,
         ports: Ports | None = None,
-        **settings: Any,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         check_arguments(checker, topics)
         self._config = configured(config, settings)
@@ -399,7 +401,7 @@ def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> No
         raise _refused("topics", topics, "a list of names")
 
 
-def configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeConfig:
+def configured(config: BridgeConfig | None, settings: ClientSettings) -> BridgeConfig:
     """Return the settings in force: `settings`, then `config` or the environment, then defaults.
 
     Raises:

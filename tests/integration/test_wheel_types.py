@@ -21,9 +21,11 @@ def place(producer: TransactionProducer, fence: Fence) -> None:
         reveal_type(tx.send)
 """
 WRONG = """\
-from halfbridge import Message
+from halfbridge import Message, Resolution, TransactionProducer
 
 Message("orders", key="a text", value=b"2")
+TransactionProducer(bootstrap_server="b:1", checker=lambda _: Resolution.COMMIT)
+TransactionProducer(linger_ms="5", checker=lambda _: Resolution.COMMIT)
 """
 
 
@@ -61,3 +63,7 @@ def test_mypy_sees_the_types_of_the_wheel(tmp_path: Path) -> None:
     assert not [line for line in revealed if '"Any"' in line or "-> Any" in line]
     done = check(environment / "bin" / "python", tmp_path, WRONG)
     assert 'Argument "key" to "Message" has incompatible type "str"' in done.stdout
+    assert 'Unexpected keyword argument "bootstrap_server"' in done.stdout
+    assert (
+        'Argument "linger_ms" to "TransactionProducer" has incompatible type "str"' in done.stdout
+    )

@@ -4,13 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from halfbridge.bridge.config import (
     OWNED_PROPERTIES,
     BridgeConfig,
+    ClientSettings,
     admin_properties,
     checks_properties,
     letters_properties,
@@ -70,6 +71,11 @@ def test_owned_kafka_properties_are_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         _config(kafka={name: "1"})
     assert OWNED_PROPERTIES[name] in str(caught.value)
+
+
+def test_type_checkers_know_all_settings() -> None:
+    """ClientSettings has the fields of BridgeConfig, with their types."""
+    assert get_type_hints(ClientSettings) == get_type_hints(BridgeConfig)
 
 
 def test_from_environ_reads_variables_and_arguments_win() -> None:
