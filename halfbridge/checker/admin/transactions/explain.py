@@ -241,9 +241,10 @@ def _deferred(life: Life) -> list[str]:
         )
     else:
         sentences.append(
-            "By the brokers' metadata its topics can be written. So a worker delivers it within"
-            " seconds, unless an earlier message with the same key for the same topic waits, or"
-            " brokers do not acknowledge: /healthz of the workers names topic and partition."
+            "By the brokers' metadata its partitions take records. So a worker delivers it within"
+            " seconds, unless an earlier message with the same key for the same topic waits, the"
+            " daemon may not write to a topic, or brokers do not acknowledge: /healthz of the"
+            " workers names topic and partition."
         )
     return sentences
 
