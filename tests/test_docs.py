@@ -59,14 +59,12 @@ def state_machine() -> str:
         "",
         "What is not listed is illegal, raises `IllegalTransitionError` and changes nothing.",
         "",
-        "| State | Event | Leads to |",
-        "|---|---|---|",
+        "| State | Event: leads to |",
+        "|---|---|",
     ]
     for before in ClientState:
-        lines += [
-            f"| {before.value} | {event.value} | {then.value} |"
-            for event, then in TRANSITIONS[before].items()
-        ]
+        edges = (f"{event.value}: {then.value}" for event, then in TRANSITIONS[before].items())
+        lines.append(f"| {before.value} | {'; '.join(edges)} |")
     lines += [
         "",
         "## The life of a row (local message table)",
@@ -74,15 +72,12 @@ def state_machine() -> str:
         "`pre_send` makes a row UNKNOWN, `add` LOCAL_COMMIT, `prepare` PREPARED. What is not",
         "listed changes nothing: the UPDATE finds no row.",
         "",
-        "| State | Event | Leads to |",
-        "|---|---|---|",
+        "| State | Event: leads to |",
+        "|---|---|",
     ]
-    edges = [
-        (state.value, event.value, after.value)
-        for state, events in row_states.TRANSITIONS.items()
-        for event, after in events.items()
-    ]
-    lines += [f"| {state} | {event} | {after} |" for state, event, after in edges]
+    for row_state, events in row_states.TRANSITIONS.items():
+        edges = (f"{event.value}: {after.value}" for event, after in events.items())
+        lines.append(f"| {row_state.value} | {'; '.join(edges) or 'final'} |")
     return "\n".join(lines) + "\n"
 
 
