@@ -23,7 +23,7 @@ from halfbridge.kafka.threads import locked
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfbridge.kafka.ports import Call, Clock, Concurrency, Line, Ports, Running
+    from halfbridge.kafka.ports import Call, CallQueue, Clock, Concurrency, Ports, Running
 
 Task = TypeVar("Task")
 
@@ -133,9 +133,11 @@ class CheckPool(Generic[Task]):
         self._hung_max = hung_max
         self._timeout_s = timeout_s
         self._queue_max = queue_max
-        self._tasks: Line = ports.run.line(queue_max)  # of Task; None: the pool may be stopping
+        self._tasks: CallQueue = ports.run.queue(
+            queue_max
+        )  # of Task; None: the pool may be stopping
         # Holds Outcomes; None: there are no more. `submit` limits their number.
-        self._outcomes: Line = ports.run.line()
+        self._outcomes: CallQueue = ports.run.queue()
         self._numbers = count()
         self._is_stopping = False
         self._lock = ports.run.waker()  # guards what follows
@@ -280,7 +282,7 @@ def all_batches(
             return
 
 
-def next_batch(outcomes: Line, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
+def next_batch(outcomes: CallQueue, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
     """Return the outcomes of a line, and whether its end (None) has come; waits for the first."""
     batch: list[Outcome[Task]] = []
     try:

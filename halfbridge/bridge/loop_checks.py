@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from contextvars import Context
 
-    from halfbridge.kafka.ports import Line, Ports
+    from halfbridge.kafka.ports import CallQueue, Ports
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class LoopChecks(Generic[Task]):
         self._limit, self._hung_max = threads, hung_max
         self._queue_max = queue_max
         self._timeout_s = timeout_s
-        self._outcomes: Line = ports.run.line()  # `submit` limits their number
+        self._outcomes: CallQueue = ports.run.queue()  # `submit` limits their number
         self._has_ended = ports.run.event()  # set once no check runs any more, after `stop`
         self._numbers = count()
         self._lock = Lock()  # guards what follows; nothing waits while it is held

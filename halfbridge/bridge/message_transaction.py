@@ -12,7 +12,7 @@ from halfbridge.bridge.transaction import Event, IllegalTransitionError, State, 
 from halfbridge.bridge.transaction_records import (
     FENCE_FIRST,
     checked_context,
-    decision,
+    encoded_decision,
     half_headers,
     immunity_of,
     is_fenced,
@@ -457,7 +457,7 @@ class Transaction:
             self._state, self._in_doubt = after, None
             self._decision = future
         now_ms, key = shared.time_ms(), self.id.encode()
-        op = decision(
+        op = encoded_decision(
             _KINDS[event],
             transaction_id=self.id,
             now_ms=now_ms,

@@ -59,7 +59,7 @@ def half_headers(
     return [*user, (CONTEXT, context), (HALF, metadata)]
 
 
-def decision(
+def encoded_decision(
     kind: OpKind,
     *,
     transaction_id: str,

@@ -197,7 +197,7 @@ def ask_changes(
             rest = ConnectRest(connect_url, call_s=timeout_s)
         except KafkaConnectError as error:
             raise click.BadParameter(str(error), param_hint="--connect-url") from error
-        questions.ask(_CONNECTORS, partial(_stopped, rest))
+        questions.start(_CONNECTORS, partial(_stopped, rest))
     if not changes_url:
         return ""
     with opened(changes_url, option="--changes-url") as engine:  # not connected
@@ -207,10 +207,10 @@ def ask_changes(
         why = f"give the URL of a database that Debezium reads: {', '.join(_BACKENDS)}"
         raise click.BadParameter(why, param_hint="--changes-url")
     if rest is not None:
-        questions.ask(_DRIFTS, partial(_drifts, rest, changes_url))
+        questions.start(_DRIFTS, partial(_drifts, rest, changes_url))
     if backend != "postgresql":
         return _for_mariadb(url)
-    questions.ask(_SLOTS, partial(_slots, changes_url))
+    questions.start(_SLOTS, partial(_slots, changes_url))
     return _for_psql(url)
 
 

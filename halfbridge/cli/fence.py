@@ -64,8 +64,8 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     for group, counts in report.groups.items():
         summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
         click.echo(f"rows      {group}: {summary}")
-    if report.forgets:
-        click.echo(f"advice    this server may lose commits: {report.forgets}")
+    if report.lossy_settings:
+        click.echo(f"advice    this server may lose commits: {report.lossy_settings}")
     return 0
 
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from halfbridge.django.laid import errors_of_django, refuse_open
+from halfbridge.django.engine import errors_of_django, refuse_open
 from halfbridge.django.process import member
 from halfbridge.sql import FenceUsageError, InboxUsageError
 from halfbridge.sql.dialects import database_of
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from halfbridge.bridge import Transaction
     from halfbridge.sql.guards import Guard
 
-# Django's connection, one for each thread and alias -> what is laid over it, within a block.
-_LAID: WeakKeyDictionary[Any, Connection] = WeakKeyDictionary()
+# Django's connection, one for each thread and alias -> what is connection over it, within a block.
+_OPEN: WeakKeyDictionary[Any, Connection] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -59,12 +59,12 @@ def message_transaction(
         here.fence, producer, None, here.connect, immunity_ms=immunity_ms, allow_empty=allow_empty
     )
     with errors_of_django(django), ExitStack() as after, block as (tx, handle):
-        laid = required_connection(handle, FenceUsageError)
-        after.callback(driver_of(laid).run_on_commit)
-        with _watched(django, laid) as guard:
+        connection = required_connection(handle, FenceUsageError)
+        after.callback(driver_of(connection).run_on_commit)
+        with _watched(django, connection) as guard:
             yield tx
         if guard.is_over and not tx.message_count:
-            laid.commit()  # nothing ran and nothing was sent: as an empty atomic block
+            connection.commit()  # nothing ran and nothing was sent: as an empty atomic block
 
 
 @contextmanager
@@ -80,11 +80,11 @@ def inbox_transaction(using: str | None = None) -> Iterator[None]:
     """
     django = _connection(using)
     refuse_open(django)
-    with errors_of_django(django), ExitStack() as after, member(using).connect() as laid:
-        after.callback(driver_of(laid).run_on_commit)
-        with _watched(django, laid):
+    with errors_of_django(django), ExitStack() as after, member(using).connect() as connection:
+        after.callback(driver_of(connection).run_on_commit)
+        with _watched(django, connection):
             yield
-        laid.commit()
+        connection.commit()
 
 
 def once(message: Any, *, group_id: str, key: str | None = None, using: str | None = None) -> bool:
@@ -99,8 +99,8 @@ def once(message: Any, *, group_id: str, key: str | None = None, using: str | No
         django.db.Error: The database cannot tell; let it end the block, and take the message again.
     """
     django = _connection(using)
-    laid = _LAID.get(django)
-    if laid is None:
+    connection = _OPEN.get(django)
+    if connection is None:
         raise InboxUsageError(
             "once() needs the block of message_transaction() or inbox_transaction() on the same"
             " database: its COMMIT checks the mark"
@@ -111,25 +111,25 @@ def once(message: Any, *, group_id: str, key: str | None = None, using: str | No
             " rest: call it in the outer block"
         )
     with errors_of_django(django):
-        return member(using).inbox(group_id).once(laid, message, key)
+        return member(using).inbox(group_id).once(connection, message, key)
 
 
 @contextmanager
-def _watched(django: Any, laid: Connection) -> Iterator[Guard]:
-    """Watch the statements of Django's connection as those of `laid`; yield the guard."""
-    guard = guard_of(laid, database_of(laid.dialect.name))
+def _watched(django: Any, connection: Connection) -> Iterator[Guard]:
+    """Watch the statements of Django's connection as those of `connection`; yield the guard."""
+    guard = guard_of(connection, database_of(connection.dialect.name))
 
     def execute(run: Callable[..., Any], *statement: Any) -> Any:
         with errors_of_django(django):
-            guard.before_statement(laid)
+            guard.before_statement(connection)
         return run(*statement)
 
-    _LAID[django] = laid
+    _OPEN[django] = connection
     try:
         with django.execute_wrapper(execute):
             yield guard
     finally:
-        del _LAID[django]
+        del _OPEN[django]
     if django.needs_rollback:  # the end of the atomic block would roll back without an error
         raise FenceUsageError(
             "the block was marked for rollback: by set_rollback(True), by close(), or because the"

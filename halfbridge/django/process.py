@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from sqlalchemy import MetaData
 
 from halfbridge.bridge import TransactionProducer
-from halfbridge.django.laid import atomic_engine, own_engine
+from halfbridge.django.engine import atomic_engine, own_engine
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.sql import Fence, Inbox
 from halfbridge.sql.fence_table import FenceTable
@@ -47,7 +47,7 @@ class Member:
         return own_engine(self._alias)
 
     @cached_property
-    def laid(self) -> Engine:
+    def block_engine(self) -> Engine:
         """For blocks; see `atomic_engine`."""
         return atomic_engine(self._alias, self.engine)
 
@@ -95,10 +95,10 @@ class Member:
             return self.fence
 
     def connect(self) -> Connection:
-        """Return a connection that is laid over this thread's, in a new atomic block."""
+        """Return a connection that runs over this thread's, in a new atomic block."""
         with self._making:
-            laid = self.laid
-        connection = laid.connect()
+            engine = self.block_engine
+        connection = engine.connect()
         connection.begin()
         return connection
 

@@ -28,6 +28,7 @@ __all__ = [
     "Admin",
     "Answer",
     "Call",
+    "CallQueue",
     "ClientError",
     "Clock",
     "Committed",
@@ -36,7 +37,6 @@ __all__ = [
     "Edge",
     "Event",
     "Kafka",
-    "Line",
     "Member",
     "NewTopic",
     "Place",
@@ -548,7 +548,7 @@ class Waker(Protocol):
         """Release the lock."""
 
 
-class Line(Protocol):
+class CallQueue(Protocol):
     """A queue between concurrent calls; `queue.Queue` is one."""
 
     def put_nowait(self, item: Any) -> None:
@@ -619,7 +619,7 @@ class Concurrency(Protocol):
     def waker(self) -> Waker:
         """Return a free lock."""
 
-    def line(self, items_max: int = 0) -> Line:
+    def queue(self, items_max: int = 0) -> CallQueue:
         """Return an empty queue; 0: without a limit."""
 
     def side_thread(self, name: str) -> SideThread:

@@ -17,7 +17,7 @@ from halfbridge.kafka.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfbridge.kafka.ports import Line, Waker
+    from halfbridge.kafka.ports import CallQueue, Waker
 
 _LOG = logging.getLogger("halfbridge.kafka")
 # A healthy client closes within two seconds. Less than the daemon's session time-out, so that the
@@ -89,7 +89,7 @@ class Threads:
         return allocate_lock()
 
     @staticmethod
-    def line(items_max: int = 0) -> Line:
+    def queue(items_max: int = 0) -> CallQueue:
         return Queue(items_max) if items_max else SimpleQueue()
 
     @staticmethod

@@ -119,7 +119,7 @@ class Setting:
         above = self.minimum is None or value >= self.minimum
         return above and (self.maximum is None or value <= self.maximum)
 
-    def error(self, value: object, origin: str) -> Exception:
+    def error_of(self, value: object, origin: str) -> Exception:
         """Return the error of a bad value."""
         shown = _HIDDEN if self.secret else repr(value)
         return self.refusal(field=self.name, value=shown, origin=origin, allowed=self.allowed)
@@ -202,7 +202,7 @@ def check(config: Any) -> None:
     for each in describe(type(config)):
         value = getattr(config, each.name)
         if not (each.takes(value) or (value is None and each.optional)):
-            raise each.error(value, "argument")
+            raise each.error_of(value, "argument")
 
 
 def to_plain(config: Any) -> dict[str, Any]:
@@ -260,9 +260,9 @@ def _parse(each: Setting, raw: object, origin: str) -> Any:
     try:
         value = PARSERS[each.kind](_meant(each, raw))
     except (ValueError, TypeError) as error:
-        raise each.error(raw, origin) from error
+        raise each.error_of(raw, origin) from error
     if not each.takes(value):
-        raise each.error(raw, origin)
+        raise each.error_of(raw, origin)
     return value
 
 

@@ -83,13 +83,13 @@ class FenceReport:
     """The content of a fence table.
 
     `groups` is producer group -> outcome -> number of rows; `oldest_ms` is when the oldest row was
-    written, epoch milliseconds; `forgets` are settings with which a crash may lose commits.
+    written, epoch milliseconds; `lossy_settings` are settings with which a crash may lose commits.
     """
 
     info: TableInfo
     groups: dict[str, dict[str, int]]
     oldest_ms: int | None
-    forgets: str
+    lossy_settings: str
 
 
 class FenceTable:
@@ -134,10 +134,10 @@ class FenceTable:
             with self.own_transaction(writes=False) as connection:
                 info = self._own_info(connection)
                 self.database.check_table(connection, self.table)
-                forgets = self.database.forgets(connection)
-            if forgets:
+                lossy_settings = self.database.lossy_settings(connection)
+            if lossy_settings:
                 text = "the database of %s may lose commits in a crash of its machine: %s"
-                _LOG.warning(text, self.table.fullname, forgets)
+                _LOG.warning(text, self.table.fullname, lossy_settings)
             self._table_id = info.table_id
         return self._table_id
 
@@ -193,12 +193,14 @@ class FenceTable:
         with self.own_transaction(writes=False) as connection:
             info = self._own_info(connection)
             found = connection.execute(query).all()
-            forgets = self.database.forgets(connection)
+            lossy_settings = self.database.lossy_settings(connection)
         groups: dict[str, dict[str, int]] = {}
         for group, outcome, count, _ in found:
             groups.setdefault(group, {each.value: 0 for each in Outcome})[outcome] = count
         oldest = min((row[3] for row in found), default=None)
-        return FenceReport(info=info, groups=groups, oldest_ms=oldest, forgets=forgets)
+        return FenceReport(
+            info=info, groups=groups, oldest_ms=oldest, lossy_settings=lossy_settings
+        )
 
     def _no_own_row(self) -> TableError:
         return TableError(

@@ -49,7 +49,7 @@ def test_case_19_retention_takes_an_undecided_half(installation: Installation) -
     daemon = installation.start(leave=True)
     held, lost = (installation.half(orders) for _ in range(2))
     before = installation.pass_through(orders).transaction_id
-    installation.fence()
+    installation.await_marker()
     installation.alter(names.half, retention_ms="1", segment_ms="1000")
     cluster = Cluster(installation.servers)
     until(
@@ -60,7 +60,7 @@ def test_case_19_retention_takes_an_undecided_half(installation: Installation) -
     )
     installation.alter(names.half, retention_ms=str(HALF_RETENTION_MS), segment_ms="604800000")
     installation.commit(held)
-    installation.fence()
+    installation.await_marker()
     daemon.stop()
 
     daemon = installation.launch(leave=True)

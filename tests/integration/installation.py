@@ -218,7 +218,7 @@ class Installation:
         self.commit(half)
         return half
 
-    def fence(self, partition: int = 0) -> None:
+    def await_marker(self, partition: int = 0) -> None:
         """Return once everything that stands in op `partition` now has had its effect."""
         wanted = self.pass_through(self.real("fence"), partition=partition).transaction_id
         tail = self.tail(self.real("fence"))

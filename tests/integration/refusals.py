@@ -17,7 +17,7 @@ def expect(
     installation: Installation, orders: str, *, good: list[Stored], bad: list[Stored]
 ) -> list[Record]:
     """Assert that the good were delivered and the bad dead-lettered; return their letters."""
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(len(bad))
     delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [each.transaction_id for each in good]

@@ -67,7 +67,7 @@ def test_an_answer_decides(installation: Installation) -> None:
             producer.begin().send(Message(orders, value=value))
         delivered = installation.tail(orders).until(2)
 
-    installation.fence()
+    installation.await_marker()
     assert {each.value for each in delivered} == {b"commit", b"unknown"}
     assert len(installation.delivered(orders)) == 2
     assert {number for value, number in seen if value == b"unknown"} == {1, 2, 3}
@@ -97,7 +97,7 @@ def test_a_missing_check_topic_fails_nothing(
     assert daemon.metric("halfbridge_checks_without_topic_total", group=GROUP) >= 3
     assert caplog.text.count(f"topics create --producer-group {GROUP}") == 1
     installation.pass_through(orders)
-    installation.fence()
+    installation.await_marker()
 
     installation.create(installation.names.check(GROUP))
 
@@ -165,9 +165,9 @@ def test_a_counted_unknown_puts_back(installation: Installation) -> None:
     half = installation.half(orders, key=None, value=b"\x00", headers=headers, immunity_ms=77)
 
     installation.answer_unknown(half, 1)
-    installation.fence()
+    installation.await_marker()
     installation.answer_unknown(half, 2)
-    installation.fence()
+    installation.await_marker()
 
     copies = installation.copies()
     assert [each.half.check_times for each in copies] == [1, 2]
@@ -194,7 +194,7 @@ def test_counted_answers_survive_a_restart(installation: Installation) -> None:
     half = installation.half(orders)
     installation.answer_unknown(half, 1)
     installation.answer_unknown(half, 2)
-    installation.fence()
+    installation.await_marker()
     daemon.stop()
 
     installation.start(transaction_timeout_ms=100, check_interval_ms=100, check_backoff_ms_max=100)
@@ -268,7 +268,7 @@ def test_the_last_counted_unknown_discards(installation: Installation) -> None:
     installation.answer_unknown(second, 2)
 
     letters = installation.dead(2)
-    installation.fence()
+    installation.await_marker()
 
     (discard,) = _discards(installation)
     op = discard.op

@@ -153,7 +153,7 @@ def test_messages_beyond_the_count_and_behind_the_decision_are_kept(
     installation.tail(orders).until(1)
     installation.half(orders, half.transaction_id, value=b"2", message_index=2)
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(2)
 
     assert [each.value for each in installation.delivered(orders)] == [b"0"]

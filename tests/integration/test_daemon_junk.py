@@ -95,7 +95,7 @@ def test_junk_is_kept_once_and_stops_nothing(installation: Installation) -> None
     wanted = sorted(_junk_halves(installation, orders) + _junk_ops(installation))
     after = installation.pass_through(orders)
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(len(wanted))
 
     delivered = [each.transaction_id for each in installation.delivered(orders)]
@@ -143,7 +143,7 @@ def test_more_junk_than_fits_into_memory(installation: Installation) -> None:
         batch_records_max=3, batch_bytes_max=MEBIBYTE, ledger_bytes_max=MEBIBYTE
     )
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(len(values) + 1)
 
     assert [each.dead.source_offset for each in letters] == list(range(len(values) + 1))
@@ -167,7 +167,7 @@ def test_header_names_that_are_not_text(installation: Installation, topic: str) 
     write_raw(installation.servers, name, b"body", [(b"\xff\xfe", b"1"), (b"ok", b"2")])
     installation.pass_through(orders)
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(WARM + 1)
 
     assert len(installation.delivered(orders)) == WARM + 1
@@ -224,7 +224,7 @@ def test_flawed_halves_are_never_delivered(installation: Installation) -> None:
     installation.commit(twice)
     wanted.append(identity)
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(len(wanted))
 
     assert installation.delivered(orders) == []

@@ -87,7 +87,7 @@ def test_a_transaction_of_a_thousand_messages(installation: Installation) -> Non
         b"%d" % number for number in range(TRANSACTION_MESSAGES_MAX)
     ]
     assert {each.transaction_id for each in records} == {receipts[0].transaction_id}
-    installation.fence(receipts[0].half_partition)
+    installation.await_marker(receipts[0].half_partition)
     assert len(installation.delivered(orders)) == TRANSACTION_MESSAGES_MAX
 
 
@@ -243,12 +243,12 @@ def test_good_transactions_are_as_fast_as_before_beside_mistakes(
     installation.make()
     orders = installation.topic("orders", message_timestamp_type="LogAppendTime")
     daemon = installation.start(topic_gone_ms=GRACE_MS)
-    installation.fence()
+    installation.await_marker()
     quiet_ms = _p99_ms(installation, orders, lambda _number: None)
 
     kinds = [_beyond_the_end, _missing_topic, _missing_partition]
     _beyond_the_end(installation, orders, 0)  # the first one of an hour is waited for longer
-    installation.fence()
+    installation.await_marker()
     barriers = daemon.metric("halfbridge_barriers_total")
 
     def mistake(number: int) -> None:
@@ -270,7 +270,7 @@ def test_a_topic_that_is_made_a_moment_before_its_use_is_found(installation: Ins
     installation.make()
     orders = installation.topic("orders")
     installation.start(topic_gone_ms=0)
-    installation.fence()
+    installation.await_marker()
 
     for number in range(3):
         _missing_topic(installation, orders, 10 + number)  # has the daemon look
@@ -289,7 +289,7 @@ def _p99_ms(installation: Installation, orders: str, mistake: Callable[[int], No
             mistake(number // EVERY)
         half = installation.half(orders)
         decided[half.transaction_id] = installation.commit(half).append_ms
-    installation.fence()
+    installation.await_marker()
     latencies = sorted(_latencies_ms(installation, orders, decided))
     assert len(latencies) == GOOD
     return latencies[len(latencies) * 99 // 100 - 1]

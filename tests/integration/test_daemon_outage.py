@@ -34,7 +34,7 @@ def test_health_turns_green_again_with_nothing_to_do(
         installation.make()
         daemons = [installation.start(slot=f"w-{number}") for number in range(2)]
         installation.pass_through(installation.topic("orders"))
-        installation.fence()
+        installation.await_marker()
 
         broker.kill()
         until(

@@ -47,7 +47,7 @@ class Story:
             self.undecided[partition] = self.installation.half(self.orders, partition=partition)
             self.installation.rollback(self.installation.half(self.orders, partition=partition))
             self.commit_one(partition)
-            self.installation.fence(partition)
+            self.installation.await_marker(partition)
         until("progress is committed", lambda: self._is_committed(BROKEN))
         daemon.stop()
 
@@ -200,7 +200,7 @@ def test_a_recreated_topic_stops_its_partitions(installation: Installation, topi
     daemon = installation.start(**LEAVING)
     for partition in (BROKEN, SOUND):
         story.commit_one(partition)
-        installation.fence(partition)
+        installation.await_marker(partition)
     name = getattr(installation.names, topic)
     installation.delete(name)
     installation.create(name, partitions=2, message_timestamp_type="LogAppendTime")

@@ -178,7 +178,7 @@ def test_lost_rights_of_its_own_lose_nothing(
         before.transaction_id,
         behind.transaction_id,
     ]
-    guarded.fence()
+    guarded.await_marker()
     assert [each.value for each in guarded.dead_letters()] == [b"junk"]
     until("health is green", lambda: not _red(daemon))
 
@@ -211,7 +211,7 @@ def test_the_policy_file_is_enforced(installation: Installation, tmp_path: Path)
     last = installation.half(secret, mixed.transaction_id, message_index=1)
     installation.commit(last, message_count=2)
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(4)
 
     delivered = [each.transaction_id for each in installation.delivered(orders)]
@@ -248,7 +248,7 @@ def test_internal_topics_are_never_real(installation: Installation) -> None:
     for topic in forged:
         installation.pass_through(topic)
 
-    installation.fence()
+    installation.await_marker()
     letters = installation.dead(len(forged))
 
     assert [each.half.real_topic for each in letters] == forged

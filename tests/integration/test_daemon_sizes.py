@@ -186,7 +186,7 @@ def test_no_size_holds_up_the_good_transactions(
 
     daemon = installation.start()
     letters = installation.dead(sum(hostile.wanted.values()))
-    installation.fence()  # a DISCARD that its batch wrote stands before the markers
+    installation.await_marker()  # a DISCARD that its batch wrote stands before the markers
 
     assert _reasons(installation.dead_letters()) == hostile.wanted
     delivered = Counter(each.transaction_id for each in installation.delivered(orders))
@@ -209,7 +209,7 @@ def test_sizes_are_learned_where_brokers_do_not_say(installation: Installation) 
     installation.pass_through(orders)
     refused_once = installation.half(small, value=b"v")
     installation.commit(refused_once)
-    installation.fence()
+    installation.await_marker()
     installation.alter(installation.names.dead, max_message_bytes="10000")
     installation.alter(small, max_message_bytes="10000")
 
@@ -219,7 +219,7 @@ def test_sizes_are_learned_where_brokers_do_not_say(installation: Installation) 
     installation.commit(incomplete, message_count=2)
     good = installation.pass_through(orders)
     letters = installation.dead(2)
-    installation.fence()
+    installation.await_marker()
 
     assert {(each.half.transaction_id, each.dead.reason) for each in letters} == {
         (large.transaction_id, DeadReason.UNDELIVERABLE),

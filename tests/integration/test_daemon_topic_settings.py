@@ -41,7 +41,7 @@ def test_untrue_topic_stops_all_pairs_until_it_is_mended(
     names = installation.names
     topic = names.half if is_half else names.op
     daemon = installation.start()
-    installation.fence()
+    installation.await_marker()
 
     installation.alter(topic, **{setting.replace(".", "_"): wrong})
     text = daemon.stopped(0)

@@ -86,7 +86,7 @@ def test_a_transaction_is_undeliverable_as_a_whole(installation: Installation) -
     good = installation.pass_through(orders)
 
     installation.start()
-    installation.fence()
+    installation.await_marker()
 
     letters = installation.dead(2)
     assert [each.half.message_index for each in letters] == [0, 1]
@@ -120,7 +120,7 @@ def test_a_partition_that_is_new(installation: Installation) -> None:
     installation.admin.create_partitions([NewPartitions(orders, 3)])[orders].result(_CALL_S)
     until("its partitions are led", lambda: installation.is_led(orders, 3))
     new = installation.pass_through(orders, real_partition=2)
-    installation.fence()
+    installation.await_marker()
 
     records = installation.reopen(orders).until(2)
     assert (new.transaction_id, 2) in {(each.transaction_id, each.partition) for each in records}
@@ -175,6 +175,6 @@ def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installati
     (record,) = installation.tail(orders).until(1)
 
     assert record.transaction_id == half.transaction_id
-    installation.fence()
+    installation.await_marker()
     assert [each.value for each in installation.dead_letters()] == [b"junk"]
     until("health is green", lambda: daemon.healthz()[0] == 200)

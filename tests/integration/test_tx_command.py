@@ -41,7 +41,7 @@ def test_beside_a_daemon_the_life_of_each_is_shown(installation: Installation) -
     installation.rollback(rolled_back)
     (record,) = installation.tail(topic).until(1)
     installation.checks(1)
-    installation.fence(0)
+    installation.await_marker(0)
 
     def counted() -> bool:
         (listed,) = _json(installation, "list")["transactions"]

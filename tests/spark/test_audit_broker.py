@@ -164,7 +164,7 @@ def test_clean_while_client_and_daemon_are_at_work(
         orders = installation.tail(installation.real("orders"))
         orders.until(traffic.messages, within_s=10 * TIMEOUT_S)
         for pair in range(PAIRS):
-            installation.fence(pair)
+            installation.await_marker(pair)
         path = tmp_path / "report.json"
         settled = audit(installation, "--report", str(path), exit_code=0)
     fences = PAIRS
@@ -197,7 +197,7 @@ def test_defects_in_the_topics_are_found(spark: SparkSession, installation: Inst
     installation.write(orders, b"invented", headers=invented)
     installation.write(orders, b"somebody else's")
     installation.commit(rolled_back, source=OpSource.OPERATOR)
-    installation.fence()
+    installation.await_marker()
     report = audit(installation, exit_code=2)
     assert kinds(report) == {"duplicate": 1, "phantom": 1, "conflict": 1}
     named = {each["kind"]: each["transaction_id"] for each in report["findings"]}
@@ -224,7 +224,7 @@ def test_another_installation_on_the_same_topic(
         for count, each in ((2, installation), (3, other)):
             for number in range(count):
                 each.pass_through(orders, value=b"%d" % number)
-            each.fence()
+            each.await_marker()
         invented = real_headers([], "f" * 32, 1_700_000_000_000)
         installation.write(orders, b"invented", headers=invented)
         path = tmp_path / "report.json"
@@ -277,7 +277,7 @@ def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installa
     assert kinds(audit(installation, exit_code=0)) == {}
     producer = begin(installation, record.topic, record.partition, [])
     installation.pass_through(orders)
-    installation.fence()
+    installation.await_marker()
     report = audit(installation, "--settle", "0.2", exit_code=0)
     assert report["hidden_by_open_kafka_txn"] == [orders]
     assert report["transactions"]["committed"]["pending"] == 1
@@ -317,7 +317,7 @@ def test_deleted_halves_and_partitions_of_markers_only(
     daemon = installation.start()
     halves: list[Stored] = [installation.pass_through(orders, partition=n % 2) for n in range(4)]
     for pair in range(PAIRS):
-        installation.fence(pair)
+        installation.await_marker(pair)
     installation.tail(orders).until(len(halves))
     daemon.stop()
     end = installation.progress(0).half

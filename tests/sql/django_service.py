@@ -24,7 +24,7 @@ from tests.sql.fence_troubles import Engines
 
 
 class DjangoEngines(Engines):
-    """What a service finds of its database: Django's fence, and the engine that is laid over it."""
+    """What a service finds of its database: Django's fence, and the engine that runs over it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, PRODUCER_GROUP)
@@ -34,7 +34,7 @@ class DjangoEngines(Engines):
 
     def fence_of(self, kind: Kind) -> Any:
         """Return what has the engine on which the service sees COMMIT and the connection's end."""
-        return SimpleNamespace(engine=member(None).laid)
+        return SimpleNamespace(engine=member(None).block_engine)
 
 
 class DjangoService(Service):

@@ -375,11 +375,11 @@ class StallWatch:
                 self._question = self._questions.ask_stable_ends(self._input.reached())
         elif self._question.is_over:
             ends, self._question = self._question.answers(), None
-            self._take(ends, now)
+            self._compare(ends, now)
         elif now - self._asked_at > FORGOTTEN_S:
             self._question, self._behind = None, {}
 
-    def _take(self, ends: Mapping[Place, int], now: float) -> None:
+    def _compare(self, ends: Mapping[Place, int], now: float) -> None:
         self._behind = compare(self._behind, self._input.reached(), ends, now)
         read_since = self._input.reading.since(now)
         stand = {place: max(each.since, read_since) for place, each in self._behind.items()}

@@ -378,7 +378,7 @@ def selected(rows: DataFrame, *, where: str, replay_id: str) -> DataFrame:
 
 
 def within(rows: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return the rows at the offsets of a slice."""
+    """Return the rows at the offsets of a slice, all columns: a filter."""
     condition = F.lit(False)  # noqa: FBT003 (a literal of Spark's)
     for (topic, partition), (low, high) in bounds.items():
         place = (F.col("topic") == F.lit(topic)) & (F.col("partition") == F.lit(partition))

@@ -80,7 +80,7 @@ class DeadLetters:
             LOG.info("%s was not read: no broker answers: %s", self._topic, failure)
             return ()
         if seen is None:
-            self._say_once("there is no such topic, or no right to see it (DESCRIBE)")
+            self._note_refusal("there is no such topic, or no right to see it (DESCRIBE)")
             return ()
         ends = self._asked(seen.partitions, Edge.STABLE_END)
         return tuple(ends.values()) if len(ends) == seen.partitions else ()
@@ -206,11 +206,11 @@ class DeadLetters:
 
     def _refused(self, failure: KafkaFailure) -> None:
         if failure.code in _NO_RIGHT:
-            self._say_once("no right to read it (READ)")
+            self._note_refusal("no right to read it (READ)")
         else:
             LOG.info("%s was not read: %s", self._topic, failure)
 
-    def _say_once(self, why: str) -> None:
+    def _note_refusal(self, why: str) -> None:
         self._is_refused = True
         LOG.warning(
             "dead letters of Spark query %s are not counted: topic %s: %s",

@@ -200,7 +200,7 @@ def is_decided() -> Column:
 
 def undecided(state: DataFrame) -> DataFrame:
     """Return the transactions of a merged STATE that have half messages and no decision."""
-    return state.where(F.col("first_ms").isNotNull() & ~is_decided())
+    return state.where(F.col("first_ms").isNotNull() & ~is_decided()).select(*STATE)
 
 
 def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:

@@ -182,7 +182,7 @@ class Database(ABC):
         del connection, table
         return ""
 
-    def forgets(self, connection: Connection) -> str:
+    def lossy_settings(self, connection: Connection) -> str:
         """Return settings with which a crash of the machine may lose commits; empty without."""
         del connection
         return ""

@@ -117,7 +117,7 @@ class MariaDB(Database):
         found = connection.execute(query, {"name": table.name, "schema": table.schema}).scalar()
         return "" if found is None or found.lower() == "innodb" else str(found)
 
-    def forgets(self, connection: Connection) -> str:
+    def lossy_settings(self, connection: Connection) -> str:
         """Return the settings with which a crash of the machine may lose commits."""
         query = text("SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog")
         flush, has_binlog, sync = connection.execute(query).one()

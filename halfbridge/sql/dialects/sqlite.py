@@ -87,7 +87,7 @@ class SQLite(Database):
         del table
         return f"another connection writes to {connection.engine.url.database}"
 
-    def forgets(self, connection: Connection) -> str:
+    def lossy_settings(self, connection: Connection) -> str:
         """Return the pragma with which a crash of the machine may lose commits."""
         level = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()).lower()

@@ -59,8 +59,8 @@ class ProcessConcurrency:
     def waker(self) -> Waker:
         return Waker(self._wait)
 
-    def line(self, items_max: int = 0) -> Line:
-        return Line(self._wait, items_max)
+    def queue(self, items_max: int = 0) -> CallQueue:
+        return CallQueue(self._wait, items_max)
 
     def side_thread(self, name: str) -> SideThread:
         return SideThread(self, name)
@@ -153,7 +153,7 @@ class Waker:
         self.release()
 
 
-class Line:
+class CallQueue:
     """A queue, as `queue.Queue`."""
 
     __slots__ = ("_items", "_items_max", "_wait")

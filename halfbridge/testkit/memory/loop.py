@@ -49,7 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._machine = machine
         self._process = machine.process("loop")
         super().__init__(_Selector(machine, wait_s_max))
-        self.set_exception_handler(_handle)
+        self.set_exception_handler(_ignore_process_death)
 
     def time(self) -> float:
         """Return virtual seconds."""
@@ -99,7 +99,7 @@ def run_on(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
-def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _ignore_process_death(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Handle errors of callbacks as ever, but for those of a client that has died."""
     if not isinstance(context.get("exception"), ProcessDeadError):
         loop.default_exception_handler(context)

@@ -7,8 +7,13 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from halfbridge import __version__
 from halfbridge.changes.writing import ChangesMetrics
-from halfbridge.checker.metrics import LATENCY_BUCKETS_S, Metrics
-from halfbridge.checker.series import OTHER_TOPICS, TOPICS_MAX, observe_many
+from halfbridge.checker.metrics import (
+    LATENCY_BUCKETS_S,
+    OTHER_TOPICS,
+    TOPICS_MAX,
+    Metrics,
+    observe_many,
+)
 from halfbridge.kafka.adapter import client_versions
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 

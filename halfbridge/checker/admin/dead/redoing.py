@@ -64,27 +64,27 @@ def redo(
     if order.dry_run or not able or not agrees(meant):
         return meant
     refused = [each for each in meant if each.refusal]
-    with letters.acting(order) as acting:
+    with letters.exclusively(order) as context:
         every = letters.topic.found.transactions(order.wanted)
         rest = [each for each in every if each.key in able and each.open_letters]
-        return [*refused, *_redo(letters, rest, choice, acting)]
+        return [*refused, *_redo(letters, rest, choice, context)]
 
 
 def _redo(
-    letters: DeadLetters, rest: Sequence[DeadTransaction], choice: Choice, acting: Acting
+    letters: DeadLetters, rest: Sequence[DeadTransaction], choice: Choice, context: ChangeContext
 ) -> list[Change]:
     """Write the transactions batch by batch, at the order's rate; return what became of each."""
     done: list[Change] = []
     planning = _Planning(letters, choice)
-    for batch in _batches(rest, acting.order):
+    for batch in _batches(rest, context.order):
         planned = planning.plan(batch)
         lives = [life for _, life in planned if isinstance(life, NewLife)]
         if lives:
-            with _logged(acting, choice.remedy.value, planned):
-                acting.writer.write(lives)
+            with _logged(context, choice.remedy.value, planned):
+                context.writer.write(lives)
         done += [_change_of(transaction, life) for transaction, life in planned]
         letters.on_progress(f"{len(done)} of {len(rest)} transactions done")
-        letters.cluster.ports.run.pause(len(lives) / acting.order.rate)
+        letters.cluster.ports.run.pause(len(lives) / context.order.rate)
     return done
 
 
@@ -133,23 +133,25 @@ class _Planning:
 
 @contextmanager
 def _logged(
-    acting: Acting, action: str, planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]]
+    context: ChangeContext,
+    action: str,
+    planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]],
 ) -> Iterator[None]:
     intended: list[OperatorAction] = [
-        acting.log.record(
+        context.log.record(
             f"dead {action}",
             transaction.name,
-            why=acting.order.why,
+            why=context.order.why,
             before=standing_before(transaction),
             after=f"life {life.resume_count} of {len(life.halves)} messages",
         )
         for transaction, life in planned
         if isinstance(life, NewLife)
     ]
-    with acting.log.recording_failure(*intended):
+    with context.log.recording_failure(*intended):
         yield
     for each in intended:
-        acting.log.conclude(each, ActionOutcome.DONE, after=each.after)
+        context.log.conclude(each, ActionOutcome.DONE, after=each.after)
 
 
 def _batches(
@@ -214,48 +216,48 @@ def purge(
     if not agrees(meant):
         return None
     named = {each.key for each in given_up}
-    with letters.acting(order) as acting:
+    with letters.exclusively(order) as context:
         # Another command may have done something about them meanwhile.
         every = letters.topic.found.transactions(order.wanted)
         given_up = tuple(each for each in every if each.key in named and each.open_letters)
-        _give_up(given_up, acting)
+        _give_up(given_up, context)
         letters.topic.read_on()
         done = _purged(letters, ())._replace(given_up=given_up)
-        _delete(letters, done, acting)
+        _delete(letters, done, context)
     return done
 
 
-def _give_up(transactions: Sequence[DeadTransaction], acting: Acting) -> None:
+def _give_up(transactions: Sequence[DeadTransaction], context: ChangeContext) -> None:
     for each in transactions:
         places = [(letter.place, each.key.transaction_id) for letter in each.open_letters]
-        intended = acting.log.record(
+        intended = context.log.record(
             "dead purge",
             each.name,
-            why=acting.order.why,
+            why=context.order.why,
             before=standing_before(each),
             after="given up; may be deleted",
         )
-        with acting.log.recording_failure(intended):
+        with context.log.recording_failure(intended):
             for at in range(0, len(places), BATCH_MAX):
-                acting.writer.purge(places[at : at + BATCH_MAX])
-        acting.log.conclude(intended, ActionOutcome.DONE, after="marked as given up")
+                context.writer.purge(places[at : at + BATCH_MAX])
+        context.log.conclude(intended, ActionOutcome.DONE, after="marked as given up")
 
 
-def _delete(letters: DeadLetters, done: Purged, acting: Acting) -> None:
+def _delete(letters: DeadLetters, done: Purged, context: ChangeContext) -> None:
     if not done.upto:
         return
     topic = letters.names.dead
     offsets = ", ".join(f"{partition}:{at}" for partition, at in sorted(done.upto.items()))
-    intended = acting.log.record(
+    intended = context.log.record(
         "dead purge",
         topic,
-        why=acting.order.why,
+        why=context.order.why,
         before=f"{done.letters} dead letters that are dealt with",
         after=f"records deleted below {offsets}",
     )
-    with acting.log.recording_failure(intended):
+    with context.log.recording_failure(intended):
         letters.cluster.delete_before({(topic, number): at for number, at in done.upto.items()})
-    acting.log.conclude(intended, ActionOutcome.DONE, after=intended.after)
+    context.log.conclude(intended, ActionOutcome.DONE, after=intended.after)
 
 
 def _purged(letters: DeadLetters, given_up: tuple[DeadTransaction, ...]) -> Purged:
@@ -281,7 +283,7 @@ class Order:
     dry_run: bool = False
 
 
-class Acting(NamedTuple):
+class ChangeContext(NamedTuple):
     """The context of a command that changes something."""
 
     writer: DeadWriter
@@ -322,14 +324,14 @@ class DeadLetters:
         return examine(self.cluster, self.names, letters)
 
     @contextmanager
-    def acting(self, order: Order) -> Iterator[Acting]:
+    def exclusively(self, order: Order) -> Iterator[ChangeContext]:
         """Keep other commands from writing, and read all marks that they wrote."""
         writer = DeadWriter(self.cluster, self.names, actor=order.who, reason=order.why)
         try:
             with appending(self.cluster) as appender:
                 log = OperatorLog(self.cluster, self.names, appender, who=order.who)
-                self.topic.read_on(writer.fence(self.topic.partitions))
-                yield Acting(writer, log, order)
+                self.topic.read_on(writer.fence_out_earlier(self.topic.partitions))
+                yield ChangeContext(writer, log, order)
         finally:
             writer.close()
 

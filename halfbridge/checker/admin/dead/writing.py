@@ -65,7 +65,7 @@ class DeadWriter:
             }
         )
 
-    def fence(self, partitions: Iterable[int]) -> dict[int, int]:
+    def fence_out_earlier(self, partitions: Iterable[int]) -> dict[int, int]:
         """End what another command has open, keep it from writing again, and prove where logs end.
 
         Returns partition of the dead-letter topic -> offset below which all marks of other commands

@@ -104,7 +104,9 @@ def gather(
         if number not in seen.leaderless
     ]
     if typed:
-        questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
+        questions.start(
+            "records of transaction topics", partial(plain_records, typed, ports, common)
+        )
     groups = dict.fromkeys((*request.producer_groups, *config.names.groups_of(facts.topics)))
     _Gatherer(
         config=config,
@@ -137,12 +139,12 @@ class _Gatherer:
 
     def ask(self, questions: Questions) -> None:
         names, topics = self.config.names, self.facts.topics
-        questions.ask("topics and offsets", self._report)
-        questions.ask("brokers", self._brokers)
-        questions.ask("rights of the daemon", self._daemon_lacks)
-        questions.ask("transactional ids", self._transactional_refusal)
-        questions.ask("workers", partial(self._members, names.daemon_group))
-        questions.ask("check responders", self._responders)
+        questions.start("topics and offsets", self._report)
+        questions.start("brokers", self._brokers)
+        questions.start("rights of the daemon", self._daemon_lacks)
+        questions.start("transactional ids", self._transactional_refusal)
+        questions.start("workers", partial(self._members, names.daemon_group))
+        questions.start("check responders", self._responders)
         mine = [names.half, names.op, names.dead, *self.real]
         places = [
             (name, number)
@@ -153,18 +155,20 @@ class _Gatherer:
         ]
         checks = [names.check(group) for group in self.groups]
         known = [*mine, names.settings, *checks]
-        questions.ask("partitions", partial(self._away, [each for each in known if each in topics]))
-        questions.ask("ends of logs", partial(open_txns, places, self.ports, self.common))
+        questions.start(
+            "partitions", partial(self._away, [each for each in known if each in topics])
+        )
+        questions.start("ends of logs", partial(open_txns, places, self.ports, self.common))
         halves = [place for place in places if place[0] == names.half]
         if halves:
             newest = partial(newest_halves, halves, self.ports, self.common, names=names)
-            questions.ask("deferred deliveries", partial(self._delayed, halves))
-            questions.ask("damaged records", partial(self._damaged, halves))
-            questions.ask("half records", partial(newest, ring=self.ring))
+            questions.start("deferred deliveries", partial(self._delayed, halves))
+            questions.start("damaged records", partial(self._damaged, halves))
+            questions.start("half records", partial(newest, ring=self.ring))
         if names.settings in topics:
-            questions.ask("settings record", self._record)
+            questions.start("settings record", self._record)
         if self.request.client_kafka is not None:
-            questions.ask("rights of the client", self._client_lacks)
+            questions.start("rights of the client", self._client_lacks)
 
     def _cluster(self) -> Cluster:
         """Return a cluster for one question: clients are not shared by threads."""
@@ -363,7 +367,7 @@ class Questions:
         self._answers: dict[str, Any] = {}
         self.silent: dict[str, str] = {}
 
-    def ask(self, question: str, call: Callable[[], Any]) -> None:
+    def start(self, question: str, call: Callable[[], Any]) -> None:
         """Start a question; `question` is its text."""
         run = partial(self._ask, question, call)
         self._running[question] = self._ports.run.start(run, "halfbridge-doctor")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.real_topics import lacks_of, needed
 from halfbridge.checker.admin.transactions import asked
-from halfbridge.checker.admin.transactions import life as made
-from halfbridge.checker.admin.transactions import logs as search
+from halfbridge.checker.admin.transactions import life as life_events
+from halfbridge.checker.admin.transactions import logs as log_search
 from halfbridge.checker.admin.transactions.asked import CheckHistory
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, Verdict, judge
 from halfbridge.checker.admin.transactions.logs import (
@@ -130,7 +130,7 @@ class _LookUp:
         wanted = self._wanted
         begin_ms = wanted.from_ms
         if begin_ms is None:
-            begin_ms = search.birth_ms(wanted.id)
+            begin_ms = log_search.birth_ms(wanted.id)
         if begin_ms is None:
             raise AdminError(
                 f"{wanted.id!r} is no id that halfbridge makes, so it does not say when the"
@@ -139,7 +139,7 @@ class _LookUp:
         partitions = None if wanted.partition is None else [wanted.partition]
         numbers = wanted_partitions(self._cluster, self._names, partitions)
         self._leaderless = leaderless(self._cluster)
-        ranges = search.slices(begin_ms, wanted.until_ms, is_exact=wanted.from_ms is not None)
+        ranges = log_search.slices(begin_ms, wanted.until_ms, is_exact=wanted.from_ms is not None)
         from_ms = min(each.from_ms for each in ranges)
         for each in ranges:
             match = self._first_in(each, numbers)
@@ -159,7 +159,7 @@ class _LookUp:
 
     def _first_in(self, time: Slice, numbers: list[int]) -> Match | None:
         """Return the first half record of the id; where there is none, its first op."""
-        if time.until_ms is None or time.until_ms - time.from_ms > search.USUAL_MS:
+        if time.until_ms is None or time.until_ms - time.from_ms > log_search.USUAL_MS:
             self._tell("not found within ten minutes of its begin; reading on to the end")
         for topic in (self._names.half, self._names.op):
             places = [
@@ -251,7 +251,7 @@ class _LookUp:
         lacks: tuple[Lack, ...] = ()
         if is_open or any(event.kind is Kind.DEAD_LETTER for event in ended.events):
             lacks = self._lacks(pieces, judged, counts, gone_ms)
-        events = [*stored.halves, *stored.ops, *map(made.check_event, checks), *ended.events]
+        events = [*stored.halves, *stored.ops, *map(life_events.check_event, checks), *ended.events]
         life = Life(
             id=self._wanted.id,
             state=STATES[judged.state],
@@ -260,7 +260,7 @@ class _LookUp:
             partition=partition,
             decided_by=winner,
             is_applied=None if winner is None else winner.is_applied,
-            events=made.in_order(events),
+            events=life_events.in_order(events),
             is_deferred=ended.is_deferred,
             delivery_wait=self._delivery_wait(winner, progress, is_ended=ended.is_all),
             lacks=lacks,
@@ -281,11 +281,11 @@ class _LookUp:
     ) -> _Stored:
         """Return the half records and ops as events."""
         halves = [
-            self._with_payload(made.half_event(record, half), record)
+            self._with_payload(life_events.half_event(record, half), record)
             for record, half in pieces.halves
         ]
         ops = [
-            made.op_event(record, read, judged.rulings.get(read.offset), progress)
+            life_events.op_event(record, read, judged.rulings.get(read.offset), progress)
             for record, read in pieces.ops
         ]
         winner = next((each for each in ops if each.offset == judged.winner), None)
@@ -347,14 +347,18 @@ class _LookUp:
         if winner.offset in progress.deferred:
             return DeliveryWait.DEFERRED
         half = (self._names.half, winner.partition)
-        end = search.edges(self._cluster, [half], Edge.STABLE_END)[half]
+        end = log_search.edges(self._cluster, [half], Edge.STABLE_END)[half]
         if winner.half_offset is not None and winner.half_offset >= end:
             return DeliveryWait.DECISION_WAITS
         return DeliveryWait.OPS_BEFORE
 
     def _with_payload(self, event: Event, record: StoredRecord) -> Event:
         has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)
-        return made.with_payload(event, record) if self._wanted.with_payload and has_it else event
+        return (
+            life_events.with_payload(event, record)
+            if self._wanted.with_payload and has_it
+            else event
+        )
 
 
 # Most half records, and ops, of one id: a transaction has at most 1,000 messages, and whoever has
@@ -540,7 +544,7 @@ REAL_PARTITIONS_MAX = 2_000
 # How long before its decision a message may seem to be appended, by another broker's clock. The
 # daemon stamps real records with partition time, which is not below the decision's append time, so
 # a small margin is tried first.
-_MARGINS_MS = (1_000, search.FAR_MS)
+_MARGINS_MS = (1_000, log_search.FAR_MS)
 
 
 @dataclass(slots=True)
@@ -625,7 +629,7 @@ class Outcomes:
         event = self.events.get(place)
         if event is None:
             is_dead = place[0] == self.names.dead
-            make = made.dead_letter_event if is_dead else made.delivery_event
+            make = life_events.dead_letter_event if is_dead else life_events.delivery_event
             event = self.events[place] = make(record)
         return event
 

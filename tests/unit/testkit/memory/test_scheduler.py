@@ -257,7 +257,7 @@ def test_a_waker_is_a_lock(run: Concurrency, clock: Clock) -> None:
 
 def test_a_line_keeps_the_order_and_its_limit(run: Concurrency) -> None:
     """`get` waits for an item; a full line takes nothing, an empty one gives nothing."""
-    line = run.line(2)
+    line = run.queue(2)
     line.put_nowait(1)
     line.put_nowait(2)
     with pytest.raises(queue.Full):

@@ -238,9 +238,9 @@ def test_one_that_is_silent_holds_up_none() -> None:
     questions = Questions(system_ports(), TIMEOUT_S)
     began = monotonic()
     for number in range(5):
-        questions.ask(f"silent {number}", never.wait)
-    questions.ask("answered", lambda: 7)
-    questions.ask("refused", refuse)
+        questions.start(f"silent {number}", never.wait)
+    questions.start("answered", lambda: 7)
+    questions.start("refused", refuse)
     questions.wait()
     assert TIMEOUT_S <= monotonic() - began < 5 * TIMEOUT_S
     never.set()

@@ -1,4 +1,4 @@
-"""SQLAlchemy laid over Django's connections, for the statements of fence and inbox.
+"""SQLAlchemy over Django's connections, for the statements of fence and inbox.
 
 Django opens the connection and owns BEGIN, COMMIT and ROLLBACK, by an atomic block. SQLAlchemy runs
 the statements of halfbridge on the same connection of the driver; its commit and rollback end the
