@@ -30,7 +30,7 @@ from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Templa
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `long` what runs on MySQL, except features.
+    """Mark `long` what runs on MySQL, except what is marked `more`.
 
     Its code is MariaDB's. All of it twice would make `make test-all` minutes longer.
     """
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if (
             item.path.parent == here
             and any(isinstance(each, str) and each == "mysql" for each in given.values())
-            and not item.get_closest_marker("feature")
+            and not item.get_closest_marker("more")
         ):
             item.add_marker("long")
 
@@ -93,11 +93,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
     For some kinds only: `@pytest.mark.parametrize("database", ["mariadb"], indirect=True)`.
     """
-    if request.param == "sqlite":
-        with closing(sqlite_database(tmp_path)) as made:
-            yield made
-        return
-    with _shared_database(request) as made:
+    with opened_database(request, tmp_path) as made:
         yield made
 
 
@@ -114,6 +110,17 @@ def own_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
     kind = KINDS[request.param]
     template = request.getfixturevalue(f"{request.param}_template")
     with kind(template, durable=True) as server, closing(OwnDatabase(server)) as made:
+        yield made
+
+
+@contextmanager
+def opened_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[Database]:
+    """Yield an empty database of the kind that is the request's parameter."""
+    if request.param == "sqlite":
+        with closing(sqlite_database(directory)) as made:
+            yield made
+        return
+    with _shared_database(request) as made:
         yield made
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, ClassVar
 
+import pytest
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolResetState
@@ -14,6 +15,12 @@ from tests.kit.proxy_tcp import TcpProxy
 from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Server, Template
 
 KINDS = {each.name: each for each in (PostgresServer, MariaDbServer, MySqlServer)}
+# For one test of each feature: on MySQL it is part of `make test-all`, and not `long`.
+WITH_MYSQL = pytest.mark.parametrize(
+    "database",
+    ["sqlite", "postgresql", "mariadb", pytest.param("mysql", marks=pytest.mark.more)],
+    indirect=True,
+)
 
 
 class Database:

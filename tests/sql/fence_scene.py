@@ -191,11 +191,12 @@ def new_id(age_ms: int = 0) -> str:
 
 def kill_session(database: Database, connection: Any) -> None:
     """Have the server end a connection, as a network that is cut does."""
-    own = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}
-    kill = {"postgresql": "SELECT pg_terminate_backend({}, 5000)", "mariadb": "KILL {}"}
-    number = connection.execute(text(own[database.name])).scalar_one()
+    own, kill = "SELECT connection_id()", "KILL {}"
+    if database.name == "postgresql":
+        own, kill = "SELECT pg_backend_pid()", "SELECT pg_terminate_backend({}, 5000)"
+    number = connection.execute(text(own)).scalar_one()
     with database.admin_engine().connect() as admin:
-        admin.execute(text(kill[database.name].format(number)))
+        admin.execute(text(kill.format(number)))
         admin.commit()
 
 

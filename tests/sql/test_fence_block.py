@@ -2,8 +2,9 @@
 
 # ruff: noqa: PT012  (what the body of a block does is what is tested)
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,8 @@ from halfbridge.sql import (
     TransactionEndedError,
 )
 from tests.integration.producing import Cluster
-from tests.sql.databases import Database
+from tests.sql.conftest import opened_database
+from tests.sql.databases import WITH_MYSQL, Database
 from tests.sql.fence_scene import Scene, kill_session, new_id, on, work
 
 pytestmark = pytest.mark.broker
@@ -42,6 +44,14 @@ class BrokenError(Exception):
     """What goes wrong in a block."""
 
 
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database of this test's own, on each kind in turn, and on MySQL too."""
+    with opened_database(request, tmp_path) as made:
+        yield made
+
+
+@WITH_MYSQL
 @pytest.mark.feature
 def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:
     """The row has the count of messages, and so has the op; the half names the fence's table."""
@@ -119,7 +129,7 @@ def test_the_inbox_in_the_block(scene: Scene) -> None:
     assert scene.decisions(again.id) == [("COMMIT", 1)]
 
 
-@on("sqlite", "postgresql", "mariadb")
+@on("sqlite", "postgresql", "mariadb", "mysql")
 def test_a_mark_that_is_gone_refuses_the_commit_before_it_is_sent(scene: Scene) -> None:
     """Nothing is in doubt then: both roll back, and the error is the inbox's."""
     inbox = Inbox(scene.engine, group_id="billing")
@@ -308,7 +318,7 @@ def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
     scene.check_rolled_back(tx)
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
     """DDL on MariaDB: found out, and said what stands; what came after it is rolled back."""
     with (
@@ -322,7 +332,7 @@ def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
     scene.check_committed(tx, 1)
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_an_exception_behind_a_statement_that_commits_by_itself(scene: Scene) -> None:
     """The row stands, and rules: the messages of what stands are delivered."""
     with pytest.raises(BrokenError), scene.block() as (tx, connection):
@@ -343,7 +353,7 @@ def test_a_script_of_the_drivers_own_commits(scene: Scene) -> None:
     scene.check_committed(tx, 1)
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 def test_a_commit_in_sql_text(scene: Scene) -> None:
     """SQLAlchemy does not see it; the mark of the transaction is gone."""
     with pytest.raises(TransactionEndedError) as caught, scene.block() as (tx, connection):
@@ -354,7 +364,7 @@ def test_a_commit_in_sql_text(scene: Scene) -> None:
     scene.check_committed(tx, 1)
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_a_deadlock_that_is_swallowed(scene: Scene) -> None:
     """MariaDB has rolled everything back, the row too; what came after must not stand alone."""
     with scene.truth.begin() as connection:
@@ -396,7 +406,7 @@ def test_an_error_of_a_statement_that_is_swallowed(scene: Scene) -> None:
     scene.check_rolled_back(tx)
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 def test_a_connection_lost_before_the_commit(scene: Scene) -> None:
     """Nothing can stand: the fence says so, and the message transaction is rolled back."""
     with pytest.raises(DBAPIError), scene.block() as (tx, connection):
@@ -405,7 +415,7 @@ def test_a_connection_lost_before_the_commit(scene: Scene) -> None:
     scene.check_rolled_back(tx)
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 def test_a_connection_lost_at_the_commit_decides_nothing(scene: Scene) -> None:
     """The database did not say; the check finds that nothing was committed."""
     with pytest.raises(CommitUnknownError), scene.block() as (tx, connection):

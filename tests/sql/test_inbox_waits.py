@@ -71,7 +71,11 @@ def test_the_second_waits_for_the_first(
     assert not take(inbox, engine)
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
+@pytest.mark.parametrize(
+    "database",
+    ["postgresql", "mariadb", pytest.param("mysql", marks=pytest.mark.more)],
+    indirect=True,
+)
 def test_the_second_waits_for_a_first_that_is_gone(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:

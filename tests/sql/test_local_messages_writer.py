@@ -15,6 +15,7 @@ from halfbridge.sql.local_messages.rows import RowNotFoundError, RowStateError, 
 from halfbridge.sql.local_messages.settling import Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
+from tests.sql.databases import WITH_MYSQL
 
 
 def stored(messages: LocalMessages) -> list[dict[str, Any]]:
@@ -39,7 +40,7 @@ def test_a_row_commits_with_its_local_transaction_or_not_at_all(messages: LocalM
     assert (row["decision_acknowledged"], row["retries"], row["cause"]) == (False, 0, None)
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb", "mysql"], indirect=True)
+@WITH_MYSQL
 def test_bytes_are_stored_as_given(messages: LocalMessages) -> None:
     """Null and empty stay different, headers keep order, bytes and repeated names."""
     headers = [("a", b"\x00\xff"), ("a", None), ("ü", b"")]
