@@ -11,14 +11,21 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from http import HTTPStatus
+from http.client import HTTPException
+from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from confluent_kafka import Producer
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import NullPool
 
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.kafka.admin import AdminClient
@@ -32,6 +39,30 @@ from tests.sql.servers import PostgresServer, Template
 pytestmark = pytest.mark.broker
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S_MAX = 120.0
+WEB_KILLS, WEB_CLIENTS, ORDERS_A_LIFE_MAX = 50, 4, 24
+# The service of async_shop.py without halfbridge.
+PLAIN_SHOP = """
+import os
+from confluent_kafka import Producer
+from fastapi import FastAPI
+from sqlalchemy import create_engine, text
+from async_shop import Base, Order, engine, sessions
+
+app = FastAPI()
+producer = Producer({"bootstrap.servers": os.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"]})
+
+@app.get("/health")
+async def health():
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+
+@app.post("/orders", status_code=201)
+async def place(item: str):
+    async with sessions.begin() as session:
+        session.add(order := Order(item=item))
+        await session.flush()
+    producer.produce(TOPIC, item.encode(), b"%d" % order.id)
+"""
 SEND_MS_MAX = 60_000  # for a broker on a machine that does other things too
 
 
@@ -110,7 +141,7 @@ class Shop:
     def undecided(self) -> list[str]:
         """Return the transactions that are not decided yet."""
         (line,) = self.run("-m", "halfbridge", "tx", "list", "--json")
-        return [each["transaction_id"] for each in json.loads(line)["transactions"]]
+        return [each["id"] for each in json.loads(line)["transactions"]]
 
     def stop(self) -> None:
         """End what still runs."""
@@ -203,6 +234,114 @@ def test_a_web_service_takes_orders(shop: Shop) -> None:
     until("the first order is taken", lambda: posts("boots"), explain=log)
     assert posts("gloves")
     assert sorted(shop.read()) == ["boots of boots", "gloves of gloves"]
+
+
+class AsyncShop:
+    """async_shop.py, or another app with its routes, under uvicorn; SIGKILL ends it."""
+
+    def __init__(self, shop: Shop, app: str = "async_shop:app") -> None:
+        self._shop, self._app = shop, app
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start a process, and return once it is healthy."""
+        words = ("-m", "uvicorn", "--port", str(self._port), self._app)
+        process = self._shop.start(*words)
+        log = (self._shop.directory / "-m.out").read_text
+        until("it is healthy", lambda: self._answer("health", "GET") == HTTPStatus.OK, explain=log)
+        return process
+
+    def order(self, item: str) -> int | None:
+        """Order an item; return the status of the answer, None without one."""
+        return self._answer(f"orders?item={item}", "POST")
+
+    def _answer(self, path: str, method: str) -> int | None:
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/{path}", method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=RUN_S_MAX) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code
+        except (OSError, HTTPException):
+            return None
+
+
+@pytest.mark.feature
+def test_an_async_web_service_takes_orders(shop: Shop) -> None:
+    """async_shop.py: an order and its message, with the number that the database has made.
+
+    An order that is refused has neither.
+    """
+    web = AsyncShop(shop)
+    web.start()
+    statuses = [web.order(each) for each in ("boots", "boots", "gloves")]
+    assert statuses == [HTTPStatus.CREATED, HTTPStatus.CONFLICT, HTTPStatus.CREATED]
+    with closing(sqlite3.connect(shop.directory / "shop.db")) as connection:
+        rows = connection.execute("SELECT id, item FROM async_orders").fetchall()
+    assert sorted(item for _, item in rows) == ["boots", "gloves"]
+    assert sorted(shop.read()) == sorted(f"{item} of {number}" for number, item in rows)
+
+
+def order_under_kills(
+    shop: Shop, server: PostgresServer, app: str
+) -> tuple[Counter[str], Callable[[], Counter[str]], Counter[int | None]]:
+    """Order from several clients while uvicorn is killed 50 times.
+
+    Return the rows as "NUMBER: ITEM", what reads the messages in the same form, and the statuses
+    of the answers.
+    """
+    url = server.url(server.create_database(), user=server.admin)
+    shop.environ["SHOP_URL"] = url.replace("postgresql+psycopg:", "postgresql+asyncpg:")
+    web, numbers, answers = AsyncShop(shop, app), count(), Counter[int | None]()
+    draw = random.Random(seed := secrets.randbits(32))
+    print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
+    with ThreadPoolExecutor(WEB_CLIENTS) as clients:
+        for _ in range(WEB_KILLS):
+            process = web.start()
+            orders = draw.randint(WEB_CLIENTS, ORDERS_A_LIFE_MAX)
+            given = [clients.submit(web.order, f"hat-{next(numbers)}") for _ in range(orders)]
+            given[draw.randrange(orders)].result()
+            process.kill()
+            process.wait(RUN_S_MAX)
+            answers.update(each.result() for each in given)
+    web.start()  # answers the checks
+    until("all is decided", lambda: not shop.undecided())
+    with create_engine(url, poolclass=NullPool).connect() as connection:
+        found = connection.execute(text("SELECT id, item FROM async_orders"))
+        rows = Counter(f"{number}: {item}" for number, item in found)
+
+    def messages() -> Counter[str]:
+        records = read_all(shop.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"], [shop.topic])
+        return Counter(f"{int(each.key or 0)}: {(each.value or b'').decode()}" for each in records)
+
+    return rows, messages, answers
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_orders_are_messages_though_an_async_service_is_killed_fifty_times(
+    shop: Shop, postgresql: PostgresServer
+) -> None:
+    """Each row of PostgreSQL has its message once; what was answered is there."""
+    rows, messages, answers = order_under_kills(shop, postgresql, "async_shop:app")
+    print(f"{rows.total()} orders, answers {answers}")  # noqa: T201
+    until("all messages are there", lambda: messages().total() >= rows.total())
+    assert messages() == rows
+    assert rows.total() >= answers[HTTPStatus.CREATED] > WEB_KILLS
+    assert answers[None]  # else no request was under way at a kill
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_without_a_fence_killed_services_lose_messages(
+    shop: Shop, postgresql: PostgresServer
+) -> None:
+    """The control: the same service that commits first and sends then."""
+    path = shop.directory / "plain_shop.py"
+    path.write_text(PLAIN_SHOP.replace("TOPIC", repr(shop.topic)), "utf-8")
+    rows, messages, _ = order_under_kills(shop, postgresql, "plain_shop:app")
+    assert rows - messages()
 
 
 def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
