@@ -20,7 +20,9 @@ STAMP := $(VENV)/.installed
 TOOLS := $(VENV)-tools
 # Packages of the lowest versions that pyproject.toml allows, made with the lowest Python where there is one.
 LOWEST := $(VENV)-lowest
-LOWEST_PYTHON ?= $(shell command -v python3.10 || .ci/python)
+# A shim of pyenv's is on PATH also where its Python is not chosen, and then fails.
+LOWEST_PYTHON ?= $(shell for each in python3.10 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.10.*/bin/python3.10; do \
+  "$$each" -c 'import venv' 2>/dev/null && echo "$$each" && exit; done; .ci/python)
 # Tests that need neither a broker nor Spark, and do not take long.
 FAST := not broker and not docker and not spark and not long and not soak
 # The levels of `make test-fast`, `test` and `test-all` (tests/README.md); none has the long suites.
