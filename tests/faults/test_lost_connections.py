@@ -93,7 +93,7 @@ def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
     try:
         copy = Outgoing(config.names.half, 0, b"key", b"value", [], 0, is_copy=True)
         # Whichever comes first: the worker's patience, or the client library's.
-        with pytest.raises(KafkaTxnFailedError, match="1 records were not ack|Message timed out"):
+        with pytest.raises(KafkaTxnFailedError, match=r"1 records were not ack|Message timed out"):
             transactor.write([copy])
     finally:
         cluster.proxy.heal()
