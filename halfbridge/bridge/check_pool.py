@@ -133,9 +133,8 @@ class CheckPool(Generic[Task]):
         self._hung_max = hung_max
         self._timeout_s = timeout_s
         self._queue_max = queue_max
-        self._tasks: CallQueue = ports.run.queue(
-            queue_max
-        )  # of Task; None: the pool may be stopping
+        # Holds Tasks; None: the pool may be stopping.
+        self._tasks: CallQueue = ports.run.queue(queue_max)
         # Holds Outcomes; None: there are no more. `submit` limits their number.
         self._outcomes: CallQueue = ports.run.queue()
         self._numbers = count()

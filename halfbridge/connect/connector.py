@@ -21,8 +21,8 @@ _SERVER_IDS = 1_000_000_000  # a replica's number: few servers have one so high
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")  # a topic's name, with room for the table's
 _SLOT_CHARS_MAX = 63  # PostgreSQL's names
 _HEARTBEAT_MS = 10_000  # confirms the log of a quiet table while others are written
-# Of rows that were read and are not written yet. Debezium itself counts rows only: 8,192 rows of
-# 0.9 MB would need 7 GB. A Java heap of 512 MiB has room for this and for a batch.
+# Limits the rows that were read and are not written yet. Debezium itself counts rows only: 8,192
+# rows of 0.9 MB would need 7 GB. A Java heap of 512 MiB has room for this and for a batch.
 _QUEUE_BYTES_MAX = 64 << 20
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
@@ -153,7 +153,7 @@ def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:
         # `isostring` would write a negative TIME, and one of more than a day, as null. So records
         # have numbers, and the schema that says what they mean.
         "time.precision.mode": "adaptive_time_microseconds",
-        # Else dates of the years 1 to 99 come as those of 1970 to 2069.
+        # With the adjuster, dates of the years 1 to 99 come as those of 1970 to 2069.
         "enable.time.adjuster": "false",
         # Above 2^63, `long` would write a negative number.
         "bigint.unsigned.handling.mode": "precise",

@@ -108,7 +108,7 @@ class ConnectRest:
         return tuple(_state_of(name, each) for name, each in self._expanded("status"))
 
     def configs(self) -> dict[str, dict[str, str]]:
-        """Return the configurations of all connectors by name; errors are those of `states`."""
+        """Return the configurations of all connectors by name; raises as `states`."""
         return {name: each["config"] for name, each in self._expanded("info")}
 
     def _expanded(self, part: str) -> list[tuple[str, Any]]:

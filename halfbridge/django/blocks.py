@@ -116,7 +116,7 @@ def once(message: Any, *, group_id: str, key: str | None = None, using: str | No
 
 @contextmanager
 def _watched(django: Any, connection: Connection) -> Iterator[Guard]:
-    """Watch the statements of Django's connection as those of `connection`; yield the guard."""
+    """Have the guard of `connection` see each statement of Django's connection; yield it."""
     guard = guard_of(connection, database_of(connection.dialect.name))
 
     def execute(run: Callable[..., Any], *statement: Any) -> Any:

@@ -42,17 +42,9 @@ def _with_another_directory(broker: EmbeddedBroker) -> Path:
 
 
 def _explained(stack: HalfbridgeStack, transaction_id: str) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "halfbridge",
-        "tx",
-        "explain",
-        transaction_id,
-        "--topic-prefix",
-        stack.topic_prefix,
-    ]
+    command = [sys.executable, "-m", "halfbridge", "tx", "explain", transaction_id]
     command += ["--bootstrap-servers", stack.bootstrap_servers]
+    command += ["--topic-prefix", stack.topic_prefix]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     return done.stdout + done.stderr
 

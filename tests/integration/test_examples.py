@@ -45,7 +45,6 @@ PLAIN_SHOP = """
 import os
 from confluent_kafka import Producer
 from fastapi import FastAPI
-from sqlalchemy import create_engine, text
 from async_shop import Base, Order, engine, sessions
 
 app = FastAPI()
