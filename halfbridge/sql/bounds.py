@@ -12,7 +12,8 @@ class Bounds:
     Attributes:
         connect_s: Longest wait for a connection; on SQLite, for the lock on the file.
         statement_s: Longest time of a statement on the server, with its waits for locks. Then the
-            statement fails, and the connection stays. Not used on SQLite.
+            statement fails, and the connection stays. On MySQL it ends queries and waits for locks,
+            but no write that computes for long. Not used on SQLite.
         answer_s: Longest wait for any data from the server. Then the connection is closed. Longer
             than `statement_s`, so that a slow statement does not cost its connection.
         idle_transaction_s: The server ends a transaction that is idle for this long, and so

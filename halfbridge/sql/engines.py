@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from halfbridge.kafka.errors import ConfigError
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.bounds import Bounds
 from halfbridge.sql.dialects import database_of
 
@@ -124,12 +125,20 @@ def _postgresql_settings(bounds: Bounds) -> str:
 
 
 def _mariadb_settings(bounds: Bounds) -> str:
-    """Return the statement for each new connection; the second part is a comment to MySQL."""
+    """Return the statement for each new connection of MariaDB or MySQL.
+
+    MariaDB reads the first comment, and MySQL the second one. MySQL cannot bound a write that
+    computes for long: the client closes its connection after `answer_s`, and the server rolls the
+    transaction back when the statement has ended. MySQL has no limit for idle transactions, but
+    one for idle connections, which the pool replaces.
+    """
     return (
         f"SET SESSION innodb_lock_wait_timeout = {bounds.statement_s},"
         f" SESSION lock_wait_timeout = {bounds.statement_s}"
         f" /*M! , SESSION max_statement_time = {bounds.statement_s},"
         f" SESSION idle_transaction_timeout = {bounds.idle_transaction_s} */"
+        f" /*!80000 , SESSION max_execution_time = {bounds.statement_s * MS_PER_S},"
+        f" SESSION wait_timeout = {bounds.idle_transaction_s} */"
     )
 
 

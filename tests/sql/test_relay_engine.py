@@ -20,6 +20,12 @@ from tests.sql.refusing_pooler import RefusingPooler
 
 _NUMBERS = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}
 _KILLS = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL {}"}
+_BUSY = {
+    "postgresql": "SELECT count(*) FROM generate_series(1, 10000000000)",
+    "mariadb": "SELECT BENCHMARK(10000000000, SHA2('busy', 512)) FROM numbers",
+}
+for _each in (_NUMBERS, _KILLS, _BUSY):
+    _each["mysql"] = _each["mariadb"]
 
 
 def number_of(engine: Engine, name: str) -> int:
@@ -35,7 +41,7 @@ def make_numbers(engine: Engine) -> None:
         connection.execute(text("INSERT INTO numbers VALUES (1)"))
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_command_that_runs_on_keeps_connections_that_live(database: Database) -> None:
     """The same one for each use; another one, without an error, once that one has died."""
     engine = engine_of(database.url, bounds=RELAY_BOUNDS)
@@ -49,7 +55,7 @@ def test_a_command_that_runs_on_keeps_connections_that_live(database: Database) 
         engine.dispose()
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_relay_ends_in_order_though_its_connection_died(database: Database) -> None:
     """Whichever layer raises: the leases run out, and nothing is raised."""
     engine = database.engine(pool_size=1, max_overflow=0)
@@ -63,7 +69,7 @@ def test_a_relay_ends_in_order_though_its_connection_died(database: Database) ->
             admin.execute(text(_KILLS[database.name].format(number)))
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) -> None:
     """The server ends it, and the connection stays; a lock that is not had is such a statement."""
     make_numbers(database.engine())
@@ -77,6 +83,22 @@ def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) ->
             assert not caught.value.connection_invalidated
             second.rollback()
             assert second.execute(text("SELECT 1")).scalar_one() == 1
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
+def test_a_query_that_computes_for_long_ends_as_an_error(database: Database) -> None:
+    """The server ends it, and the connection stays."""
+    make_numbers(database.engine())
+    engine = engine_of(database.url, bounds=Bounds(statement_s=1))
+    try:
+        with engine.connect() as connection:
+            with pytest.raises(DBAPIError) as caught:
+                connection.execute(text(_BUSY[database.name]))
+            assert not caught.value.connection_invalidated
+            connection.rollback()
+            assert connection.execute(text("SELECT 1")).scalar_one() == 1
     finally:
         engine.dispose()
 
@@ -155,7 +177,7 @@ def test_a_check_of_a_relay_ends_before_it_counts_as_hung() -> None:
     assert CHECK_WAIT_MS < CHECK_BOUNDS.statement_s * 1_000 < CHECK_BOUNDS.answer_s * 1_000
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_server_lets_go_of_what_a_lost_relay_has_locked(database: Database) -> None:
     """The transaction of a client that says nothing more is rolled back."""
     make_numbers(database.engine())
