@@ -6,8 +6,11 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.extras import EXTRAS, needs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
 
 
 def lazy_names(
@@ -22,7 +25,7 @@ def lazy_names(
     def get(name: str) -> Any:
         if name in names:
             for module in modules:
-                value = vars(import_module(module)).get(name)
+                value = vars(_imported(module, name)).get(name)
                 if getattr(value, "__module__", None) == module:
                     namespace[name] = value
                     return value
@@ -32,3 +35,12 @@ def lazy_names(
         return sorted({*namespace, *names})
 
     return get, listed
+
+
+def _imported(module: str, wanted: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(needs(wanted, error.name), name=error.name) from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.message import Answer, Message, Resolution
 from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.extras import needs
 from halfbridge.serde.headers import TRANSACTION_ID
 
 try:
@@ -29,9 +30,7 @@ try:
         set_span_in_context,
     )
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "tracing needs OpenTelemetry: pip install 'halfbridge[otel]'", name=error.name
-    ) from error
+    raise ModuleNotFoundError(needs("tracing", "opentelemetry"), name=error.name) from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

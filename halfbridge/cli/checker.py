@@ -17,7 +17,7 @@ from halfbridge.cli.options import (
     connected,
     json_option,
     load_settings,
-    require_extra,
+    require,
     settings_options,
 )
 from halfbridge.logs import one_line
@@ -47,7 +47,7 @@ def run(**values: Any) -> int:
     daemon_signatures(config)
     if not config.admin_port:
         return supervisor.run(config, environ=os.environ)
-    require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
+    require("the web server", "starlette", "uvicorn", "jinja2")
     from halfbridge.web.server import server_beside
 
     with server_beside(config):

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from halfbridge.cli.options import require_extra
+from halfbridge.cli.options import require
 from halfbridge.cli.table import table
 
 # At least one order of each kind; at most some minutes.
@@ -27,9 +27,9 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
     decision. Exit status 0 only if every committed message arrived exactly once, in per-key order,
     and no other one did; with --spark, only if Spark's audit finds nothing either.
     """
-    require_extra("sql", "the order service", "sqlalchemy")
+    require("the order service", "sqlalchemy")
     if spark:
-        require_extra("spark", "--spark", "pyspark")
+        require("--spark", "pyspark")
     from halfbridge.demo import run_demo
     from halfbridge.testkit.children import ChildFailedError, InterruptedRunError
 

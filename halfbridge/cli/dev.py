@@ -19,7 +19,7 @@ import click
 
 from halfbridge.checker.process.slots import default_state_dir
 from halfbridge.cli.broker import refuse_taken
-from halfbridge.cli.options import log_format_option, port_option, require_extra
+from halfbridge.cli.options import log_format_option, port_option, require
 from halfbridge.signals import on_signals
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def dev(**values: Any) -> int:
     Standard output has the addresses once everything is ready; the log is on standard error. Data
     is kept. Other settings of the daemon come from HALFBRIDGE_ variables.
     """
-    require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
+    require("the web server", "starlette", "uvicorn", "jinja2")
     # Imported here: --help needs no broker.
     from halfbridge.testkit.broker import EmbeddedBroker
     from halfbridge.testkit.watchdog import Watchdog

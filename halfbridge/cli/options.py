@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfbridge.bridge.config import read_toml
+from halfbridge.extras import needs
 from halfbridge.logs import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.settings import Setting, describe, load
 from halfbridge.serde.units import MS_PER_S
@@ -86,13 +87,11 @@ metrics_options = together(
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 
-def require_extra(extra: str, what: str, *packages: str) -> None:
-    """Return if the packages of an extra, which `what` needs, are installed."""
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        raise click.ClickException(
-            f"{what} needs {', '.join(missing)}: pip install 'halfbridge[{extra}]'"
-        )
+def require(what: str, *packages: str) -> None:
+    """Return if the packages of extras that `what` needs are installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise click.ClickException(needs(what, package))
 
 
 def settings_options(
@@ -280,14 +279,12 @@ def database_options(default_name: str, *, needs_url: bool = True) -> Callable[[
 @contextmanager
 def opened(url: str, *, bounds: Bounds | None = None, option: str = "--url") -> Iterator[Engine]:
     """Yield an engine; an error of the database becomes one line, which names `option`."""
-    try:  # imported here: an extra, which other commands and --help do not need
-        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+    require(option, "sqlalchemy", "psycopg")
+    # Imported here: an extra, which other commands and --help do not need.
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-        from halfbridge.sql.engines import engine_of
-    except ModuleNotFoundError as error:
-        from halfbridge.sql import HINT
+    from halfbridge.sql.engines import engine_of
 
-        raise click.ClickException(HINT) from error
     engine = engine_of(url, bounds=bounds, option=option)
     try:
         yield engine

@@ -6,11 +6,11 @@ Exit status of a job: 0 done without findings; 1 failure or wrong usage; 2 findi
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from difflib import get_close_matches
 
 import click
 
+from halfbridge.cli.options import require
 from halfbridge.spark_jobs.jobs.options import JobGroup
 
 # Job -> the module whose `main` it is, and one line for --help.
@@ -52,11 +52,7 @@ class _LazyJobs(JobGroup):
             near = get_close_matches(cmd_name, JOBS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(JOBS))}"
             raise click.UsageError(f"no such job {cmd_name!r}; {hint}", ctx)
-        if importlib.util.find_spec("pyspark") is None:
-            raise click.ClickException(
-                "pyspark is not installed: pip install 'halfbridge[spark]' brings one that the"
-                " connector's jars are for"
-            )
+        require("a Spark job", "pyspark")
         command: click.Command = importlib.import_module(JOBS[cmd_name][0]).main
         return command
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from halfbridge.cli.options import load_settings, require_extra, settings_options
+from halfbridge.cli.options import load_settings, require, settings_options
 from halfbridge.logs import log_to_stderr
 from halfbridge.web.config import WebConfig
 
@@ -20,7 +20,7 @@ def web(**values: Any) -> int:
     read, and no changes are possible.
     """
     config = load_settings(WebConfig, values)
-    require_extra("web", "the web server", "starlette", "uvicorn", "jinja2")
+    require("the web server", "starlette", "uvicorn", "jinja2")
     from halfbridge.web.server import serve
 
     log_to_stderr("info", config.log_format)

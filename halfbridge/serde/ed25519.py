@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from halfbridge.extras import needs
 from halfbridge.serde.errors import KeyFileError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def check_installed() -> None:
     try:
         import cryptography  # noqa: F401, PLC0415 (an extra)
     except ImportError as error:
-        raise KeyFileError("ed25519 keys need: pip install 'halfbridge[signing]'") from error
+        raise KeyFileError(needs("an ed25519 key", "cryptography")) from error
 
 
 @lru_cache(_KEYS_MAX)

@@ -5,7 +5,7 @@ Names are imported when they are first used, because SQLAlchemy comes with the e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.lazy import lazy_names
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.service import RelayService
     from halfbridge.sql.local_messages.settling import PreparedMessage
     from halfbridge.sql.local_messages.writer import LocalMessages
-
-HINT = "SQLAlchemy is not installed: pip install 'halfbridge[sql]' brings it, with drivers"
 
 __all__ = [
     "AsyncFence",
@@ -73,13 +71,4 @@ _MODULES = (
     "halfbridge.sql.local_messages.service",
     "halfbridge.sql.aio",
 )
-_load, __dir__ = lazy_names(__name__, _MODULES, __all__)
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if error.name != "sqlalchemy":
-            raise
-        raise ModuleNotFoundError(HINT, name=error.name) from error
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

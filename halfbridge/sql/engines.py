@@ -22,6 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
+from halfbridge.extras import install
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.bounds import Bounds
@@ -76,8 +77,7 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
             field="url",
             value=parsed.drivername,
             origin=option,
-            allowed="a driver that is installed; pip install 'halfbridge[sql]' brings psycopg and"
-            " PyMySQL",
+            allowed=f"a driver that is installed; {install('psycopg')} brings psycopg and PyMySQL",
         ) from error
 
 

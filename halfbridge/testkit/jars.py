@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge.extras import needs
 from halfbridge.serde.settings import load, setting, variable
 from halfbridge.spark_jobs.session.locked_jars import (
     JarsError,
@@ -148,9 +149,7 @@ def resolved(coordinates: Sequence[str], cache_dir: Path | None = None) -> dict[
     try:
         from jgo.maven import MavenContext  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise JarsError(
-            "jars without a lock file are resolved by jgo: pip install 'halfbridge[embedded]'"
-        ) from error
+        raise JarsError(needs("a version without a lock file", "jgo")) from error
     found: dict[str, Path] = {}
     versions: set[str] = set()  # group:artifact that has its version
     with cache_of_jars(cache_dir) as directory:

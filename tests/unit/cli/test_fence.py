@@ -119,7 +119,7 @@ def test_help_needs_no_sqlalchemy() -> None:
 
 def test_sqlalchemy_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """The one line says what to install."""
-    monkeypatch.setitem(sys.modules, "sqlalchemy.exc", None)
+    monkeypatch.setattr("halfbridge.cli.options.find_spec", lambda name: None)
     result = run("create", url=url)
     assert result.exit_code == 1
     assert "pip install 'halfbridge[sql]'" in result.stderr

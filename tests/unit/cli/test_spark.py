@@ -1,9 +1,7 @@
 """`halfbridge spark`: jobs by name, imported when used, and errors of one line with status 1."""
 
-import importlib.util
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -57,12 +55,7 @@ def test_wrong_usage_is_one_line_and_status_1(words: list[str], named: str) -> N
 
 def test_pyspark_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one line says what to install."""
-    find_spec = importlib.util.find_spec
-
-    def without_pyspark(name: str) -> ModuleSpec | None:
-        return None if name == "pyspark" else find_spec(name)
-
-    monkeypatch.setattr(importlib.util, "find_spec", without_pyspark)
+    monkeypatch.setattr("halfbridge.cli.options.find_spec", lambda name: None)
     result = CliRunner().invoke(cli, ["spark", "count-transactions"])
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
