@@ -38,9 +38,13 @@ class SlotTakenError(CheckerError):
 
 
 class MetricsPortError(CheckerError):
-    """The metrics port cannot be opened."""
+    """The metrics server cannot listen on `port`."""
 
     exit_code = EXIT_CONFIG
+
+    def __init__(self, message: str, *, port: int = 0) -> None:
+        super().__init__(message)
+        self.port = port
 
 
 class AdminError(CheckerError):

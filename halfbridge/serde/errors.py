@@ -37,7 +37,11 @@ class NotBelievedError(DecodeError):
 
 
 class KeyFileError(SerdeError):
-    """A key file cannot be read, or its content is not allowed."""
+    """A key file cannot be read, or its content is not allowed; `path` is "" for a table."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class NoSigningKeyError(SerdeError):

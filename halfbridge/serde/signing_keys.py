@@ -220,11 +220,13 @@ def load_key_file(path: Path) -> KeyRing:
         with path.open("rb") as file:
             table = tomllib.load(file)
     except (OSError, ValueError) as error:
-        raise KeyFileError(f"{path}: a readable TOML file is needed; this one: {error}") from error
+        raise KeyFileError(
+            f"{path}: a readable TOML file is needed; this one: {error}", path=str(path)
+        ) from error
     try:
         return key_ring(table)
     except KeyFileError as error:
-        raise KeyFileError(f"{path}: {error}") from error
+        raise KeyFileError(f"{path}: {error}", path=str(path)) from error
 
 
 def key_ring(table: Mapping[str, Any]) -> KeyRing:

@@ -40,7 +40,11 @@ class TableError(SqlError):
 
 
 class NotDurableError(SqlError):
-    """The database's settings allow it to lose committed transactions; the text names them."""
+    """The database may lose committed transactions by its `setting`; its owner changes that."""
+
+    def __init__(self, message: str, *, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class FenceUsageError(SqlError, RuntimeError):

@@ -34,8 +34,11 @@ def test_a_query_that_is_not_deterministic_keeps_its_first_rows_where_it_is_told
     """Its driver died behind the manifest: each restart brings other rows, and would fail."""
     first, again = sink.attempt(), sink.attempt(first=1)
     sink.committer.record(0, [first], PLAN)
-    with pytest.raises(ReplayMismatchError, match=r"set the option on\.mismatch to keep-first"):
+    with pytest.raises(
+        ReplayMismatchError, match=r"set the option on\.mismatch to keep-first"
+    ) as why:
         sink.committer.commit(0, [again], PLAN)
+    assert (why.value.app_id, why.value.batch_id) == (sink.options.app_id, 0)
 
     sink.options = replace(sink.options, keeps_first=True)
     anew = sink.attempt(first=2)

@@ -83,7 +83,8 @@ def serve(
         server = make_server(host, port, app, server_class=_Server, handler_class=_Handler)
     except (OSError, OverflowError) as error:
         raise MetricsPortError(
-            f"cannot serve metrics on {host}:{port} ({error}): give another --metrics-port"
+            f"cannot serve metrics on {host}:{port} ({error}): give another --metrics-port",
+            port=port,
         ) from error
     return HttpServer(server)
 

@@ -375,7 +375,9 @@ def given_up(mine: BatchManifest) -> AttemptGivenUpError:
     return AttemptGivenUpError(
         f"batch {mine.batch_id} of {mine.app_id} took too long or was aborted, and was given up"
         " before this commit: nothing of it was published. Start the query again; the"
-        " batch is run again"
+        " batch is run again",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 
@@ -417,7 +419,11 @@ def _other_rows(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchErr
             " current_timestamp, a source that changed): make it so. The plan of the batch is not"
             " known, so that the option on.mismatch has no effect"
         )
-    return ReplayMismatchError(f"{_published(winner, mine)}. {_FIRST_KEPT}. {why}")
+    return ReplayMismatchError(
+        f"{_published(winner, mine)}. {_FIRST_KEPT}. {why}",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
+    )
 
 
 def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
@@ -425,7 +431,9 @@ def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchEr
         f"{_published(winner, mine)}: from the checkpoint of query {winner.query_id}, and this one"
         f" is that of query {mine.query_id}. {_FIRST_KEPT}. Either the checkpoint was deleted or"
         " reset while app.id stayed the same: then set a new app.id, or bring the checkpoint back."
-        " Or two queries share this app.id: give each its own"
+        " Or two queries share this app.id: give each its own",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 
@@ -433,7 +441,9 @@ def _other_plan(winner: BatchManifest, mine: BatchManifest, departure: str) -> P
     now = departure or f"now those of offsets/{mine.batch_id} have {mine.plan_hash}"
     return PlanMismatchError(
         f"{_published(winner, mine)}: by another plan (the offsets in offsets/{winner.batch_id} of"
-        f" the checkpoint had SHA-256 {winner.plan_hash}; {now}). {_FIRST_KEPT}. {_LOST_PLAN}"
+        f" the checkpoint had SHA-256 {winner.plan_hash}; {now}). {_FIRST_KEPT}. {_LOST_PLAN}",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 
@@ -442,7 +452,9 @@ def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
         f"batch {mine.batch_id} of {mine.app_id}: {departure}. {_NOTHING}. Two drivers run on one"
         " checkpoint, and its store let one write over the plan of the other"
         " (docs/reference/sink.md says which stores do not). Stop all drivers but one, and start"
-        " that one again: it runs the batch by the plan that is in the checkpoint now"
+        " that one again: it runs the batch by the plan that is in the checkpoint now",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 
@@ -453,7 +465,9 @@ def _plan_before_changed(
         f"batch {mine.batch_id} of {mine.app_id} begins where offsets/{before.batch_id} of the"
         f" checkpoint ends, and that plan is another one (SHA-256 {hash_now}) than the one by which"
         f" batch {before.batch_id} was published by {before.actor} ({before.plan_hash})."
-        f" {_NOTHING}. {_LOST_PLAN}"
+        f" {_NOTHING}. {_LOST_PLAN}",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 
@@ -466,7 +480,9 @@ def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> Un
         " kafka.bootstrap.servers were changed, or the topic was created again: restore the old"
         " values. If the query wrote to another sink until now, or has a new app.id for good, see"
         f" that the rows of batch {mine.batch_id} are not in their topic yet, and set the option"
-        f" first.batch to {mine.batch_id}: it is published then, and those after it. {_NOTHING}"
+        f" first.batch to {mine.batch_id}: it is published then, and those after it. {_NOTHING}",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 
@@ -484,7 +500,9 @@ def _out_of_order(mine: BatchManifest, found: Found, options: SinkOptions) -> Ba
         )
     return BatchOrderError(
         f"batch {mine.batch_id} of {mine.app_id} was never published, but batch"
-        f" {found.later_batch} was. {what_to_do}. {_NOTHING}"
+        f" {found.later_batch} was. {what_to_do}. {_NOTHING}",
+        app_id=mine.app_id,
+        batch_id=mine.batch_id,
     )
 
 

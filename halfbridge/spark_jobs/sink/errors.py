@@ -8,14 +8,15 @@ SinkError              (BridgeError)
 │                      again
 ├─ CommitInDoubtError  (OutcomeUnknownError) the manifest or a decision was not acknowledged;
 │                      restarting settles the batch
-├─ AttemptGivenUpError (RetriableError) the batch was too slow and was given up; restarting runs
-│                      the batch again
-├─ ReplayMismatchError the batch was published with other rows; the text says what to do
-├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
+├─ BatchError          batch `batch_id` of `app_id` is not published by this run
+│  ├─ AttemptGivenUpError (RetriableError) the batch was too slow and was given up; restarting runs
+│  │                      the batch again
+│  ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
+│  ├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
+│  ├─ BatchOrderError     a later batch is published already; the text says what to do
+│  └─ UnknownPastError    the batch before is not known; the text says what to do
 ├─ RefusedError        rows of earlier batches are dead letters; the text says what to do
-├─ SearchLimitError    metrics read no further back; it passes with the app's next batch
-├─ BatchOrderError     a later batch is published already; the text says what to do
-└─ UnknownPastError    the batch before is not known; the text says what to do
+└─ SearchLimitError    metrics read no further back; it passes with the app's next batch
 """
 
 from __future__ import annotations
@@ -70,32 +71,60 @@ class CommitInDoubtError(SinkError, OutcomeUnknownError):
     """The manifest or a decision may be stored or not; a new run of the batch settles that."""
 
 
-class AttemptGivenUpError(SinkError, RetriableError):
+class BatchError(SinkError):
+    """A batch is not published by this run, or was published by another one.
+
+    Attributes:
+        app_id: The stream's or the writer's app.id.
+        batch_id: The batch's number in it.
+    """
+
+    def __init__(self, message: str, *, app_id: str = "", batch_id: int = -1) -> None:
+        super().__init__(message)
+        self.app_id = app_id
+        self.batch_id = batch_id
+
+
+class AttemptGivenUpError(BatchError, RetriableError):
     """The attempts of this commit were rejected before it; a new run publishes the batch."""
 
 
-class ReplayMismatchError(SinkError):
+class ReplayMismatchError(BatchError):
     """This batch was published already, with different rows."""
 
 
-class PlanMismatchError(SinkError):
+class PlanMismatchError(BatchError):
     """This batch, or the one before, was published by a plan that is not the checkpoint's."""
 
 
-class RefusedError(SinkError):
-    """Published rows became dead letters, and fail.on.refused is set."""
-
-
-class SearchLimitError(SinkError):
-    """The answer lies further back in the manifest topic than the search may read."""
-
-
-class BatchOrderError(SinkError):
+class BatchOrderError(BatchError):
     """This batch was never published, but a later one of the same app was."""
 
 
-class UnknownPastError(SinkError):
+class UnknownPastError(BatchError):
     """The stream's earlier manifests are missing, so this batch may be published already."""
+
+
+class RefusedError(SinkError):
+    """Published rows became dead letters, and fail.on.refused is set.
+
+    Attributes:
+        app_id: The app.id whose rows they are.
+        refused_count: New dead letters since the batch before; 0 if only their count is in doubt.
+    """
+
+    def __init__(self, message: str, *, app_id: str = "", refused_count: int = 0) -> None:
+        super().__init__(message)
+        self.app_id = app_id
+        self.refused_count = refused_count
+
+
+class SearchLimitError(SinkError):
+    """The progress of `app_id` lies further back in the manifest topic than may be read."""
+
+    def __init__(self, message: str, *, app_id: str = "") -> None:
+        super().__init__(message)
+        self.app_id = app_id
 
 
 @contextmanager

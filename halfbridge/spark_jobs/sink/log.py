@@ -152,7 +152,8 @@ class ManifestLog:
             if records_max is not None and end - window[0] > records_max:
                 raise SearchLimitError(
                     f"the newest {records_max} records of partition {place[1]} of"
-                    f" {self._topic} do not tell how far {app_id} has come"
+                    f" {self._topic} do not tell how far {app_id} has come",
+                    app_id=app_id,
                 )
             search.feed(self._read(place, *window, key, batch_id))
         found = search.result()
@@ -177,7 +178,7 @@ class ManifestLog:
             try:
                 start, end = self._reader.ends(place, min(left_s, KAFKA_TIMEOUT_S))
             except KafkaFailure as failure:
-                LOG.info("asking for the end of %s: %s", self._topic, failure)
+                LOG.info("the end of %s could not be read; trying again: %s", self._topic, failure)
             else:
                 if end > beyond:
                     return start, end
@@ -206,7 +207,7 @@ class ManifestLog:
                             # A new leader may report an earlier end for a moment.
                             if failure.code == Code.PARTITION_EOF and offset >= high:
                                 return entries
-                            LOG.info("reading manifests: %s", failure)
+                            LOG.info("manifests could not be fetched; trying again: %s", failure)
                             continue
                         deadline = self._now() + self._timeout_s
                         if offset >= high:

@@ -114,7 +114,7 @@ class SinkMetrics(Collector):
             try:
                 progress = sink_progress(options)
             except (SinkError, SerdeError) as error:
-                LOG.info("no progress of %s: %s", app, error)
+                LOG.info("metrics of %s are left out: %s", app, error)
                 answered.add_metric((app,), 0)
                 continue
             answered.add_metric((app,), 1)
@@ -215,10 +215,14 @@ class RefusedWatch:
         tally = Tally(since.refused_count + refused.messages, poll.offsets, poll.topic_id)
         deletion = self._deletion(since, poll) if poll.is_recreated else ""
         if deletion:
-            LOG.warning("the dead letters begin anew: %s", deletion)
+            LOG.warning("dead letters are counted from zero again: %s", deletion)
         self._tell(refused, tally, poll.unread)
         if (refused.messages or refused.unverified or deletion) and self._options.fails_on_refused:
-            raise RefusedError(self._failure(refused, deletion))
+            raise RefusedError(
+                self._failure(refused, deletion),
+                app_id=self._options.app_id,
+                refused_count=refused.messages,
+            )
         return tally
 
     def _deletion(self, since: Tally, poll: Poll) -> str:
@@ -264,7 +268,11 @@ class RefusedWatch:
                 *(refused.unverified, app),
             )
         if unread:
-            LOG.info("%d offsets of dead letters are left for the next batch of %s", unread, app)
+            LOG.info(
+                "%d offsets of dead letters were not read in time; the next batch of %s reads them",
+                unread,
+                app,
+            )
 
 
 def _words(refused: Refused) -> str:

@@ -51,7 +51,8 @@ class MariaDB(Database):
         if flush == 0:
             raise NotDurableError(
                 "innodb_flush_log_at_trx_commit is 0: a server that is killed loses the commits of"
-                " the last second; set it to 1"
+                " the last second; set it to 1",
+                setting="innodb_flush_log_at_trx_commit",
             )
 
     def is_autocommit(self, driver: Any) -> bool:

@@ -40,7 +40,8 @@ class SQLite(Database):
         if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:
             raise NotDurableError(
                 "PRAGMA synchronous is OFF on this connection: a crash may lose commits or the"
-                " whole file; leave it at FULL"
+                " whole file; leave it at FULL",
+                setting="synchronous",
             )
 
     def is_autocommit(self, driver: Any) -> bool:

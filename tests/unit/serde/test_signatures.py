@@ -541,8 +541,9 @@ def test_what_is_wrong_is_refused(change: dict[str, Any], text: str) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """The error names the file."""
-    with pytest.raises(KeyFileError, match=r"nowhere\.toml"):
+    with pytest.raises(KeyFileError, match=r"nowhere\.toml") as caught:
         load_key_file(tmp_path / "nowhere.toml")
+    assert caught.value.path == str(tmp_path / "nowhere.toml")
     (tmp_path / "broken.toml").write_text("= =")
     with pytest.raises(KeyFileError, match=r"broken\.toml"):
         load_key_file(tmp_path / "broken.toml")

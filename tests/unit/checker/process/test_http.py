@@ -130,8 +130,9 @@ def test_unknown_path_names_the_known_ones(server: HttpServer) -> None:
 
 def test_taken_port_is_a_clear_error(server: HttpServer, status: Status) -> None:
     """The error names the port and the flag."""
-    with pytest.raises(MetricsPortError, match=f"{server.port}.*--metrics-port"):
+    with pytest.raises(MetricsPortError, match=f"{server.port}.*--metrics-port") as caught:
         serve(status.metrics.registry, status.snapshot, port=server.port)
+    assert caught.value.port == server.port
 
 
 def test_listener_is_taken_over(status: Status) -> None:

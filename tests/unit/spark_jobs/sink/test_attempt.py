@@ -150,8 +150,11 @@ def test_manifests_that_cannot_be_read_fail_no_batch(
 def test_what_was_not_looked_up_fails_a_query_that_is_to_fail(claimed: int) -> None:
     """It may be rows that were published: a stub has no batch. Without the option it is told."""
     topic = Topic(Letter("t", claimed, "why"))
-    with pytest.raises(RefusedError, match=r"1 transactions .* until one new batch is published"):
+    with pytest.raises(
+        RefusedError, match=r"1 transactions .* until one new batch is published"
+    ) as why:
         watched(GIVEN, topic, lambda _: EARLIER).before([EARLIER])
+    assert (why.value.app_id, why.value.refused_count) == (GIVEN["app.id"], 0)
     lenient = {**GIVEN, "fail.on.refused": "false"}
     assert watched(lenient, topic, lambda _: EARLIER).before([EARLIER]) == Tally(3, (9,), "A")
 
