@@ -8,7 +8,8 @@ import pytest
 
 from halfbridge import AsyncTransactionProducer, Message, MessageView, Resolution, State
 from halfbridge.serde import OpKind, OpSource
-from tests.integration.producing import GROUP, TIMEOUT_S, Cluster, request_of
+from tests.integration.producing import GROUP, Cluster, request_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -48,10 +49,9 @@ def test_many_tasks_send_and_decide_and_a_task_answers_a_check(cluster: Cluster)
 
             await asyncio.gather(*(one(number) for number in range(200)))
             await asyncio.to_thread(cluster.ask, request_of(cluster))
-            until = asyncio.get_running_loop().time() + TIMEOUT_S
-            while not producer.check_counts().answered:
-                assert asyncio.get_running_loop().time() < until
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(
+                until, "the check is answered", lambda: producer.check_counts().answered
+            )
             assert loops == [asyncio.get_running_loop()]
             assert await producer.flush() == 0
             assert producer.failed_decisions == 0

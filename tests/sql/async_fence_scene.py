@@ -92,6 +92,17 @@ class AsyncScene:
             await work(handle, number)
             await tx.send(MESSAGE)
 
+    def next_begin(self) -> asyncio.Event:
+        """Return an event that is set when the next BEGIN is given to the driver."""
+        begun = asyncio.Event()
+
+        def given(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            if statement.startswith("BEGIN"):
+                begun.set()
+
+        event.listen(self.engine.sync_engine, "before_cursor_execute", given)
+        return begun
+
     def worked(self) -> list[int]:
         with self._truth.connect() as connection:
             return list(connection.execute(select(WORK.c.number).order_by(WORK.c.number)).scalars())

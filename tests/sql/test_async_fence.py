@@ -26,6 +26,7 @@ from halfbridge.sql import (
     Inbox,
     InboxUsageError,
 )
+from tests.kit.waiting import CALL_S
 from tests.sql.async_fence_scene import GROUP, MESSAGE, AsyncScene, on_drivers, run, scene_on, work
 from tests.sql.databases import Database
 from tests.sql.fence_scene import kill_session
@@ -233,8 +234,9 @@ def test_a_cancelled_first_statement_that_is_swallowed(database: Database, drive
             with pytest.raises(FenceUsageError, match="let the cancellation end the block"):
                 async with scene.block() as (tx, connection):
                     await tx.send(MESSAGE)
+                    locked = scene.next_begin()
                     waiting = asyncio.ensure_future(work(connection, 2))
-                    await asyncio.sleep(0.05)
+                    await asyncio.wait_for(locked.wait(), CALL_S)
                     waiting.cancel()
                     with suppress(asyncio.CancelledError):
                         await waiting
