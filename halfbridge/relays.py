@@ -196,7 +196,7 @@ class RelayRunner(ABC):
             self._failing[what] = text
         self.metrics.troubles.labels(what).inc()
         self._logger.log(
-            logging.WARNING if is_new else logging.DEBUG, "%s: %s; retrying", what, text
+            logging.WARNING if is_new else logging.DEBUG, "%s failed; trying again: %s", what, text
         )
 
     def recovered(self, what: str) -> None:

@@ -47,7 +47,8 @@ def message_transaction(
     Raises:
         FenceUsageError: The calling code is wrong, as the text says (an atomic block is open,
             autocommit is off, the block was marked for rollback); nothing was committed.
-        django.db.Error: A statement or COMMIT failed, and nothing was committed.
+        django.db.Error: A statement or COMMIT failed, and nothing was committed; the caller may
+            run the block again.
         BridgeError: As `Fence.transaction`: above all FencedError (begin another block),
             CommitUnknownError and OutcomeUnknownError (do not repeat the work).
     """

@@ -94,8 +94,8 @@ def test_a_failure_is_in_health_until_a_success(
         until("it fails", lambda: "no topic" in runner.health().reason, within_s=WAIT_S_MAX)
     assert not runner.health().healthy
     assert [each.getMessage() for each in caplog.records] == [
-        "relay: no broker; retrying",
-        "relay: no topic; retrying",
+        "relay failed; trying again: no broker",
+        "relay failed; trying again: no topic",
     ]
     may_succeed.set()
     until("it works", lambda: runner.health().ready, within_s=WAIT_S_MAX)

@@ -342,14 +342,10 @@ class Checks:
         checks: list[Check] = []
         confirmed_ms = min(self._confirmed_ms, now_ms)
         for entry in schedule.pop_due(confirmed_ms, limit, room):
-            if not self._is_aged(entry, now_ms):
+            if is_aged(entry, now_ms, settings):
+                self._discard(entry, now_ms)
+            else:
                 checks.append(self._ask(entry, now_ms))
-                continue
-            if not entry.discarding:
-                entry.discarding = True
-                age_ms = settings.transaction_age_ms_max
-                self._book.draft.discard(entry, REASON_AGE, settings.actor, now_ms, age_ms=age_ms)
-            schedule.add(entry, now_ms + settings.check_backoff_ms_max)
         due_ms = schedule.next_unsorted_ms()
         self._is_overdue = due_ms is not None and confirmed_ms < due_ms <= now_ms
         return checks
@@ -365,17 +361,37 @@ class Checks:
             entry.attempt, settings.check_interval_ms, settings.check_backoff_ms_max
         )
         self._book.schedule.add(entry, now_ms + wait_ms)
-        first = entry.messages[min(entry.messages)]
-        last_offset = max(half.offset for half in entry.messages.values())
-        return Check(first, entry.check_times + 1, entry.attempt, last_offset)
+        return check_of(entry)
 
-    def _is_aged(self, entry: Entry, now_ms: int) -> bool:
+    def _discard(self, entry: Entry, now_ms: int) -> None:
+        """Draft the discard, once; the entry stays scheduled until its op has been read back."""
         settings = self._book.settings
-        return (
-            0 <= entry.first_append_ms <= now_ms - settings.transaction_age_ms_max
-            and entry.attempt >= settings.unanswered_before_discard
-            and now_ms - entry.first_request_ms >= settings.readiness_before_discard_ms
-        )
+        if not entry.discarding:
+            entry.discarding = True
+            age_ms = settings.transaction_age_ms_max
+            self._book.draft.discard(entry, REASON_AGE, settings.actor, now_ms, age_ms=age_ms)
+        self._book.schedule.add(entry, now_ms + settings.check_backoff_ms_max)
+
+
+def is_aged(entry: Entry, now_ms: int, settings: LedgerSettings) -> bool:
+    """Return whether a due transaction is discarded for its age, and not checked once more.
+
+    A transaction is also kept until enough requests were unanswered for long enough. Example: a
+    worker that starts after a week's outage asks first, although every transaction is over age.
+    """
+    return (
+        0 <= entry.first_append_ms <= now_ms - settings.transaction_age_ms_max
+        and entry.attempt >= settings.unanswered_before_discard
+        and now_ms - entry.first_request_ms >= settings.readiness_before_discard_ms
+    )
+
+
+def check_of(entry: Entry) -> Check:
+    """Return the check of a transaction that was counted as asked; it shows the first message."""
+    last_offset = max(half.offset for half in entry.messages.values())
+    return Check(
+        entry.messages[min(entry.messages)], entry.check_times + 1, entry.attempt, last_offset
+    )
 
 
 class HalfEnd:

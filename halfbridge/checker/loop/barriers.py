@@ -166,8 +166,8 @@ class _Writer:
         """Make the writer, unless there is one; an open kafka_txn of its id is aborted.
 
         Raises:
-            KafkaTxnFailedError: not possible now; try again.
-            ConfigError: a property is wrong; the worker's other clients report the same.
+            KafkaTxnFailedError: not possible now; the worker tries again.
+            ConfigError: a property is wrong; the operator corrects it.
         """
         if self._writer is None:
             self._opened()

@@ -233,7 +233,7 @@ class SendQueue(Client):
         """Have a batch stored; return the first offset, or None where that is only inferred.
 
         Raises:
-            KafkaFailure: it is not stored; or nobody knows (MSG_TIMED_OUT).
+            KafkaFailure: it is not stored, or nobody knows (MSG_TIMED_OUT); the sender retries.
         """
         rows = [sent.row for sent in batch]
         deadline_ns = min(sent.deadline_ns for sent in batch)
