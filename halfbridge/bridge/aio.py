@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.bridge.check_pool import CheckCounts, is_async
-from halfbridge.bridge.loop_checks import LoopChecks
-from halfbridge.bridge.loop_waits import LoopWaits
+from halfbridge.bridge.event_loop import LoopChecks, LoopWaits
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_transaction import log_failed_rollback
 from halfbridge.bridge.producer import CLOSE_TIMEOUT_S, TransactionProducer

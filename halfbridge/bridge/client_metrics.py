@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from halfbridge.bridge.figures import HALF_MESSAGE
+from halfbridge.bridge.delivery import HALF_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.bridge.figures import Figures
+    from halfbridge.bridge.delivery import Figures
 
     class HasFigures(Protocol):
         """The part of a TransactionProducer that is shown."""

@@ -1,4 +1,4 @@
-"""The futures of produced records, and which thread serves a writer's acknowledgements.
+"""Acknowledgements of produced records: their futures, who serves them, and their counts.
 
 librdkafka hands over acknowledgements inside `poll`, and the Python client takes the GIL again for
 each of them. Next to a busy thread, a polling thread therefore gets one acknowledgement per switch
@@ -21,6 +21,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,10 +31,11 @@ from halfbridge.kafka.error_log import log_safely
 from halfbridge.kafka.errors import BackpressureError, KafkaFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Self
 
+    from halfbridge.bridge.check_pool import CheckCounts
     from halfbridge.kafka.ports import Ports, Running, Waker, Writer
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -48,6 +52,9 @@ _ALONE_SLICE_S = 0.05
 # A thread that has waited beside another is no sign that the next one waits alone: of 32 threads
 # that block, one often waits alone for a moment.
 ALONE_AGAIN_S = 0.01
+# What `Outcomes` counts: a half message or the value of a decision's Resolution, and its outcome.
+HALF_MESSAGE = "half message"
+STORED, FAILED = "stored", "failed"
 
 
 class DeliveryServer:
@@ -386,3 +393,56 @@ class Delivery:
         if not self._is_done:  # else `settle` may have run before the waker was added
             self._server.await_release(self, waker, timeout_s)
         return self._is_done
+
+
+class Outcomes:
+    """Counts acknowledgements, by the kind of record. Thread-safe.
+
+    Callbacks of several threads come at the same time, and one comes with each record. So a count
+    is an iterator: a step is atomic, and costs a third of an addition under a lock.
+
+    Attributes:
+        half_stored, commit_stored, rollback_stored: Count one record that a broker has stored.
+    """
+
+    __slots__ = ("_lock", "_reads", "_steps", "commit_stored", "half_stored", "rollback_stored")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._reads = 0  # a read is a step as well
+        self._steps = {
+            (record, outcome): count()
+            for record in (HALF_MESSAGE, "COMMIT", "ROLLBACK")
+            for outcome in (STORED, FAILED)
+        }
+        self.half_stored = partial(next, self._steps[HALF_MESSAGE, STORED])
+        self.commit_stored = partial(next, self._steps["COMMIT", STORED])
+        self.rollback_stored = partial(next, self._steps["ROLLBACK", STORED])
+
+    def failed(self, record: str) -> None:
+        """Count one failure: of HALF_MESSAGE, or of the value of a decision's Resolution."""
+        next(self._steps[record, FAILED])
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return the counts so far."""
+        with self._lock:
+            found = {key: next(steps) - self._reads for key, steps in self._steps.items()}
+            self._reads += 1
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a producer has done so far.
+
+    Attributes:
+        outcomes: (record, outcome) -> count, as `Outcomes` counts them.
+        failed_decisions: `TransactionProducer.failed_decisions`.
+        in_flight: Records without an acknowledgement now.
+        checks: `TransactionProducer.check_counts()`.
+    """
+
+    outcomes: Mapping[tuple[str, str], int]
+    failed_decisions: int
+    in_flight: int
+    checks: CheckCounts

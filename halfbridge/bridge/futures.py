@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from halfbridge.bridge.delivery import Delivery
-from halfbridge.bridge.figures import HALF_MESSAGE
+from halfbridge.bridge.delivery import HALF_MESSAGE, Delivery
 from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
 from halfbridge.kafka.errors import HalfNotStoredError, OutcomeUnknownError
 from halfbridge.serde.units import MS_PER_S

@@ -18,7 +18,7 @@ from halfbridge.bridge.config import (
     refuse_unknown,
     writer_properties,
 )
-from halfbridge.bridge.figures import Figures
+from halfbridge.bridge.delivery import Figures
 from halfbridge.bridge.local_transaction import checked, decided, run
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.shared import Shared

@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
-from halfbridge.bridge.delivery import DeliveryServer
-from halfbridge.bridge.figures import Outcomes
+from halfbridge.bridge.delivery import DeliveryServer, Outcomes
 from halfbridge.bridge.message import Message, check_whole_number, not_a_message
 from halfbridge.kafka.error_log import ErrorLog
 from halfbridge.kafka.errors import (

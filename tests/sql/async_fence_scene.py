@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event, insert, make_url, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
 from halfbridge.bridge import AsyncTransaction, Message, MessageView
-from halfbridge.bridge.loop_waits import LoopWaits
+from halfbridge.bridge.event_loop import LoopWaits
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde import OP

@@ -17,13 +17,12 @@ from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.clients import QUESTION_S, Questions
 from halfbridge.checker.loop.collector import Batch, Collector, KafkaTxns
 from halfbridge.checker.loop.failures import FailureCount, InputLostError, KafkaTxnFailedError
-from halfbridge.checker.loop.health import HealthReport
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.outlet import STALL_S, TRY_S
 from halfbridge.checker.loop.pair import BodyReader
 from halfbridge.checker.loop.producers import TransactionalProducers
 from halfbridge.checker.loop.publish import Publisher, Sizes, TimestampSource
-from halfbridge.checker.loop.report import Reporter, is_traced, trace_ops
+from halfbridge.checker.loop.report import HealthReport, Reporter, is_traced, trace_ops
 from halfbridge.checker.loop.routes import TOOK_NOTHING, Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.kafka.client_errors import failure_of
@@ -253,7 +252,8 @@ class Worker:
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
             self._sizes.refresh(int(now * 1000))
-            self._health.refresh(now, self._assignment, self._barriers)
+            barriers_problem = self._barriers.trouble(now)
+            self._health.refresh(now, self._assignment, barriers_problem=barriers_problem)
             self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
             self._assignment.pause_or_resume()
 

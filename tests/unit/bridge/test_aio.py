@@ -21,7 +21,7 @@ from halfbridge.bridge import (
     State,
     TransactionProducer,
 )
-from halfbridge.bridge.loop_waits import LoopWaits
+from halfbridge.bridge.event_loop import LoopWaits
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports

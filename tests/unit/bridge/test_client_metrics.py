@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.bridge.figures import HALF_MESSAGE, STORED, Outcomes
+from halfbridge.bridge.delivery import HALF_MESSAGE, STORED, Outcomes
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory import MemoryStack
