@@ -120,8 +120,8 @@ class Inbox:
 
         Args:
             connection: A SQLAlchemy Connection or Session of this database, not in AUTOCOMMIT.
-            message: A message from confluent-kafka's consumer. It is identified by the transaction
-                id and the message index in its headers.
+            message: A message from confluent-kafka's consumer, or a record from aiokafka's. It is
+                identified by the transaction id and the message index in its headers.
             key: Text that identifies the message instead, for messages that halfbridge did not
                 deliver. At most 255 characters.
 
@@ -263,12 +263,17 @@ def _refused(field: str, value: object, allowed: str) -> ConfigError:
 
 
 def identity_of(message: Any) -> tuple[str, int]:
-    """Return transaction id and message index of a message from the Kafka client."""
-    if message.error() is not None:
+    """Return transaction id and message index of a message from confluent-kafka or aiokafka."""
+    has_methods = callable(message.headers)  # confluent-kafka's; aiokafka's records have attributes
+    if has_methods and message.error() is not None:
         raise InboxUsageError(f"not a message, but an error of the client: {message.error()}")
-    place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+    topic, partition, offset = (
+        each() if has_methods else each
+        for each in (message.topic, message.partition, message.offset)
+    )
+    place = f"{topic}[{partition}]@{offset}"
     try:
-        identity = real_identity(headers_of(message))
+        identity = real_identity(headers_of(message) if has_methods else message.headers)
     except DecodeError as error:
         raise NoIdentityError(f"{place}: {error}; give key=") from error
     if identity is None:

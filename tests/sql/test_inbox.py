@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
 from sqlalchemy import Column as TableColumn
 from sqlalchemy import Connection, Engine, Integer, MetaData, Table, event, insert, select, text
@@ -187,6 +188,19 @@ def test_a_message_without_an_id_needs_a_key(inbox: Inbox, engine: Engine) -> No
             take(inbox, engine, Message(headers))
         assert take(inbox, engine, Message(headers), key=f"{headers}")
         assert not take(inbox, engine, Message(headers), key=f"{headers}")
+
+
+def test_a_record_of_aiokafka_is_a_message(inbox: Inbox, engine: Engine) -> None:
+    """With the same identity as the same message of confluent-kafka; its headers are a tuple."""
+    given = delivered(index=2)
+    record: Any = ConsumerRecord(
+        "orders", 3, 7, 0, 0, None, b"", None, 0, 0, tuple(given.headers() or ())
+    )
+    assert take(inbox, engine, record)
+    assert not take(inbox, engine, given)
+    record = ConsumerRecord("orders", 3, 7, 0, 0, None, b"", None, 0, 0, ())
+    with pytest.raises(NoIdentityError, match=r"orders\[3\]@7.*key="):
+        take(inbox, engine, record)
 
 
 def test_keys_are_exact_and_meet_no_id(inbox: Inbox, engine: Engine) -> None:
