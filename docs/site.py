@@ -284,8 +284,8 @@ def _labels(registry: Any) -> dict[str, str]:
 
 
 def alerts() -> str:
-    """Return the alerts of deploy/prometheus/rules.yml, each with its page."""
-    rules = yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text("utf-8"))
+    """Return the alerts of halfbridge/monitoring/alerts.yml, each with its page."""
+    rules = yaml.safe_load((ROOT / "halfbridge/monitoring/alerts.yml").read_text("utf-8"))
     rows = []
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
         notes = rule["annotations"]
@@ -303,8 +303,8 @@ def alerts() -> str:
         )
     heads = ("Alert", "Severity", "After", "Meaning")
     intro = (
-        "The rules of `deploy/prometheus/rules.yml`; each alert links to the page that says what"
-        " to do. Thresholds are starting points."
+        "The rules that `halfbridge monitoring alerts` prints; each alert links to the page that"
+        " says what to do. Thresholds are starting points."
     )
     return f"# Alerts\n\n{intro}\n\n{_table(heads, rows)}\n"
 

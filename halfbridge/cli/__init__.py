@@ -47,6 +47,7 @@ COMMANDS = {
     "inbox": "Create, show and purge the table of an inbox.",
     "keys": "Make and check keys that sign records.",
     "local-messages": "Create, list, show, retry and purge a local message table.",
+    "monitoring": "Print Prometheus's alert rules and Grafana's dashboard.",
     "relay": "Send a local message table's rows, or Debezium's changes.",
     "spark": "Read, audit and copy topics with Spark.",
     "topics": "Create or check the internal topics.",

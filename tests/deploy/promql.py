@@ -1,4 +1,4 @@
-"""What PromQL expressions name: metrics and labels. Enough for the ones in deploy/."""
+"""What PromQL expressions name: metrics and labels. Enough for alerts and dashboard."""
 
 import json
 import re
@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
-RULES_TEST = RULES.with_name("rules_test.yml")
-DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "halfbridge.json"
+RULES = ROOT / "halfbridge" / "monitoring" / "alerts.yml"
+DASHBOARD = RULES.with_name("dashboard.json")
+PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+RULES_TEST = PROMETHEUS.with_name("rules_test.yml")
 JOB = "halfbridge"
 # What Prometheus itself adds to every target.
 OF_PROMETHEUS = {"up"}

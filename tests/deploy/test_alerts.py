@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.promql import DASHBOARD, ROOT, RULES, RULES_TEST, expressions, panels, rules
+from tests.deploy.promql import (
+    DASHBOARD,
+    PROMETHEUS,
+    ROOT,
+    RULES,
+    RULES_TEST,
+    expressions,
+    panels,
+    rules,
+)
 from tests.tools import tool
 
 pytestmark = pytest.mark.feature
@@ -35,13 +44,14 @@ def alert_cases() -> list[dict[str, Any]]:
 
 def test_the_alerts_fire_when_they_should(promtool: str) -> None:
     """Made-up series in, expected alerts out: promtool runs their unit tests."""
-    done = run(promtool, "test", "rules", RULES_TEST.name, directory=RULES.parent)
+    done = run(promtool, "test", "rules", RULES_TEST.name, directory=RULES_TEST.parent)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_unit_tests_notice_alerts_that_never_fire(promtool: str, tmp_path: Path) -> None:
     """With every expression made false, each alert is named among what failed."""
-    (tmp_path / RULES_TEST.name).write_text(RULES_TEST.read_text("utf-8"), "utf-8")
+    cases = {**yaml.safe_load(RULES_TEST.read_text("utf-8")), "rule_files": [RULES.name]}
+    (tmp_path / RULES_TEST.name).write_text(yaml.safe_dump(cases), "utf-8")
     broken = [{**rule, "expr": "vector(1) > 2"} for rule in rules()]
     content = {"groups": [{"name": "halfbridge", "rules": broken}]}
     (tmp_path / RULES.name).write_text(yaml.safe_dump(content), "utf-8")
@@ -74,8 +84,8 @@ def test_every_expression_is_one(promtool: str, tmp_path: Path) -> None:
 
 
 def test_the_scrape_configuration_is_one(promtool: str) -> None:
-    """Prometheus would start with it, and finds the rules beside it."""
-    done = run(promtool, "check", "config", "prometheus.yml", directory=RULES.parent)
+    """Prometheus would start with it, and finds the rules."""
+    done = run(promtool, "check", "config", PROMETHEUS.name, directory=PROMETHEUS.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 rule files found" in done.stdout
 

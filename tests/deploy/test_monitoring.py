@@ -4,7 +4,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from halfbridge.testkit.ports import HOST, free_ports
-from tests.deploy.promql import RULES, expressions, rules
+from tests.deploy.promql import PROMETHEUS, RULES, expressions, rules
 from tests.integration.installation import GROUP, Installation
 from tests.integration.tail import Stored
 from tests.kit.http import answer_of
@@ -165,8 +164,8 @@ def test_a_running_daemon_exposes_what_rules_and_dashboard_name(metrics_port: in
 def prometheus(directory: Path, target: str) -> Iterator[str]:
     """Yield the address of a Prometheus with the shipped configuration, scraping `target`."""
     binary = tool("prometheus", package="prometheus")
-    shutil.copy(RULES, directory)
-    config = yaml.safe_load(RULES.with_name("prometheus.yml").read_text("utf-8"))
+    config = yaml.safe_load(PROMETHEUS.read_text("utf-8"))
+    config["rule_files"] = [str(RULES)]
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
     path = directory / "prometheus.yml"

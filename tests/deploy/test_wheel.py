@@ -104,6 +104,9 @@ def test_the_wheel_holds_one_package(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert expected == _modules(names)
+    assert {
+        f"halfbridge/monitoring/{each}" for each in ("alerts.yml", "dashboard.json")
+    } <= expected
 
 
 def test_the_wheel_alone_leaves_a_runtimes_spark_as_it_is(wheel: Path) -> None:

@@ -57,7 +57,7 @@ class Drill:
         return Cluster(self.stack.bootstrap_servers, ports=ports)
 
     def metric(self, alert: str, **labels: str) -> float:
-        """Return the sum of the first metric that an alert of deploy/ is about; 0: no sample.
+        """Return the sum of the first metric that an alert is about; 0: no sample.
 
         Metrics of all workers of a test's process are added up, so counters are compared with what
         they were before.
