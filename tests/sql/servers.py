@@ -71,6 +71,7 @@ class Server(ABC):
         template: Its first data.
         durable: Commits survive a power cut; False saves the time of that, and SIGKILL loses
             nothing even so, as the kernel has what was written.
+        options: More words of its command line.
     """
 
     name: ClassVar[str]  # SQLAlchemy's word for the dialect
@@ -78,8 +79,9 @@ class Server(ABC):
     admin: ClassVar[str]  # who may do everything
     stop_signal: ClassVar[signal.Signals]  # ends it in order, open connections or not
 
-    def __init__(self, template: Template, *, durable: bool) -> None:
+    def __init__(self, template: Template, *, durable: bool, options: tuple[str, ...] = ()) -> None:
         self._durable = durable
+        self._options = options
         self._directory = new_directory()
         self._watchdog = Watchdog(self._directory)
         self.data = self._directory / "data"
@@ -216,7 +218,7 @@ class Server(ABC):
     def _spawn(self) -> None:
         with self._log.open("ab") as log:
             self._process = self._watchdog.start(
-                [self._command()],
+                [[*self._command(), *self._options]],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 **as_unprivileged(Path(self._command()[0]), self._directory),
