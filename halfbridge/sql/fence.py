@@ -73,7 +73,7 @@ class Fence:
 
     Args:
         engine: SQLAlchemy engine for the database of the local transactions: SQLite (a file),
-            PostgreSQL or MariaDB. Its time-outs should be shorter than check_timeout_ms.
+            PostgreSQL, MariaDB or MySQL. Its time-outs should be shorter than check_timeout_ms.
         producer_group: The producer's group.
         name: Name of the table.
         schema: Schema of the table; None: the connection's default schema.

@@ -19,7 +19,7 @@ BLOCKS_MAX = 30  # of a service, before it dies
 SERVER_EVERY, DAEMON_EVERY = 9, 13  # kills, of which the last is the server's, or a daemon's
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A durable database of this test's own; of a server's, one that may be killed."""
     with durable_database(request.param, tmp_path) as made:

@@ -22,7 +22,7 @@ TRANSACTIONS_A_KILL = 18  # at least: 2,000 of 110 kills
 SERVER_EVERY = 10  # kills, of which the last is the server's
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A durable database of this test's own; of a server's, one that may be killed."""
     with durable_database(request.param, tmp_path) as made:

@@ -28,6 +28,7 @@ DRIVERS = {
     "sqlite": ("sqlite+aiosqlite",),
     "postgresql": ("postgresql+asyncpg", "postgresql+psycopg"),
     "mariadb": ("mariadb+asyncmy",),
+    "mysql": ("mysql+asyncmy",),
 }
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of databases: SQLite, PostgreSQL, MariaDB, and MySQL where a test names it."""
+"""Fixtures of databases: SQLite, PostgreSQL, MariaDB and MySQL."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -87,40 +87,33 @@ def mysql_server(mysql_template: Template) -> Iterator[MySqlServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """An empty database of this test's own, on each kind in turn.
 
     For some kinds only: `@pytest.mark.parametrize("database", ["mariadb"], indirect=True)`.
     """
-    with opened_database(request, tmp_path) as made:
+    if request.param == "sqlite":
+        with closing(sqlite_database(tmp_path)) as made:
+            yield made
+        return
+    with _shared_database(request) as made:
         yield made
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
+@pytest.fixture(params=["postgresql", "mariadb", "mysql"])
 def proxied_database(request: pytest.FixtureRequest) -> Iterator[ProxiedDatabase]:
     """An empty database of this test's own, behind a proxy that can cut it off."""
     with _shared_database(request) as direct, closing(ProxiedDatabase(direct)) as made, made.proxy:
         yield made
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
+@pytest.fixture(params=["postgresql", "mariadb", "mysql"])
 def own_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
     """A durable server with one database of this test's own, to be killed and restarted."""
     kind = KINDS[request.param]
     template = request.getfixturevalue(f"{request.param}_template")
     with kind(template, durable=True) as server, closing(OwnDatabase(server)) as made:
-        yield made
-
-
-@contextmanager
-def opened_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[Database]:
-    """Yield an empty database of the kind that is the request's parameter."""
-    if request.param == "sqlite":
-        with closing(sqlite_database(directory)) as made:
-            yield made
-        return
-    with _shared_database(request) as made:
         yield made
 
 

@@ -77,11 +77,13 @@ _WEIGHTS = {
 }
 _WAITING = (Kind.LATE, Kind.SLOW)
 # What a database does not have. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
-# has failed after any error. MariaDB's SERIALIZABLE is locks.
+# has failed after any error. MariaDB's and MySQL's SERIALIZABLE is locks, and MySQL has no
+# innodb_snapshot_isolation.
 _LACKS = {
     "sqlite": {Kind.SWALLOWED, Kind.DEADLOCK, Kind.SERIAL, Kind.SKEWED},
     "postgresql": {Kind.SWALLOWED},
     "mariadb": {Kind.SKEWED},
+    "mysql": {Kind.SERIAL, Kind.SKEWED},
 }
 
 

@@ -61,7 +61,7 @@ class Engines:
             arguments["connect_timeout"] = _CONNECT_S
             if is_impatient:
                 arguments["init_command"] = "SET SESSION innodb_lock_wait_timeout = 1"
-            elif is_strict:
+            elif is_strict and self.name == "mariadb":
                 arguments["init_command"] = "SET SESSION innodb_snapshot_isolation = ON"
         return create_engine(self._url, connect_args=arguments, **options)
 

@@ -2,9 +2,8 @@
 
 # ruff: noqa: PT012  (what the body of a block does is what is tested)
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ from halfbridge.sql import (
     TransactionEndedError,
 )
 from tests.integration.producing import Cluster
-from tests.sql.conftest import opened_database
 from tests.sql.databases import WITH_MYSQL, Database
 from tests.sql.fence_scene import Scene, kill_session, new_id, on, work
 
@@ -42,13 +40,6 @@ HELD_BACK = {"linger_ms": 1_000}  # records wait a second: none is acknowledged 
 
 class BrokenError(Exception):
     """What goes wrong in a block."""
-
-
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "mysql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """An empty database of this test's own, on each kind in turn, and on MySQL too."""
-    with opened_database(request, tmp_path) as made:
-        yield made
 
 
 @WITH_MYSQL

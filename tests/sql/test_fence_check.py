@@ -340,7 +340,7 @@ def test_trouble_of_the_database_gives_no_answer(scene: Scene, what: str) -> Non
     assert scene.fenced(mine) is None
 
 
-@pytest.mark.parametrize("own_database", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("own_database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_server_that_was_killed_gives_no_answer(own_database: OwnDatabase) -> None:
     """It answers again after the restart, by what it has committed."""
     scene = Scene(own_database)

@@ -155,7 +155,7 @@ def test_a_savepoint_of_sql_text_that_takes_the_row_with_it(scene: Scene) -> Non
     assert scene.fenced(tx.id) is None
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 def test_a_two_phase_commit_is_refused(scene: Scene) -> None:
     """It commits in two steps, neither of which the fence can stand before."""
     tx = sent(scene)
@@ -255,7 +255,7 @@ def test_a_file_that_is_not_synchronised_is_refused(scene: Scene) -> None:
     assert scene.fenced(tx.id) is None
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_a_server_that_forgets_a_second_is_refused(scene: Scene) -> None:
     """innodb_flush_log_at_trx_commit=0: what was committed is in the server's memory only."""
     tx = sent(scene)
@@ -275,7 +275,7 @@ def test_a_server_that_forgets_a_second_is_refused(scene: Scene) -> None:
     assert scene.fenced(tx.id) is None
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_blocks_at_each_isolation_level(
     database: Database, cluster: Cluster, producer: Any, isolation: str

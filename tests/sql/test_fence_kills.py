@@ -23,6 +23,7 @@ BLOCKS_BEFORE_DEATH = 6
         pytest.param("sqlite", marks=pytest.mark.long),
         "postgresql",
         pytest.param("mariadb", marks=pytest.mark.long),
+        "mysql",
     ]
 )
 def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
@@ -52,6 +53,7 @@ def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database
         "sqlite",
         pytest.param("postgresql", marks=pytest.mark.long),
         pytest.param("mariadb", marks=pytest.mark.long),
+        "mysql",
     ],
     indirect=True,
 )
@@ -61,7 +63,7 @@ def test_late_sends_at_each_step(stage: Stage, durable: Database, kind: Kind) ->
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
 
 
-@pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb", "mysql"], indirect=True)
 def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable: Database) -> None:
     """Inbox and fence in one block: each successor of a killed service takes all messages again.
 

@@ -209,7 +209,7 @@ def test_a_listener_of_the_orm_sends(scene: Scene) -> None:
     scene.check_committed(tx, messages=2)
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 @pytest.mark.parametrize("early", [0, 1])
 def test_a_late_send_behind_a_statement_that_commits_by_itself(scene: Scene, early: int) -> None:
     """The row of what is committed has the early number; the block delivers all it has sent."""
@@ -229,7 +229,7 @@ def test_a_late_send_behind_a_statement_that_commits_by_itself(scene: Scene, ear
     assert scene.decisions(tx.id) == [("COMMIT", early + 1)]
 
 
-@on("mariadb")
+@on("mariadb", "mysql")
 def test_a_block_without_sends_may_commit_by_itself(scene: Scene) -> None:
     """No message depends on its transaction."""
     with scene.fence.transaction(scene.producer) as (_, connection):
@@ -239,7 +239,7 @@ def test_a_block_without_sends_may_commit_by_itself(scene: Scene) -> None:
     assert scene.worked() == [1, 2]
 
 
-@on("mariadb", "sqlite")
+@on("mariadb", "mysql", "sqlite")
 def test_the_row_is_gone_when_the_number_is_written(scene: Scene) -> None:
     """The database has rolled everything back, and the code went on: nothing is committed."""
     with (

@@ -26,6 +26,7 @@ IMPATIENT: dict[str, dict[str, Any]] = {
     "postgresql": {"connect_timeout": 3},
     "mariadb": {"connect_timeout": 3, "read_timeout": 3, "write_timeout": 3},
 }
+IMPATIENT["mysql"] = IMPATIENT["mariadb"]
 CHECK_TIMEOUT_MS = 4_000  # the least that the fence takes
 ENTER, MARK, COMMIT = "before enter", "before COMMIT", "at COMMIT"
 NUMBER = "after a late send, before its number"
@@ -164,7 +165,7 @@ def test_a_black_hole_that_the_server_does_not_notice(scene: Scene) -> None:
     check_rolled_back(scene, name)
 
 
-@pytest.mark.parametrize("proxied_database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("proxied_database", ["mariadb", "mysql"], indirect=True)
 @STEPS
 def test_a_driver_that_gives_up_in_a_black_hole(scene: Scene, step: str) -> None:
     """The block ends by its time-outs; what it cannot find out is left to a check."""

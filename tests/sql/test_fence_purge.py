@@ -51,7 +51,7 @@ def aged(scene: Scene, count: int, outcome: str = "committed") -> list[str]:
     return ids
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("level", LEVELS)
 def test_long_local_transactions_do_not_hold_up_a_purge(
     database: Database, level: str | None
@@ -72,7 +72,7 @@ def test_long_local_transactions_do_not_hold_up_a_purge(
     assert scene.fence.check(scene.view(mine)).resolution is Resolution.COMMIT
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_purge_in_the_middle_holds_up_no_local_transaction(
     database: Database, level: str | None, monkeypatch: pytest.MonkeyPatch
@@ -187,7 +187,7 @@ def test_work_older_than_the_watermark_that_ends_behind_the_purge(
             scene.fence.check(scene.view(mine))
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_an_old_snapshot_lets_nobody_enter_behind_a_purge(database: Database, level: str) -> None:
     """The check's rolled_back row was purged, and the snapshot is from before the watermark."""
@@ -195,7 +195,7 @@ def test_an_old_snapshot_lets_nobody_enter_behind_a_purge(database: Database, le
     (mine,) = aged(scene, 1, "rolled_back")
     with scene.engine.connect() as connection:
         own = scene.fence.tables[0].c.table_id
-        if (database.name, level) != ("mariadb", "SERIALIZABLE"):  # there a look is a lock
+        if database.name == "postgresql" or level != "SERIALIZABLE":  # there a look is a lock
             assert connection.execute(select(own).where(own.is_not(None))).one()
         scene.fence_on(scene.truth).purge()
         with pytest.raises((FencedError, DBAPIError)) as caught:
@@ -215,11 +215,11 @@ def _enter(scene: Scene, connection: Any, transaction_id: str) -> None:
     )
 
 
-@on("postgresql", "mariadb")
+@on("postgresql", "mariadb", "mysql")
 def test_a_service_needs_no_rights_to_update_or_delete(scene: Scene) -> None:
     """SELECT and INSERT on the fence table are enough to enter and to check; a purge needs more."""
     name = f"u_{secrets.token_hex(4)}"
-    host = "@'127.0.0.1'" if scene.database.name == "mariadb" else ""
+    host = "" if scene.database.name == "postgresql" else "@'127.0.0.1'"
     with _user(scene, name + host):
         url = make_url(scene.database.url).set(username=name)
         scene.engine = create_engine(url, poolclass=NullPool)
@@ -244,6 +244,7 @@ def _user(scene: Scene, name: str) -> Iterator[None]:
     statements = {
         "postgresql": ("CREATE ROLE {} LOGIN", "DROP OWNED BY {}; DROP ROLE {}"),
         "mariadb": ("CREATE USER {}", "DROP USER {}"),
+        "mysql": ("CREATE USER {}", "DROP USER {}"),
     }
     make, drop = statements[scene.database.name]
     with scene.database.admin_engine().connect() as admin:

@@ -19,7 +19,7 @@ from halfbridge.sql import inbox as inbox_module
 from halfbridge.sql.inbox import real_retention_ms
 from halfbridge.sql.tables import NowMs
 from tests.integration.installation import Installation
-from tests.sql.databases import Database
+from tests.sql.databases import WITH_MYSQL, Database
 from tests.sql.kafka_message import Message, delivered
 
 WORK = Table("work", MetaData(), TableColumn("number", Integer))
@@ -48,6 +48,7 @@ def done(engine: Engine) -> list[int]:
         return sorted(connection.execute(select(WORK.c.number)).scalars())
 
 
+@WITH_MYSQL
 @pytest.mark.feature
 def test_a_message_is_taken_once(inbox: Inbox, engine: Engine) -> None:
     """However often it comes; by its transaction and its index in it, in each group by itself."""

@@ -26,6 +26,7 @@ def stored(messages: LocalMessages) -> list[dict[str, Any]]:
     return [dict(row) for row in found]
 
 
+@WITH_MYSQL
 @pytest.mark.feature
 def test_a_row_commits_with_its_local_transaction_or_not_at_all(messages: LocalMessages) -> None:
     """`add` in a transaction that rolls back leaves nothing; in one that commits, a row."""

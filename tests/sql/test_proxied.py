@@ -31,7 +31,7 @@ def test_a_commit_whose_outcome_the_client_is_not_told(
 def test_a_black_hole_leaves_only_time_outs(proxied_database: ProxiedDatabase) -> None:
     """A new connection is accepted and never answered; healed, one works again."""
     # PyMySQL's connect_timeout ends with the TCP connection, before the server's greeting.
-    limit = {"postgresql": "connect_timeout", "mariadb": "read_timeout"}[proxied_database.name]
+    limit = "connect_timeout" if proxied_database.name == "postgresql" else "read_timeout"
     impatient = proxied_database.engine(connect_args={limit: 2})
     proxied_database.proxy.blackhole()
     with pytest.raises(DBAPIError), impatient.connect():

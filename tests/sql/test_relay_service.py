@@ -209,7 +209,7 @@ def test_no_thread_beside_the_rounds_ends_in_silence(relaying: Scene) -> None:
     assert service.health().reason == "starting"
 
 
-@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_connection_that_dies_in_the_pool_ends_no_relay(
     relaying: Scene, database: Database, topic: str
 ) -> None:
@@ -230,7 +230,7 @@ def test_a_connection_that_dies_in_the_pool_ends_no_relay(
             wait_until(lambda number=number: done() > number)
 
 
-@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_connection_lost_at_its_return_costs_the_pool_no_place(
     relaying: Scene, database: Database, topic: str
 ) -> None:

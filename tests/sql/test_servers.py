@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.kit.waiting import until
 from tests.sql.databases import Database, OwnDatabase
 from tests.sql.processes import working_in
-from tests.sql.servers import MariaDbServer, PostgresServer, Server
+from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Server
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100
@@ -23,12 +23,14 @@ BUSY = {
     "postgresql": "SELECT count(*) FROM generate_series(1, 10000000000) busy",
     "mariadb": "SELECT BENCHMARK(10000000000, SHA2('busy', 512))",
 }
+BUSY["mysql"] = BUSY["mariadb"]
 RUNNING = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity "
     "WHERE state = 'active' AND query LIKE '%busy' AND pid <> pg_backend_pid()",
     "mariadb": "SELECT count(*) FROM information_schema.processlist "
     "WHERE info LIKE 'SELECT BENCHMARK%'",
 }
+RUNNING["mysql"] = RUNNING["mariadb"]
 # A process that starts a server, says where its data is, and waits to be killed.
 OWNER = """
 import sys
@@ -148,7 +150,9 @@ def test_a_restart_ends_a_running_server_in_order(own_database: OwnDatabase) -> 
     assert numbers(own_database) == [1]
 
 
-@pytest.mark.parametrize("kind", [PostgresServer, MariaDbServer])
+@pytest.mark.parametrize(
+    "kind", [PostgresServer, MariaDbServer, pytest.param(MySqlServer, marks=pytest.mark.long)]
+)
 def test_a_server_ends_with_the_process_that_started_it(kind: type[Server]) -> None:
     """Even when that was killed: no process and no data is left."""
     owner = subprocess.Popen(

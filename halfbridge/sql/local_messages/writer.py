@@ -53,7 +53,7 @@ class LocalMessages:
     retries.
 
     Args:
-        engine: SQLAlchemy engine for SQLite (a file), PostgreSQL or MariaDB.
+        engine: SQLAlchemy engine for SQLite (a file), PostgreSQL, MariaDB or MySQL.
         name: Name of the table.
         relay_name: Prefix of the names of the relays' own tables.
         schema: Schema of all tables; None: the connection's default schema.

@@ -8,7 +8,7 @@ import pymysql
 from sqlalchemy import make_url
 
 pymysql.install_as_MySQLdb()  # Django knows no other name
-_ENGINES = {"sqlite": "sqlite3", "postgresql": "postgresql", "mariadb": "mysql"}
+_ENGINES = {"sqlite": "sqlite3", "postgresql": "postgresql", "mariadb": "mysql", "mysql": "mysql"}
 
 
 def database_settings(url: str) -> dict[str, Any]:
