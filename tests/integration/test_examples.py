@@ -84,7 +84,7 @@ class Shop:
             text = path.read_text("utf-8").replace('"orders"', repr(self.topic))
             text = text.replace('"bills"', repr(self.bills))
             group = f"{prefix}\\g<1>"  # groups of consumers have no prefix of an installation
-            text = re.sub(r'(?<="group.id": ")(\w+)', group, text)
+            text = re.sub(r'(?<=(?:group.id": |..group_id=)")(\w+)', group, text)
             (directory / path.name).write_text(text, "utf-8")
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
@@ -131,6 +131,14 @@ class Shop:
             for item in items:
                 with producer.begin() as tx:
                     tx.send(Message(self.topic, key=item.encode(), value=item.encode()))
+
+    def deliver_again(self) -> None:
+        """Write each message that was delivered once more, with its headers."""
+        servers = self.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"]
+        producer = Producer({"bootstrap.servers": servers})
+        for each in read_all(servers, [self.topic]):
+            producer.produce(self.topic, each.value, each.key, headers=list(each.headers))
+        assert producer.flush(TIMEOUT_S) == 0
 
     def bills_written(self) -> list[tuple[int, str]]:
         """Return number and item of each bill in the database."""
@@ -341,6 +349,27 @@ def test_without_a_fence_killed_services_lose_messages(
     path.write_text(PLAIN_SHOP.replace("TOPIC", repr(shop.topic)), "utf-8")
     rows, messages, _ = order_under_kills(shop, postgresql, "plain_shop:app")
     assert rows - messages()
+
+
+# Examples on a framework, with the names of their databases and tables.
+CONSUMERS = {"aiokafka_parcels.py": "parcels"}
+
+
+@pytest.mark.feature
+@pytest.mark.parametrize("program", CONSUMERS)
+def test_a_consumer_on_a_framework_takes_each_order_once(shop: Shop, program: str) -> None:
+    """Its work is a row for each order, and nothing for a message that is delivered again."""
+    shop.place(["boots", "gloves"])
+    shop.start(program)
+    output = (shop.directory / program).with_suffix(".out").read_text
+    new = re.compile(r"^\w+: (?:boots|gloves)$", re.MULTILINE)
+    until("both are taken", lambda: len(new.findall(output())) == 2, explain=output)
+    shop.deliver_again()
+    until("both came again", lambda: output().count(" before: ") == 2, explain=output)
+    table = CONSUMERS[program]
+    with closing(sqlite3.connect(shop.directory / f"{table}.db")) as connection:
+        rows = connection.execute(f"SELECT item FROM {table}").fetchall()
+    assert sorted(rows) == [("boots",), ("gloves",)]
 
 
 def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:

@@ -1,0 +1,209 @@
+"""The consumers of examples/ that are made with a framework: killed, and with its own settings."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from sqlalchemy import make_url, text
+
+from halfbridge.serde.headers import real_headers
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.testkit.children import Children, Interrupts
+from tests.integration.installation import Installation
+from tests.kit.waiting import CALL_S, until
+from tests.sql.databases import Database
+from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, replaced
+from tests.sql.on_a_loop import DRIVERS
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.timeout(3_600),
+    pytest.mark.parametrize("database", ["postgresql"], indirect=True),
+]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KILLS, LONG_KILLS, BURST = 10, 50, 25
+SEED = 20261129
+
+
+class Framework(NamedTuple):
+    """An example, and what makes other programs of it.
+
+    Attributes:
+        name: Of the file in examples/.
+        word: Its consumer group and its table.
+        once: The call of the inbox.
+        defaults: What makes it a program with the framework's defaults.
+        client: What makes it one on another client.
+    """
+
+    name: str
+    word: str
+    once: str
+    defaults: dict[str, str]
+    client: dict[str, str]
+
+
+AIOKAFKA = Framework(
+    "aiokafka_parcels.py",
+    "parcels",
+    "await inbox.once(connection, order)",
+    {
+        'isolation_level="read_committed",': "",
+        "enable_auto_commit=False,": "",
+        "await consumer.commit()": "pass",
+    },
+    {},
+)
+FRAMEWORKS = [
+    pytest.param(AIOKAFKA, id="aiokafka"),
+]
+
+
+class FrameworkScene(InboxScene):
+    """Processes of an example on one real topic and one database, in place of the reference's."""
+
+    framework: Framework
+    other: dict[str, str]  # what makes NAIVE differ from the example
+
+    def script(self, group: str, *, member: str = "") -> str:
+        """Return the example for this topic and group."""
+        del member  # in the environment
+        word = self.framework.word
+        changes = {
+            **self.framework.client,
+            **(self.other if group == NAIVE else {}),
+            '"orders"': repr(self.topic),
+            f'"{word}"': repr(self.group(group)),
+            f" {word} ": f" {group}_invoice ",
+        }
+        return replaced(EXAMPLES.joinpath(self.framework.name).read_text("utf-8"), changes)
+
+    def refuse(self, item: str) -> None:
+        """Have the database refuse the work of this item."""
+        self._alter(f"ADD CONSTRAINT no_{item} CHECK (item <> '{item}')")
+
+    def accept(self, item: str) -> None:
+        """Have the database accept it again."""
+        self._alter(f"DROP CONSTRAINT no_{item}")
+
+    def deliver(self, item: str, *, partition: int = 0, aborted: bool = False) -> None:
+        """Deliver a message by a kafka_txn, as the daemon does."""
+        servers = {"bootstrap.servers": self._installation.servers}
+        producer = Producer({**servers, "transactional.id": f"{self.topic}-daemon"})
+        producer.init_transactions(CALL_S)
+        producer.begin_transaction()
+        headers = real_headers([], TRANSACTION_IDS.next(), 1_700_000_000_000)
+        producer.produce(self.topic, item.encode(), partition=partition, headers=headers)
+        assert producer.flush(CALL_S) == 0
+        end = producer.abort_transaction if aborted else producer.commit_transaction
+        end(CALL_S)
+
+    def await_failures(self, item: str) -> None:
+        """Return once the work of an item has failed in each process."""
+        for name, child in self._running.items():
+            written = (child.output, child.errors)  # FastStream writes to the first one
+            until(
+                f"{name} fails",
+                lambda written=written: any(f"no_{item}" in each.read_text() for each in written),
+                explain=child.last_words,
+            )
+
+    def await_work(self, group: str, item: str) -> None:
+        """Return once the work of an item is done; start processes that have ended again."""
+
+        def is_done() -> bool:
+            for name, child in list(self._running.items()):
+                if child.process.poll() is not None:
+                    self._children.kill(child)
+                    self._run(name)
+            return item in self.done(group)
+
+        until(f"{group} does {item}", is_done)
+
+    def _alter(self, how: str) -> None:
+        with self._engine.begin() as connection:
+            for table in (GROUP, NAIVE):
+                connection.execute(text(f"ALTER TABLE {table}_invoice {how}"))
+
+    def _run(self, name: str) -> None:
+        url = make_url(self._database.url)
+        url = url.set(drivername=DRIVERS[url.get_backend_name()])
+        environ = {
+            **os.environ,
+            "HALFBRIDGE_BOOTSTRAP_SERVERS": self._installation.servers,
+            "SHOP_INSTANCE": name,
+            "SHOP_URL": url.render_as_string(hide_password=False),
+        }
+        command = [sys.executable, str(self._directory / f"{name}.py")]
+        self._running[name] = self._children.start(name, command, environ=environ)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def scene(
+    request: pytest.FixtureRequest,
+    kafka_bootstrap_servers: str,
+    topic_prefix: str,
+    database: Database,
+    tmp_path: Path,
+) -> Iterator[FrameworkScene]:
+    """A topic and a database, and nobody who reads yet."""
+    with (
+        closing(Installation(kafka_bootstrap_servers, topic_prefix)) as installation,
+        Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
+    ):
+        made = FrameworkScene(installation, database, children, tmp_path, seed=SEED)
+        made.framework = request.param
+        made.other = {made.framework.once: "True"}
+        yield made
+
+
+def take_under_kills(scene: FrameworkScene, kills: int) -> None:
+    """Kill consumers at random, and deliver some messages twice.
+
+    With the inbox, the rows are the messages. Without it there are more rows.
+    """
+    scene.start((GROUP, "one"), (GROUP, "two"), (NAIVE, "three"))
+    scene.run(kills=kills, burst=BURST)
+    scene.finish()
+    assert scene.killed == kills
+    assert scene.repeated > 0
+    assert scene.done(GROUP) == Counter(scene.sent)
+    assert scene.count(NAIVE) >= len(scene.sent) + scene.repeated
+
+
+def test_killed_consumers_take_each_message_once(scene: FrameworkScene) -> None:
+    """The example as it stands, two processes of it; and the control without an inbox."""
+    take_under_kills(scene, KILLS)
+
+
+@pytest.mark.long
+def test_fifty_kills_take_each_message_once(scene: FrameworkScene) -> None:
+    """The same, for long."""
+    take_under_kills(scene, LONG_KILLS)
+
+
+def test_by_default_failed_work_is_lost_and_aborted_messages_are_read(
+    scene: FrameworkScene,
+) -> None:
+    """The example takes what failed again, and nothing that was aborted.
+
+    With the framework's own isolation level and commits, the inbox alone does not help.
+    """
+    scene.other = scene.framework.defaults
+    scene.refuse("coat")
+    scene.start((GROUP, "chosen"), (NAIVE, "default"))
+    scene.deliver("ghost", aborted=True)
+    scene.deliver("coat")
+    scene.await_failures("coat")
+    scene.accept("coat")
+    scene.deliver("hat")  # behind the coat
+    for group in (GROUP, NAIVE):
+        scene.await_work(group, "hat")
+    assert scene.done(GROUP) == Counter(["coat", "hat"])
+    assert scene.done(NAIVE) == Counter(["ghost", "hat"])
