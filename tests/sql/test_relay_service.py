@@ -1,10 +1,12 @@
 """A relay that runs by itself: dead letters, refusals, what is settled later, and its health."""
 
+from contextlib import suppress
 from threading import Event
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Connection, func, make_url, select, text, update
+from sqlalchemy.exc import DBAPIError
 
 from halfbridge.bridge.message import Message
 from halfbridge.kafka.admin import AdminClient
@@ -209,6 +211,14 @@ def test_no_thread_beside_the_rounds_ends_in_silence(relaying: Scene) -> None:
     assert service.health().reason == "starting"
 
 
+def kill_connections(connection: Connection, *, user: str | None) -> None:
+    """Have MariaDB or MySQL end all connections of a user."""
+    query = text("SELECT id FROM information_schema.processlist WHERE user = :user")
+    for number in connection.scalars(query, {"user": user}).all():
+        with suppress(DBAPIError):  # it has just ended
+            connection.execute(text(f"KILL {number}"))
+
+
 @pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_connection_that_dies_in_the_pool_ends_no_relay(
     relaying: Scene, database: Database, topic: str
@@ -224,7 +234,7 @@ def test_a_connection_that_dies_in_the_pool_ends_no_relay(
     with running(relaying.service()):
         for number in range(5):
             with mine.begin() as connection:
-                connection.execute(text("KILL USER service"))
+                kill_connections(connection, user=make_url(database.url).username)
                 message = Message(topic, key=b"k", value=b"%d" % number)
                 relaying.messages.add_all(connection, [message])
             wait_until(lambda number=number: done() > number)
