@@ -120,6 +120,11 @@ class Browser:
         """Type a text where the focus is."""
         self.call("Input.insertText", text=text)
 
+    def paste(self) -> None:
+        """Insert the clipboard where the focus is."""
+        self.call("Input.dispatchKeyEvent", type="keyDown", commands=["paste"])
+        self.call("Input.dispatchKeyEvent", type="keyUp")
+
     def prefer(self, scheme: str) -> None:
         """Have the user prefer `light` or `dark`."""
         feature = {"name": "prefers-color-scheme", "value": scheme}

@@ -169,6 +169,20 @@ def _commit_by_keys(browser: Browser, url: str, undecided: str) -> None:
     assert "the row is there" in browser.text()
 
 
+def _copy_by_keys(browser: Browser, url: str, undecided: str) -> None:
+    """Copy a whole id out of the list, which shows a part of it, and paste it."""
+    _open(browser, url, "/transactions")
+    assert undecided not in browser.text()
+    # Headless, it neither asks for a permission nor has one.
+    browser.call("Browser.grantPermissions", permissions=["clipboardSanitizedWrite"])
+    browser.tab_to(f"[data-copy='{undecided}']")
+    browser.press("Enter")
+    browser.wait("document.activeElement.textContent == 'Copied'")
+    browser.value("document.querySelector('#id').focus()")
+    browser.paste()
+    browser.wait(f"document.querySelector('#id').value == '{undecided}'")
+
+
 @pytest.mark.feature
 def test_every_page_and_a_change_by_keys(
     installation: Installation, tmp_path: Path, browser: Browser
@@ -189,6 +203,7 @@ def test_every_page_and_a_change_by_keys(
         _visit(browser, url, f"/transactions/{undecided}", "decide")
         _visit(browser, url, f"/dead-letters/{dead}")
         _visit(browser, url, f"/groups/{GROUP}")
+        _copy_by_keys(browser, url, undecided)
         _commit_by_keys(browser, url, undecided)
         if PICTURES:  # of an overview with rates: after two readings
             browser.open(url)

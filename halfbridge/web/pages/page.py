@@ -39,6 +39,8 @@ WAIT_S = 0.2
 ERROR_AGAIN_S = 10
 # Ids that this server's templates give the parts of a page.
 _PART = re.compile(r"[a-z][a-z-]{0,40}")
+# Characters of an id that a list shows.
+_ID_BEGINS, _ID_ENDS = 8, 4
 _HERE = Path(__file__).parent.parent
 
 
@@ -199,6 +201,14 @@ def name(text: str) -> Markup:
     return shown.replace("_", Markup("_<wbr>")).replace(".", Markup(".<wbr>"))
 
 
+def short_id(text: str) -> str:
+    """Return the beginning and the end of an id, so that a table has room for it."""
+    shown = one_line(text)
+    if len(shown) <= _ID_BEGINS + _ID_ENDS:
+        return shown
+    return f"{shown[:_ID_BEGINS]}…{shown[-_ID_ENDS:]}"
+
+
 def number(value: float | None) -> str:
     """Return a number with thousands apart; small ones with one decimal."""
     if value is None:
@@ -247,13 +257,14 @@ TEMPLATES.filters.update(
         "name": name,
         "size": size,
         "number": number,
+        "short_id": short_id,
         "sparkline": sparkline,
     }
 )
 # Browsers may keep these files: an address holds what is in the file.
 TEMPLATES.globals["static"] = {
     name.replace(".", "_").replace("-", "_"): f"/static/{name}?{_digest_of(name)}"
-    for name in ("style.css", "htmx.min.js", "icon.svg")
+    for name in ("style.css", "htmx.min.js", "copy.js", "icon.svg")
 }
 TEMPLATES.globals["with_query"] = lambda query, **more: urlencode({**query, **more})
 

@@ -30,6 +30,7 @@ from halfbridge.web.pages.page import (
     moment,
     name,
     number,
+    short_id,
     size,
     sparkline,
 )
@@ -86,6 +87,15 @@ def test_a_moment_that_no_calendar_has_is_a_number(at_ms: int | None, expected: 
 def test_a_size_has_a_unit_that_fits(count: int | None, expected: str) -> None:
     """Bytes are counted in 1,024s."""
     assert size(count) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0190", "0190"), ("019a8f0e5c7d7b3e9a4f2c1d0b8e6a57", "019a8f0e…6a57")],
+)
+def test_a_long_id_is_shortened(text: str, expected: str) -> None:
+    """Its beginning is its time, and its end tells it from others of that time."""
+    assert short_id(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ def test_page_and_api_say_what_the_command_says(stack: MemoryStack, web: MemoryW
     stack.advance(seconds=8)
     page = web.get("/transactions").text
     assert f'href="/transactions/{wanted}"' in page
+    assert f">{wanted[:8]}…{wanted[-4:]}</a>" in page
+    assert f'data-copy="{wanted}"' in page
     body = web.get("/api/v1/transactions").json()
     listed = plain.listing(Operator(stack).listed())
     assert body["transactions"][0].keys() == listed["transactions"][0].keys()
