@@ -6,6 +6,7 @@ python tests/spark/sink_driver.py '{"rows": "...", "options": {...}, "format": "
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.sink import register
+from halfbridge.spark_jobs.sink import register, write_batch
 from tests.spark import sink_faults
 
 READY = "ready"
 DONE = "done"
+WRITE_BATCH = "write_batch"  # in place of a format: foreachBatch with the sink's function
 FAILS_AT = 10  # batches of rows, of 15
 SCHEMA = "key binary, value binary"
 SESSION = {
@@ -46,7 +49,8 @@ def main(given: dict[str, Any]) -> None:
     """Run the stream; print READY when the query runs, DONE at the end."""
     master = given.get("master", "local[2]")
     with spark_session("sink-driver", options={**SESSION, "spark.master": master}) as spark:
-        register(spark)
+        if HAS_DATA_SOURCES:
+            register(spark)
         if faults := given.get("faults"):
             cloudpickle.register_pickle_by_value(sink_faults)
             spark.dataSource.register(sink_faults.faulty(Path(faults)))
@@ -60,7 +64,11 @@ def main(given: dict[str, Any]) -> None:
         if given.get("fail_once"):
             cloudpickle.register_pickle_by_value(sys.modules[fail_once.__module__])
             frame = frame.mapInArrow(fail_once, SCHEMA)
-        writer = frame.writeStream.format(given["format"]).options(**given["options"])
+        writer = frame.writeStream.options(**given["options"])
+        if given["format"] == WRITE_BATCH:
+            writer = writer.foreachBatch(partial(write_batch, options=given["options"]))
+        else:
+            writer = writer.format(given["format"])
         query = writer.trigger(availableNow=True).start()
         print(READY, flush=True)  # noqa: T201 (whoever started it waits for it)
         query.awaitTermination()

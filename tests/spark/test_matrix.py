@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from halfbridge.spark_jobs.dedupe import main as dedupe
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest import main as ingest
 from halfbridge.spark_jobs.replay import main as replay
-from halfbridge.spark_jobs.sink import register
+from halfbridge.spark_jobs.sink import register, write_batch
+from halfbridge.spark_jobs.sink.errors import BatchOrderError, SinkOptionError
 from halfbridge.spark_jobs.stuck import main as stuck
 from halfbridge.spark_jobs.tables.delta import read_table
 from halfbridge.testkit.children import Children, Interrupts
@@ -195,6 +197,49 @@ def test_sink_stream(spark: SparkSession, sink: SinkScene) -> None:
     ]
     assert all(each.plan_hash for each in sink.manifests())
     assert sink.undecided() == set()
+
+
+def test_write_batch_stream(spark: SparkSession, scene: SinkScene) -> None:
+    """In foreachBatch rows are published once, and a batch that Spark repeats not again."""
+    written = partial(write_batch, options=scene.options())
+
+    def run() -> None:
+        writer = scene.stream(spark).writeStream.option("checkpointLocation", str(scene.checkpoint))
+        query = writer.foreachBatch(written).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    numbers = scene.add_file(ROWS) + scene.add_file(ROWS)
+    run()
+    scene.forget_commit(1)
+    numbers += scene.add_file(ROWS)
+    run()
+    check_exactly_once(scene.settled(), numbers)
+    assert [(each.batch_id, each.row_count) for each in scene.manifests()] == [
+        *((0, ROWS), (1, ROWS), (2, ROWS))
+    ]
+    assert all(each.plan_hash for each in scene.manifests())
+    if HAS_DATA_SOURCES:  # the query goes on with the data source
+        register(spark)
+        scene.forget_commit(2)
+        numbers += scene.add_file(ROWS)
+        scene.run(scene.stream(spark))
+        check_exactly_once(scene.settled(), numbers)
+    assert scene.undecided() == set()
+
+
+def test_write_batch_job(spark: SparkSession, scene: SinkScene) -> None:
+    """A job's write that is repeated under its number writes nothing; an older one is refused."""
+    options = scene.options()
+    del options["checkpointLocation"]
+    frame = spark.createDataFrame([(b"k", b"v"), (None, None)], "key binary, value binary")
+    for _ in range(2):
+        write_batch(frame, 7, options)
+    assert {(each.key, each.value) for each in scene.settled()} == {(b"k", b"v"), (None, None)}
+    with pytest.raises(BatchOrderError) as refused:
+        write_batch(frame, 6, options)
+    assert refused.value.batch_id == 6
+    with pytest.raises(SinkOptionError, match="argument batch_id"):
+        write_batch(frame, 8, {**options, "batch.id": "8"})
 
 
 def test_sink_batch(spark: SparkSession, sink: SinkScene) -> None:

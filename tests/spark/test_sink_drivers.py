@@ -9,6 +9,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import pyspark
 import pytest
 
 from halfbridge.serde.records import OpKind
@@ -19,7 +20,7 @@ from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.testkit.children import Child, Children, Interrupts
 from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.pytest_plugin import leave_out
-from tests.spark.sink_driver import DONE, READY
+from tests.spark.sink_driver import DONE, READY, WRITE_BATCH
 from tests.spark.sink_faults import FORMAT, HANG, HANGS
 from tests.spark.sink_scene import SinkScene, check_exactly_once, until, value_of
 
@@ -39,7 +40,7 @@ def scene(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> It
     """An installation with a running daemon; Spark is started by the tests, in processes."""
     try:
         find_spark_java()
-        connector_jars("4.1.1")
+        connector_jars(pyspark.__version__)
     except (JarsError, JavaNotFoundError) as error:
         leave_out(str(error))
     with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
@@ -160,7 +161,8 @@ def seed_of_run() -> int:
 
 @pytest.mark.spark_long
 @pytest.mark.timeout(7_200)
-def test_drivers_killed_at_random_moments(scene: SinkScene) -> None:
+@pytest.mark.parametrize("sink", ["txn_half", WRITE_BATCH])
+def test_drivers_killed_at_random_moments(scene: SinkScene, sink: str) -> None:
     """At least 20 SIGKILLs: every row once and in order; nothing stays undecided.
 
     One task a batch: a driver that was killed between the file source's log and the offsets' leaves
@@ -175,7 +177,7 @@ def test_drivers_killed_at_random_moments(scene: SinkScene) -> None:
         while files < done + BACKLOG:
             numbers += scene.add_file(40)
             files += 1
-        driver = drive(scene, tasks=1, options={"transaction.messages.max": "10"})
+        driver = drive(scene, sink, tasks=1, options={"transaction.messages.max": "10"})
         await_query(driver)
         target = done + choices.randint(0, BATCHES_MAX)
         until("batches are committed", lambda n=target: committed(scene) >= n, within_s=PROCESS_S)  # type: ignore[misc]
@@ -183,7 +185,7 @@ def test_drivers_killed_at_random_moments(scene: SinkScene) -> None:
         at_work += not said_or_ended(driver)
         scene.children.kill(driver)
         kills += 1
-    finish(drive(scene, tasks=1, options={"transaction.messages.max": "10"}))
+    finish(drive(scene, sink, tasks=1, options={"transaction.messages.max": "10"}))
     until("nothing is left", lambda: not scene.undecided())
     settled = scene.settled()
     print(scene.story())  # noqa: T201 (pytest shows it when the test fails)

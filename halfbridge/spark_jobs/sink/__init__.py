@@ -1,4 +1,4 @@
-"""The exactly-once sink from Spark to Kafka: `format("txn_half")`.
+"""The exactly-once sink from Spark to Kafka: `format("txn_half")`, and `write_batch` for Spark 3.5.
 
     from halfbridge.spark_jobs.sink import register
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def register(spark: SparkSession) -> None:
@@ -30,3 +32,26 @@ def register(spark: SparkSession) -> None:
     require_data_sources()
     # A new class is pickled with its attributes, not by its name.
     spark.dataSource.register(type("TxnHalf", (TxnHalf,), {"driver": address_of(spark)}))
+
+
+def write_batch(frame: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
+    """Publish all rows of a frame, exactly once: in `foreachBatch`, or in a batch job.
+
+        rows.writeStream.foreachBatch(partial(write_batch, options=OPTIONS)).start()
+
+    A micro-batch that Spark runs again is published once, as with `format("txn_half")`. After a
+    failure the half messages of tasks that had succeeded are left to the check.
+
+    Args:
+        frame: Columns as for `format("txn_half")`.
+        batch_id: Spark's number of the micro-batch. In a batch job: a number that grows from write
+            to write of one `app.id`, and is the same when a write is repeated.
+        options: As for `format("txn_half")`, without `batch.id`.
+
+    Raises:
+        SinkError: as its class says; the error of a task, above all RowError and SendError, comes
+            inside Spark's exception.
+    """
+    from halfbridge.spark_jobs.sink.datasource import publish  # noqa: PLC0415  (needs pyspark)
+
+    publish(frame, batch_id, options)

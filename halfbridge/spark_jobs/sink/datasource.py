@@ -1,9 +1,18 @@
-"""`format("txn_half")`: the classes that Spark calls, on the driver and on executors."""
+"""The two ways in: `format("txn_half")`, whose classes Spark calls, and `publish`.
+
+Spark 3.5 has no data sources in Python. There `publish`, called in `foreachBatch`, sends each
+partition's rows in a `mapInArrow`, which returns the report of its task as its only row. The driver
+collects the reports of the tasks that succeeded, and commits them by the same manifests.
+"""
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from halfbridge.spark_jobs.capabilities import (
@@ -15,7 +24,7 @@ from halfbridge.spark_jobs.capabilities import (
 )
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
-from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, plan_of
+from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN, DriverAddress, address_of, plan_of
 from halfbridge.spark_jobs.sink.clients import LOG, check_age, ensure_topics
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
@@ -24,15 +33,56 @@ from halfbridge.spark_jobs.sink.rows import batches_of, check_schema
 from halfbridge.spark_jobs.sink.sender import read_signer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from halfbridge.spark_jobs.sink.process import SinkProcess
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
+_REPORT = "report"
+
+
+def publish(frame: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
+    """Do what `write_batch` of the package says."""
+    for name in options:
+        if name.lower() == "batch.id":
+            raise SinkOptionError("option batch.id is the argument batch_id of write_batch")
+    checked = checked_options(options, frame.schema)
+    task = partial(_send_partition, checked, batch_id)
+    rows = frame.mapInArrow(task, f"{_REPORT} binary").collect()
+    reports = [pickle.loads(row[0]) for row in rows]  # noqa: S301  (made by this query's own tasks)
+    query_id = next((each.query_id for each in reports), "")
+    plan = NO_PLAN
+    if query_id:
+        address = address_of(frame.sparkSession)
+        plan = plan_of(query_id, batch_id, address=address, location=checked.checkpoint)
+    else:
+        checked = replace(checked, batch_id=batch_id)
+    BatchCommitter(checked).commit(batch_id, _all_reports(reports, batch_id), plan)
+
+
+def _send_partition(
+    options: SinkOptions, batch_id: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Send a partition's rows as half messages (on an executor), and yield the report."""
+    context: Any = TaskContext.get()
+    query_id = context.getLocalProperty(_QUERY_PROPERTY) or ""
+    report = write_attempt(options, batch_id, iter(batches), query_id=query_id)
+    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], [_REPORT])
+
+
+def checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """Return the options of a query whose columns, key file and topics are checked."""
+    options = parse_options(given)
+    check_schema(schema, topic=options.topic)
+    process = sink_process()
+    # Not once, but for each batch: a key may end while the query runs.
+    read_signer(options, options.producer_group, process.ports.clock.time_ms())
+    _check_once(options, process)
+    return options
 
 
 class TxnHalf(DataSource):
@@ -50,7 +100,7 @@ class TxnHalf(DataSource):
         """Return the writer of micro-batches; Spark calls this many times in a query."""
         del overwrite  # output modes append and update both add records
         self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
-        return StreamWriter(self._checked(schema), self.driver)
+        return StreamWriter(checked_options(self.options, schema), self.driver)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  (Spark's signature)
         """Return the writer of a batch write."""
@@ -58,7 +108,7 @@ class TxnHalf(DataSource):
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
         self._refuse("first.batch", "is of streams: a write has its batch.id")
         self._refuse("on.mismatch", "is of streams: a write has no plan that tells it is the same")
-        options = self._checked(schema)
+        options = checked_options(self.options, schema)
         if options.batch_id is None:
             raise SinkOptionError(
                 f'a batch write with format("{FORMAT}") needs the option batch.id: a whole number'
@@ -70,15 +120,6 @@ class TxnHalf(DataSource):
     def _refuse(self, option: str, why: str) -> None:
         if self.options.get(option):
             raise SinkOptionError(f"option {option} {why}")
-
-    def _checked(self, schema: StructType) -> SinkOptions:
-        options = parse_options(self.options)
-        check_schema(schema, topic=options.topic)
-        process = sink_process()
-        # Not once, but for each batch: a key may end while the query runs.
-        read_signer(options, options.producer_group, process.ports.clock.time_ms())
-        _check_once(options, process)
-        return options
 
 
 class _Writer:
