@@ -2,7 +2,7 @@
 
 | Spark | lacks | in its place |
 |---|---|---|
-| 3.5 | Python data sources, so `format("txn_half")` | nothing: `require_data_sources` refuses |
+| 3.5 | Python data sources, so `format("txn_half")` | `write_batch`, as the refusal says |
 | 3.5 | functions that validate text | `is_text` decodes and encodes it |
 | 3.5, 4.0 | writers of streams that take Arrow | `StreamWriterBase` takes rows |
 | 3.5, 4.0 | classes of the JVM where 4.1 has them | `java_class` knows where they were |
@@ -67,9 +67,9 @@ def require_data_sources() -> None:
     """
     if not HAS_DATA_SOURCES:
         raise JobError(
-            'format("txn_half"), which replay uses too, is a Python data source: Spark 4.0 has'
-            f" them, Spark {pyspark.__version__} does not. Run it with Spark 4.0 or later; jobs"
-            " that read work here"
+            'format("txn_half") is a Python data source: Spark 4.0 has them,'
+            f" Spark {pyspark.__version__} does not. Use halfbridge.spark.write_batch in"
+            " foreachBatch, or Spark 4.0 or later"
         )
 
 

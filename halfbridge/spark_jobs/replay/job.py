@@ -22,9 +22,9 @@ from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, Position, Range
 from halfbridge.spark_jobs.reading.topics import Topics, cluster_options, read_ranges, read_topics
-from halfbridge.spark_jobs.sink import register
+from halfbridge.spark_jobs.sink import write_batch
 from halfbridge.spark_jobs.sink.clients import ensure_topics
-from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import sink_process
 from halfbridge.spark_jobs.tables.checkpoints import check_same, count_done, refuse_changed
 from halfbridge.spark_jobs.tables.delta import read_table
@@ -150,7 +150,6 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
             topic to read was deleted or created again; the user must act.
         SinkError: The installation is not set up correctly; an operator follows the text.
     """
-    register(spark)
     storage = Storage(spark)
     plan = _kept_plan(storage, job)
     if plan is None:
@@ -189,8 +188,7 @@ def _send(spark: SparkSession, job: Replay, plan: ReplayPlan, number: int) -> in
         to_topic=job.to_topic,
         keep_partition=job.keep_partition,
     )
-    options = {**job.sink_options(), "batch.id": str(number)}
-    rows.write.format(FORMAT).mode("append").options(**options).save()
+    write_batch(rows, number, job.sink_options())
     winner = sink_process().log(job.parsed()).find(job.app_id, number).state.winner
     return winner.manifest.row_count if winner is not None else 0
 
