@@ -8,6 +8,7 @@ from confluent_kafka.admin import NewTopic
 
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde.headers import Headers, real_headers
+from tests.kit.waiting import until
 
 TIMEOUT_S = 60.0
 BORN_MS = 1_700_000_000_000
@@ -109,4 +110,6 @@ def make_topic(servers: str, name: str, *, partitions: int = 2) -> RealTopic:
     new = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
     for made in admin.create_topics([new]).values():
         made.result(TIMEOUT_S)
+    # The controller answers before each broker knows the topic.
+    until("the topic is known", lambda: admin.list_topics(name).topics[name].error is None)
     return RealTopic(servers, name)
