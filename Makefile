@@ -179,7 +179,7 @@ cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire for
 
 ##@ Check
 .PHONY: lint
-lint: $(STAMP)  ## ruff: rules and format; import-linter: which room may import which
+lint: $(STAMP)  ## ruff: rules and format; import-linter: which package may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache

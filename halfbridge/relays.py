@@ -59,10 +59,8 @@ class ServiceMetrics:
     Their names begin with `halfbridge_<service>_`.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry | None = None, *, service: str = "relay"
-    ) -> None:
-        self.registry = CollectorRegistry() if registry is None else registry
+    def __init__(self, *, service: str = "relay") -> None:
+        self.registry = CollectorRegistry()
         self._prefix = f"halfbridge_{service}_"
         build_info(self.registry)
         self.troubles = Counter(

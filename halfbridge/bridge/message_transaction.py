@@ -225,7 +225,10 @@ class Transaction:
             InvalidMessageError, TopicSetupError: nothing was sent; correct the message or topic.
             HalfNotStoredError: no ack; do not run the local transaction; only rollback is allowed
                 now.
+            TransactionsRejectedError: an operator stopped new transactions; repeat the call later.
             IllegalTransitionError: after a decision or a failed send; correct the caller.
+            ProducerClosedError, ForkedProcessError: the producer is closed, or was made before a
+                fork; make another.
         """
         return self._send(message, pipelined=False).result(timeout)
 
@@ -278,6 +281,8 @@ class Transaction:
             BackpressureError: no room in time; nothing was decided; slow down and repeat.
             IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back;
                 correct the caller.
+            ProducerClosedError, ForkedProcessError: the producer is closed, or was made before a
+                fork; the check settles it.
         """
         return self._decide_and_wait(Event.COMMIT, timeout, wait=wait)
 
@@ -290,6 +295,8 @@ class Transaction:
             OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
             BackpressureError: no room in time; nothing was decided; slow down and repeat.
             IllegalTransitionError: nothing was sent, or a commit was; correct the caller.
+            ProducerClosedError, ForkedProcessError: the producer is closed, or was made before a
+                fork; the check settles it.
         """
         self.shared.check_open(decides=True)
         self._await_sends(self.shared.now())
@@ -298,14 +305,18 @@ class Transaction:
     def commit_async(self) -> DecisionFuture:
         """Send COMMIT and return at once. Once: a repeat returns the same future.
 
-        Raises:
-            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back;
-                correct the caller.
+        May block for room (`in_flight_max`). Raises what `commit` raises, OutcomeUnknownError from
+        the future.
         """
         return self._decide(Event.COMMIT, pipelined=True)
 
     def rollback_async(self) -> DecisionFuture:
-        """Send ROLLBACK, return at once; without an acknowledged send a broker is asked first."""
+        """Send ROLLBACK and return at once. Once: a repeat returns the same future.
+
+        May block for room. Without an acknowledged send a broker is asked first, for at most
+        decision_timeout_ms. Raises what `rollback` raises, OutcomeUnknownError from the future, and
+        BridgeError: the broker did not answer; nothing was sent; repeat the call.
+        """
         return self._decide(Event.ROLLBACK, pipelined=True)
 
     def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)

@@ -236,7 +236,11 @@ class TransactionProducer:
 
     @property
     def half_partitions(self) -> int:
-        """Number of half partitions; messages keep their order if their keys share a partition."""
+        """Number of half partitions; messages keep their order if their keys share a partition.
+
+        ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork; start
+        it, or make another.
+        """
         return self._started().partitions
 
     def repeat_commit(
@@ -312,6 +316,8 @@ class TransactionProducer:
 
         Also waits for callbacks and for the decisions that callbacks send meanwhile. A callback
         that calls this waits for records only. `timeout` is in seconds.
+
+        ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
         """
         shared = self._shared
         if shared is None:

@@ -64,8 +64,8 @@ class Metrics:
     or a tuple of them -> number. Gauges that are not in the mapping fall to 0.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = CollectorRegistry() if registry is None else registry
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
         build_info(self.registry)
         self._create_transaction_metrics()
         self._create_check_metrics()

@@ -218,15 +218,15 @@ class Fence:
             connection = self.connection_of(connection)
         connection = required_connection(connection, FenceUsageError)
         tx.commit_held = _DATABASE_FIRST
-        mark = self.write(connection, tx, message_count=None)
+        tag = self.write(connection, tx, message_count=None)
 
         def release() -> None:
             tx.commit_held = ""
 
-        guard_of(connection, self.database).pass_with(mark, release)
+        guard_of(connection, self.database).pass_with(tag, release)
 
     def write(self, connection: Connection, tx: Transaction, *, message_count: int | None) -> str:
-        """Write the fence row of `tx`, and return the mark of the database transaction.
+        """Write the fence row of `tx`, and return the tag of the database transaction.
 
         The row names `message_count` messages (None: seal `tx`, and take its number). The guard
         refuses COMMIT until `Guard.pass_with` is called. Raises the errors of `enter`.
@@ -247,7 +247,7 @@ class Fence:
                 transaction_id=tx.id,
                 message_count=message_count,
             )
-            return self.database.mark(connection)
+            return self.database.tag(connection)
         except Exception as error:
             guard.refuse(error)
             raise
@@ -478,7 +478,7 @@ class Block:
         self._connection: Connection | None = None
         self._guard: Guard | None = None
         self._has_begun = False  # a statement was about to run
-        self._mark: str | None = None  # set once the fence row was written
+        self._tag: str | None = None  # set once the fence row was written
         self._row_count = 0  # the number of messages in the fence row
         self._failure: Exception | None = None
 
@@ -562,7 +562,7 @@ class Block:
         try:
             # A statement that commits by itself would show this number: it covers stored messages.
             self._row_count = self._tx.stored_count
-            self._mark = self._fence.write(connection, self._tx, message_count=self._row_count)
+            self._tag = self._fence.write(connection, self._tx, message_count=self._row_count)
         except BaseException as error:
             # Anything else is a cancellation, whose error is not to be raised again.
             self._failure = error if isinstance(error, Exception) else FenceUsageError(_NO_ROW)
@@ -606,7 +606,7 @@ class Block:
         if self._connection is not None and self._row_count != self._tx.message_count:
             self._fence.write_count(self._connection, self._tx)
         # Without a message it is a plain transaction, which may contain DDL.
-        guard.pass_with(self._mark if self._tx.message_count else None)
+        guard.pass_with(self._tag if self._tx.message_count else None)
         try:
             self._handle.commit()
         except BaseException as error:

@@ -39,7 +39,7 @@ class Guard:
     def __init__(self, connection: Connection, database: Database) -> None:
         self._database = database
         self._transaction_id = ""
-        self._mark: str | None = None
+        self._tag: str | None = None
         self._refusal: Exception | None = None
         self._before: Callable[[Connection], None] | None = None
         self._is_busy = False
@@ -69,14 +69,14 @@ class Guard:
         """Refuse the commit of the open transaction with `error`."""
         self._refusal = error
 
-    def pass_with(self, mark: str | None, then: Callable[[], None] | None = None) -> None:
-        """Allow the open transaction to commit if it is still the marked one (None: in any case).
+    def pass_with(self, tag: str | None, then: Callable[[], None] | None = None) -> None:
+        """Allow the open transaction to commit if it is still the tagged one (None: in any case).
 
         `then` is called when COMMIT is sent; not if the transaction is rolled back.
         """
         if then is not None:
             self._then.append(then)
-        self._mark = mark
+        self._tag = tag
         self._refusal = None
 
     def watch(self, before: Callable[[Connection], None] | None) -> None:
@@ -111,12 +111,12 @@ class Guard:
             self._end(connection)
             self.refused = refusal
             raise refusal
-        mark, self._mark = self._mark, None
-        if mark is not None and not self._database.is_marked(connection, mark):
+        tag, self._tag = self._tag, None
+        if tag is not None and not self._database.is_tagged(connection, tag):
             self._end(connection)
             raise TransactionEndedError(transaction_id=self._transaction_id)
         self.is_commit_sent = self.is_over = True
-        self.commits_row = mark is not None
+        self.commits_row = tag is not None
         then, self._then = self._then, []
         for each in then:
             each()

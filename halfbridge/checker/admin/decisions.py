@@ -284,16 +284,10 @@ def find_candidate(
     return Candidates((life.undecided,), ends, 1)
 
 
-def find_candidates(
-    cluster: Cluster,
-    names: TopicNames,
-    wanted: Filter,
-    *,
-    on_progress: Callable[[int], None] = lambda _records: None,
-) -> Candidates:
+def find_candidates(cluster: Cluster, names: TopicNames, wanted: Filter) -> Candidates:
     """Return the undecided transactions that are wanted, the oldest first."""
     ends = op_ends(cluster, names, wanted.partitions)
-    found = list_undecided(cluster, names, wanted, on_progress=on_progress)
+    found = list_undecided(cluster, names, wanted)
     return Candidates(found.transactions, ends, found.undecided, found.stopped)
 
 

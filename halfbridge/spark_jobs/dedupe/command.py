@@ -111,8 +111,8 @@ _REQUIRED = (
 _FILE_LOG = "_spark_metadata"
 _PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 _MAP = '"type":"map"'  # in a type's JSON
-# Number and hash of a day's rows. Days with equal marks have equal rows.
-_Mark = tuple[int, int]
+# Number and hash of a day's rows. Days with equal digests have equal rows.
+_Digest = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,9 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     marked = with_duplicates_marked(rows)
     kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
     days = _counts(marked)
-    present = _marks(read_table(spark, output), kept.columns) if exists(spark, output) else {}
-    wanted = _marks(kept, kept.columns)
-    changed = sorted(day for day, mark in wanted.items() if present.get(day) != mark)
+    present = _digests(read_table(spark, output), kept.columns) if exists(spark, output) else {}
+    wanted = _digests(kept, kept.columns)
+    changed = sorted(day for day, digest in wanted.items() if present.get(day) != digest)
     # Days whose rows are all duplicates now, of rows that were ingested since the last run.
     emptied = sorted(present.keys() & {each[PARTITION_COLUMN] for each in days} - wanted.keys())
     if changed or emptied:
@@ -194,15 +194,15 @@ def _counts(marked: DataFrame) -> list[Any]:
     )
 
 
-def _marks(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Mark]:
+def _digests(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Digest]:
     """Return for each day the number of rows, and a hash of the rows in any order."""
     if rows is None or not set(columns) <= set(rows.columns):
         return {}
     hashed = (_hashable(rows, name) for name in columns)
-    marks = rows.groupBy(PARTITION_COLUMN).agg(
-        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*hashed)).alias("mark")
+    digests = rows.groupBy(PARTITION_COLUMN).agg(
+        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*hashed)).alias("digest")
     )
-    return {row[PARTITION_COLUMN]: (row["row_count"], row["mark"]) for row in marks.collect()}
+    return {row[PARTITION_COLUMN]: (row["row_count"], row["digest"]) for row in digests.collect()}
 
 
 def _hashable(rows: DataFrame, name: str) -> Column:

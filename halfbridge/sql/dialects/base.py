@@ -24,8 +24,8 @@ _LOG = logging.getLogger("halfbridge.sql")
 # How long a check waits for a lock, milliseconds; whole seconds, because MariaDB counts seconds. A
 # check waits for a local transaction in flight. The daemon asks again, so a short wait is enough.
 CHECK_WAIT_MS = 2_000
-# Name of a transaction's mark, such as a savepoint. SQLAlchemy and users do not use this name.
-MARK = "halfbridge_fence"
+# Name of a transaction's tag, such as a savepoint. SQLAlchemy and users do not use this name.
+TAG = "halfbridge_fence"
 # Makes SQLAlchemy keep the number of rows that an INSERT has written; psycopg's would be -1.
 COUNTED = {"preserve_rowcount": True}
 
@@ -109,26 +109,26 @@ class Database(ABC):
     def make_durable(self, connection: Connection) -> None:  # noqa: B027  (most need nothing)
         """Make the commit of the open transaction durable, if that is a transaction's setting."""
 
-    def mark(self, connection: Connection) -> str:
-        """Mark the open database transaction, make its commit durable, and return the mark.
+    def tag(self, connection: Connection) -> str:
+        """Tag the open database transaction, make its commit durable, and return the tag.
 
-        The mark is a savepoint, which each commit ends, also an implicit one (of DDL, say).
+        The tag is a savepoint, which each commit ends, also an implicit one (of DDL, say).
         """
-        connection.exec_driver_sql(f"SAVEPOINT {MARK}")
-        return MARK
+        connection.exec_driver_sql(f"SAVEPOINT {TAG}")
+        return TAG
 
-    def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Return, once, whether the open transaction is the marked one; DBAPIError: it failed."""
+    def is_tagged(self, connection: Connection, tag: str) -> bool:
+        """Return, once, whether the open transaction is the tagged one; DBAPIError: it failed."""
         try:
-            connection.exec_driver_sql(f"RELEASE SAVEPOINT {mark}")
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {tag}")
         except DBAPIError as error:
-            if self._is_unmarked(error.orig):
+            if self._is_untagged(error.orig):
                 return False
             raise
         return True
 
-    def _is_unmarked(self, error: Any) -> bool:
-        """Return whether an error says that the savepoint is gone; for `is_marked` above."""
+    def _is_untagged(self, error: Any) -> bool:
+        """Return whether an error says that the savepoint is gone; for `is_tagged` above."""
         raise NotImplementedError
 
     @abstractmethod

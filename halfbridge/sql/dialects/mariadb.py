@@ -60,7 +60,7 @@ class MariaDB(Database):
         autocommit = getattr(driver, "get_autocommit", None)
         return autocommit is not None and bool(autocommit())
 
-    def _is_unmarked(self, error: Any) -> bool:
+    def _is_untagged(self, error: Any) -> bool:
         return _number(error) == self._NO_SAVEPOINT
 
     @contextmanager

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
-    MARK,
+    TAG,
     Database,
 )
 
@@ -40,8 +40,8 @@ class PostgreSQL(Database):
         " THEN set_config('synchronous_commit', 'on', true) END"
     )
     _MAKE_DURABLE = text(f"SELECT {_DURABLE}")
-    _SET_MARK = text(f"SELECT set_config('{_SETTING}', '{MARK}', true), {_DURABLE}")
-    _READ_MARK = text(f"SELECT current_setting('{_SETTING}', true), {_DURABLE}")
+    _SET_TAG = text(f"SELECT set_config('{_SETTING}', '{TAG}', true), {_DURABLE}")
+    _READ_TAG = text(f"SELECT current_setting('{_SETTING}', true), {_DURABLE}")
 
     _OLDEST = text(
         "SELECT pid, xact_start FROM pg_locks JOIN pg_stat_activity USING (pid)"
@@ -57,17 +57,17 @@ class PostgreSQL(Database):
         """Turn synchronous_commit on for the open transaction."""
         connection.execute(self._MAKE_DURABLE)
 
-    def mark(self, connection: Connection) -> str:
+    def tag(self, connection: Connection) -> str:
         """Mark the transaction by a transaction-local setting, which ends with it.
 
-        A rollback to an earlier savepoint removes the setting too. A savepoint as the mark would
+        A rollback to an earlier savepoint removes the setting too. A savepoint as the tag would
         cost another transaction id.
         """
-        return str(connection.execute(self._SET_MARK).one()[0])
+        return str(connection.execute(self._SET_TAG).one()[0])
 
-    def is_marked(self, connection: Connection, mark: str) -> bool:
+    def is_tagged(self, connection: Connection, tag: str) -> bool:
         """Return whether the setting exists; raises an error in a failed transaction."""
-        return bool(connection.execute(self._READ_MARK).one()[0] == mark)
+        return bool(connection.execute(self._READ_TAG).one()[0] == tag)
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:

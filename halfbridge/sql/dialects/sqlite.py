@@ -57,7 +57,7 @@ class SQLite(Database):
         if not _is_in_transaction(driver_of(connection)):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def _is_unmarked(self, error: Any) -> bool:
+    def _is_untagged(self, error: Any) -> bool:
         return "no such savepoint" in str(error)
 
     @contextmanager

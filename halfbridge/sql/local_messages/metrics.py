@@ -11,7 +11,6 @@ from halfbridge.relays import ServiceMetrics
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from prometheus_client import CollectorRegistry
 
 _LATENCY_BUCKETS_S = (
     *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
@@ -22,8 +21,8 @@ _LATENCY_BUCKETS_S = (
 class RelayMetrics(ServiceMetrics):
     """All metrics of one relay, on a registry of its own. Thread-safe."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__(registry)
+    def __init__(self) -> None:
+        super().__init__()
         self.rows = self._counter("rows", "Rows whose message transaction committed.")
         self.transactions = self._counter("transactions", "Message transactions committed.")
         self.lost = self._counter(

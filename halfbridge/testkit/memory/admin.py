@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import SeenCluster
+from halfbridge.testkit.memory.broker import BROKERS
 from halfbridge.testkit.memory.client import Client, Kind, RequestTimeoutError, timed_out
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class MemoryAdmin(Client):
 
     def broker_count(self, timeout_s: float) -> int:
         deadline_ns = self._deadline(timeout_s)
-        return self._persist(Kind.METADATA, None, lambda: self._broker.brokers, deadline_ns)
+        return self._persist(Kind.METADATA, None, lambda: BROKERS, deadline_ns)
 
     def ask_ends(
         self, places: Iterable[Place], edge: Edge, timeout_s: float
@@ -137,7 +138,7 @@ class MemoryAdmin(Client):
 
     def ask_cluster(self, timeout_s: float) -> MemoryAnswer[SeenCluster]:
         def cluster() -> SeenCluster:
-            brokers = {number: f"memory-{number}:9092" for number in range(self._broker.brokers)}
+            brokers = {number: f"memory-{number}:9092" for number in range(BROKERS)}
             return SeenCluster(brokers, frozenset(("IdempotentWrite", "Describe")))
 
         return self._ask(Kind.METADATA, "brokers", cluster, timeout_s)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # How often a broker searches for records that are too old (log.retention.check.interval.ms).
 _RETENTION_CHECK_NS = 300_000 * NS_PER_MS
 _NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
+BROKERS = 1  # one takes all requests; replicas only count
 # Operations on a topic, as kafka-acls writes them.
 _OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
 
@@ -41,9 +42,8 @@ class Broker:
             by naming no leader.
     """
 
-    def __init__(self, scheduler: Scheduler, *, brokers: int = 1) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.brokers = brokers
         self.topics: dict[str, Topic] = {}
         self._topics_made = 0
         self.groups: dict[str, Group] = {}
@@ -70,12 +70,12 @@ class Broker:
         check_name(topic.name)
         if topic.name in self.topics:
             raise KafkaFailure(Code.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-        if topic.replicas > self.brokers:
+        if topic.replicas > BROKERS:
             raise KafkaFailure(
                 Code.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {topic.replicas} time(s): The target"
                 f" replication factor of {topic.replicas} cannot be reached because only"
-                f" {self.brokers} broker(s) are registered.",
+                f" {BROKERS} broker(s) are registered.",
             )
         check_settings(topic.settings)
         replicas = topic.replicas if topic.replicas > 0 else 1

@@ -62,15 +62,9 @@ class MemoryKafka:
 class Machine:
     """Brokers, and processes that use them, in one thread. A context manager."""
 
-    def __init__(
-        self,
-        *,
-        brokers: int = 1,
-        scheduler: Scheduler | None = None,
-        network: Callable[[Scheduler], Network] = Network,
-    ) -> None:
-        self.scheduler = Scheduler() if scheduler is None else scheduler
-        self.broker = Broker(self.scheduler, brokers=brokers)
+    def __init__(self, *, network: Callable[[Scheduler], Network] = Network) -> None:
+        self.scheduler = Scheduler()
+        self.broker = Broker(self.scheduler)
         self.network = network(self.scheduler)
         self._transactions = 0
 

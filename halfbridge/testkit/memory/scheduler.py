@@ -53,15 +53,13 @@ class Scheduler:
         current: The task that runs; None outside all tasks.
         on_time: Called whenever time has moved.
         timers: Each returns the next moment (ns) at which something happens by itself, or None.
-        zero_waits_yield: A wait of no time lets others go on.
     """
 
-    def __init__(self, *, zero_waits_yield: bool = True) -> None:
+    def __init__(self) -> None:
         self.now_ns = 0
         self.current: Task | None = None
         self.on_time: list[Callable[[], None]] = []
         self.timers: list[Callable[[], int | None]] = []
-        self.zero_waits_yield = zero_waits_yield
         self._tasks: list[Task] = []
         self._dead: list[Task] = []
         self._idents = count(2)
@@ -94,7 +92,8 @@ class Scheduler:
     ) -> bool:
         """Wait, on behalf of a process, until `ready()`; tell whether it is.
 
-        `ready` is called often, and by anybody; without it, nothing but time ends the wait.
+        `ready` is called often, and by anybody; without it, nothing but time ends the wait. A wait
+        of no time lets others go on.
 
         Raises:
             ProcessDeadError: the process was killed; nobody acts, and the task ends.
@@ -104,8 +103,6 @@ class Scheduler:
         if ready is not None and ready():
             return True
         deadline_ns = None if timeout_s is None else self.now_ns + ns_of(timeout_s)
-        if deadline_ns == self.now_ns and not self.zero_waits_yield:
-            return False
         if self.current is None:
             return self._drive(process, ready, deadline_ns)
         while True:
