@@ -22,6 +22,7 @@ from halfbridge.spark_jobs.session.locked_jars import (
     cache_of_jars,
     locked_jars,
     repository_url,
+    sole_fetcher,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def resolved(coordinates: Sequence[str], cache_dir: Path | None = None) -> dict[
         raise JarsError(needs("a version without a lock file", "jgo")) from error
     found: dict[str, Path] = {}
     versions: set[str] = set()  # group:artifact that has its version
-    with cache_of_jars(cache_dir) as directory:
+    # jgo fails on a file that another process puts there meanwhile.
+    with cache_of_jars(cache_dir) as directory, sole_fetcher(directory):
         maven = MavenContext(
             repo_cache=directory, local_repos=[], remote_repos={"maven": repository_url()}
         )

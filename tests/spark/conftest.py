@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.session.locked_jars import JarsError
@@ -50,7 +51,8 @@ def scene(
     spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
 ) -> Iterator[SinkScene]:
     """An installation with a running daemon."""
-    register(spark)
+    if HAS_DATA_SOURCES:
+        register(spark)
     with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
         scene = SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make()
         scene.daemon()

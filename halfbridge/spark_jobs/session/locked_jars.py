@@ -123,7 +123,7 @@ def locked_jars(lock: Path, cache_dir: Path | None = None) -> tuple[Path, ...]:
     jars = read_lock(lock)
     with cache_of_jars(cache_dir) as directory:
         if not all(each.is_in(directory) for each in jars):
-            with _locked(directory / "fetch.lock"):
+            with sole_fetcher(directory):
                 _fetch([each for each in jars if not each.is_in(directory)], directory)
         return tuple(directory / each.path for each in jars)
 
@@ -157,8 +157,12 @@ def repository_url() -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the system releases it when the process ends."""
+def sole_fetcher(directory: Path) -> Iterator[None]:
+    """Let only this process fetch into a directory of jars; JarsError: another takes too long.
+
+    The system releases the lock when the process ends.
+    """
+    path = directory / "fetch.lock"
     deadline = time.monotonic() + _LOCK_S_MAX
     with path.open("a", encoding="utf-8") as file:
         while True:

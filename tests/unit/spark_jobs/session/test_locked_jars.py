@@ -21,8 +21,9 @@ from halfbridge.spark_jobs.session.locked_jars import (
     default_cache_dir,
     locked_jars,
     read_lock,
+    sole_fetcher,
 )
-from halfbridge.testkit.jars import KAFKA_VERSION, lock_of
+from halfbridge.testkit.jars import KAFKA_VERSION, lock_of, resolved
 
 pytestmark = pytest.mark.process
 
@@ -206,6 +207,20 @@ def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
     assert default_cache_dir(given) == tmp_path
     assert default_cache_dir({"XDG_CACHE_HOME": "/xdg"}) == Path("/xdg/halfbridge")
     assert default_cache_dir({}) == Path.home() / ".cache" / "halfbridge"
+
+
+def test_one_process_resolves_at_a_time(
+    maven: type[Maven], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jars without a lock file too: jgo fails on a file that another process puts there."""
+    monkeypatch.setattr(module, "_LOCK_S_MAX", 0.0)
+    (tmp_path / "jars").mkdir()
+    with (
+        sole_fetcher(tmp_path / "jars"),
+        pytest.raises(JarsError, match="another process has held"),
+    ):
+        resolved(["example:app:1.0"], tmp_path)
+    assert not maven.asked
 
 
 def test_the_pinned_kafka_is_locked() -> None:
