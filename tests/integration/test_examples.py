@@ -352,7 +352,7 @@ def test_without_a_fence_killed_services_lose_messages(
 
 
 # Examples on a framework, with the names of their databases and tables.
-CONSUMERS = {"aiokafka_parcels.py": "parcels"}
+CONSUMERS = {"aiokafka_parcels.py": "parcels", "faststream_labels.py": "labels"}
 
 
 @pytest.mark.feature

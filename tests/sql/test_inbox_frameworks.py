@@ -60,8 +60,23 @@ AIOKAFKA = Framework(
     },
     {},
 )
+# What FastStream on aiokafka does not need.
+STORED = {
+    'config={"enable.auto.offset.store": False},': "",
+    "order.consumer.consumer.store_offsets(order.raw_message)": "",
+}
+ON_AIOKAFKA = Framework(
+    "faststream_labels.py",
+    "labels",
+    "await inbox.once(connection, order.raw_message)",
+    {'isolation_level="read_committed",': "", "ack_policy=AckPolicy.NACK_ON_ERROR,": ""},
+    {"from faststream.confluent import": "from faststream.kafka import", **STORED},
+)
+ON_CONFLUENT = ON_AIOKAFKA._replace(defaults={**ON_AIOKAFKA.defaults, **STORED}, client={})
 FRAMEWORKS = [
     pytest.param(AIOKAFKA, id="aiokafka"),
+    pytest.param(ON_AIOKAFKA, id="faststream_on_aiokafka"),
+    pytest.param(ON_CONFLUENT, id="faststream_on_confluent"),
 ]
 
 
@@ -126,6 +141,15 @@ class FrameworkScene(InboxScene):
 
         until(f"{group} does {item}", is_done)
 
+    def await_stored(self, group: str, partition: int) -> dict[int, int]:
+        """Return the offsets that a group has committed, once this partition has one."""
+
+        def stored() -> dict[int, int] | None:
+            found = self._stored(group)
+            return found if found[partition] >= 0 else None
+
+        return dict(until(f"{group} has committed", stored, every_s=0.5))
+
     def _alter(self, how: str) -> None:
         with self._engine.begin() as connection:
             for table in (GROUP, NAIVE):
@@ -177,12 +201,14 @@ def take_under_kills(scene: FrameworkScene, kills: int) -> None:
     assert scene.count(NAIVE) >= len(scene.sent) + scene.repeated
 
 
+@pytest.mark.parametrize("scene", [AIOKAFKA], indirect=True, ids=["aiokafka"])
 def test_killed_consumers_take_each_message_once(scene: FrameworkScene) -> None:
     """The example as it stands, two processes of it; and the control without an inbox."""
     take_under_kills(scene, KILLS)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("scene", [AIOKAFKA], indirect=True, ids=["aiokafka"])
 def test_fifty_kills_take_each_message_once(scene: FrameworkScene) -> None:
     """The same, for long."""
     take_under_kills(scene, LONG_KILLS)
@@ -207,3 +233,20 @@ def test_by_default_failed_work_is_lost_and_aborted_messages_are_read(
         scene.await_work(group, "hat")
     assert scene.done(GROUP) == Counter(["coat", "hat"])
     assert scene.done(NAIVE) == Counter(["ghost", "hat"])
+
+
+@pytest.mark.parametrize("scene", [ON_CONFLUENT], indirect=True, ids=["faststream_on_confluent"])
+def test_faststream_commits_what_is_stored(scene: FrameworkScene) -> None:
+    """Work in one partition fails, work in another one does not: only its offset is committed.
+
+    Where the client stores offsets by itself, the offset behind the failed message is, too.
+    """
+    scene.other = STORED
+    scene.refuse("coat")
+    scene.start((GROUP, "chosen"), (NAIVE, "default"))
+    scene.deliver("coat", partition=0)
+    scene.await_failures("coat")
+    scene.deliver("hat", partition=1)
+    committed = [scene.await_stored(group, 1)[0] for group in (GROUP, NAIVE)]
+    assert committed[0] < 0
+    assert committed[1] == 1
