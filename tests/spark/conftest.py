@@ -28,11 +28,14 @@ OPTIONS = {
 
 # PySpark leaves the sockets through which a driver collects rows to the garbage collector.
 PYSPARK_SOCKETS = r"ignore:unclosed <socket.socket .*raddr=\('127.0.0.1', \d+\)>:ResourceWarning"
+# PySpark 3.5 compares the versions of pandas and pyarrow by a class that setuptools deprecates.
+PYSPARK_VERSIONS = r"ignore:distutils Version classes are deprecated:DeprecationWarning"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Bear with that warning, in this directory only."""
+    """Bear with these warnings, in this directory only."""
     item.add_marker(pytest.mark.filterwarnings(PYSPARK_SOCKETS))
+    item.add_marker(pytest.mark.filterwarnings(PYSPARK_VERSIONS))
 
 
 @pytest.fixture(scope="session")

@@ -170,15 +170,26 @@ def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
     query = running.get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
         raise LookupError(f"no query {query_id} runs in this driver")
-    context = query.getLatestExecutionContext()
-    is_this = context.batchId() == batch_id
+    running_id, starts_at, ends_at = _running_batch(query)
+    is_this = running_id == batch_id
     return read_plan(
         _hadoop(jvm, query),
         query_id,
         batch_id,
-        starts_at=_running_offsets(query, context.startOffsets()) if is_this else None,
-        ends_at=_running_offsets(query, context.endOffsets()) if is_this else None,
+        starts_at=_running_offsets(query, starts_at) if is_this else None,
+        ends_at=_running_offsets(query, ends_at) if is_this else None,
     )
+
+
+def _running_batch(query: Any) -> tuple[int, Any, Any]:
+    """Return the number of the batch that a query runs, and the progress from where to where."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
+
+    try:
+        context = query.getLatestExecutionContext()
+    except Py4JError:  # Spark 3.5 has no such method, and keeps all of it at the query
+        return query.currentBatchId(), query.committedOffsets(), query.availableOffsets()
+    return context.batchId(), context.startOffsets(), context.endOffsets()
 
 
 def _running_offsets(query: Any, progress: Any) -> list[str] | None:
