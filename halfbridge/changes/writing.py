@@ -2,6 +2,12 @@
 
 One kafka_txn has messages, dead letters and offsets. A real topic that is unavailable for now does
 not delay others: its events are held, up to limits, and a restart reads them again (`held`).
+
+    relay ── held events whose topics are back, or were away for too long (`_ready`) ──▶ _write
+      │
+      └─ each fresh event ── decide ── topic away, or holds earlier events? ── yes ──▶ held
+                                          │ no, and events held beyond the limits (`_released`)
+                                          └──▶ _write: records and offsets in one kafka_txn
 """
 
 from __future__ import annotations
@@ -106,6 +112,9 @@ class ChangesMetrics(ServiceMetrics):
 
 class Learned:
     """What the relay knows from failed kafka_txns; outlives sessions. Times are monotonic seconds.
+
+    The worker's `Blame` serves many pairs and learns by transaction; here one member reads one
+    topic, and an event is its own record.
 
     Attributes:
         limit: Events in the next kafka_txn.

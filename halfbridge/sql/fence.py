@@ -2,7 +2,13 @@
 
 The block of `Fence.transaction` runs the database transaction, sends before, between and after its
 statements, and commits first the database, then the messages. docs/reference/fence-blocks.md argues
-why that is safe.
+why that is safe. `Block` runs it:
+
+    first statement ── _before_statement ── the fence row, with the number of stored messages
+    end of the body ── _is_begun ── waits for all messages
+                       _commit   ── their number into the row, if it has changed; COMMIT
+                       _finish   ── returns the connection; COMMIT of the messages
+    an exception    ── _abandon  ── ROLLBACK; the row's outcome decides about the messages
 """
 
 from __future__ import annotations

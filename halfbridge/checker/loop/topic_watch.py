@@ -1,4 +1,10 @@
-"""What a worker knows of topics: which exist, how they are set, and what must wait for them."""
+"""What a worker knows of topics: which exist, how they are set, and what must wait for them.
+
+TopicWatch refreshes `routes` with all topics each FRESH_S, and sooner while one is missing. While
+plans are made, `delivery_gate` and `plan_must_wait` answer from `routes`; only for a topic that was
+never written to they ask about rights, and wait for a broker. TopicSettings asks for settings and
+never waits, TopicGuard judges them, and OwnTopics says which internal topics are missing.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,12 @@
 Reading begins at the time in the id. All half partitions are read until the first half message is
 found, then only its pair, until some time after the transaction is settled: a decision that lost
 may follow the one that won.
+
+    life ── _first_in: all half partitions, by time ──▶ the pair
+      └─ _life_from ── _pieces: the pair's records until they are settled, judged by the ledger
+           ├─ _later_life: did an operator resume it? then _pieces once more, from there
+           └─ _build_life: records, checks (`asked`), deliveries and dead letters (`_ended`),
+                           what it waits for (`_lacks`, `_delivery_wait`)
 """
 
 from __future__ import annotations
