@@ -201,14 +201,12 @@ def take_under_kills(scene: FrameworkScene, kills: int) -> None:
     assert scene.count(NAIVE) >= len(scene.sent) + scene.repeated
 
 
-@pytest.mark.parametrize("scene", [AIOKAFKA], indirect=True, ids=["aiokafka"])
 def test_killed_consumers_take_each_message_once(scene: FrameworkScene) -> None:
     """The example as it stands, two processes of it; and the control without an inbox."""
     take_under_kills(scene, KILLS)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scene", [AIOKAFKA], indirect=True, ids=["aiokafka"])
 def test_fifty_kills_take_each_message_once(scene: FrameworkScene) -> None:
     """The same, for long."""
     take_under_kills(scene, LONG_KILLS)
