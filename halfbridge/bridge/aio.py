@@ -198,14 +198,14 @@ class AsyncTransactionProducer:
         return await _decided(waits, future, None)
 
     async def flush(self, timeout: float = CLOSE_TIMEOUT_S) -> int:
-        """Wait until nothing is unacknowledged; return how many records still are."""
+        """As `TransactionProducer.flush`; ProducerClosedError also where it is not started."""
         waits = self._started()
         await waits.handed_over(timeout)
         return await asyncio.to_thread(self._client.flush, timeout)
 
     @property
     def half_partitions(self) -> int:
-        """Number of half partitions; messages keep their order if their keys share a partition."""
+        """As `TransactionProducer.half_partitions`, with its errors."""
         return self._client.half_partitions
 
     @property

@@ -289,10 +289,13 @@ class Transaction:
     def rollback(self, timeout: float | None = None, *, wait: bool | None = None) -> DecisionFuture:
         """Decide ROLLBACK and return the future of the decision, as `commit`. Idempotent.
 
-        Waits for outstanding sends first.
+        Waits for outstanding sends first. Without an acknowledged one a broker is asked where the
+        half partition ends, for at most decision_timeout_ms.
 
         Raises:
             OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
+            BridgeError: the broker that was asked did not answer; nothing was sent; the check
+                settles it, or call rollback again.
             BackpressureError: no room in time; nothing was decided; slow down and repeat.
             IllegalTransitionError: nothing was sent, or a commit was; correct the caller.
             ProducerClosedError, ForkedProcessError: the producer is closed, or was made before a
@@ -314,8 +317,7 @@ class Transaction:
         """Send ROLLBACK and return at once. Once: a repeat returns the same future.
 
         May block for room. Without an acknowledged send a broker is asked first, for at most
-        decision_timeout_ms. Raises what `rollback` raises, OutcomeUnknownError from the future, and
-        BridgeError: the broker did not answer; nothing was sent; repeat the call.
+        decision_timeout_ms. Raises what `rollback` raises, OutcomeUnknownError from the future.
         """
         return self._decide(Event.ROLLBACK, pipelined=True)
 

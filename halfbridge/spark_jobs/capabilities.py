@@ -4,6 +4,7 @@
 |---|---|---|
 | 3.5 | Python data sources, so `format("txn_half")` | `write_batch`, as the refusal says |
 | 3.5 | functions that validate text | `is_text` decodes and encodes it |
+| 3.5 | the execution context of a running query | `sink.checkpoint` asks the query itself |
 | 3.5, 4.0 | writers of streams that take Arrow | `StreamWriterBase` takes rows |
 | 3.5, 4.0 | classes of the JVM where 4.1 has them | `java_class` knows where they were |
 """

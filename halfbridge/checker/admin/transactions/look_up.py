@@ -6,9 +6,9 @@ may follow the one that won.
 
     life ── _first_in: all half partitions, by time ──▶ the pair
       └─ _life_from ── _pieces: the pair's records until they are settled, judged by the ledger
-           ├─ _later_life: did an operator resume it? then _pieces once more, from there
-           └─ _build_life: records, checks (`asked`), deliveries and dead letters (`_ended`),
-                           what it waits for (`_lacks`, `_delivery_wait`)
+           ├─ _build_life: records, checks (`asked`), deliveries and dead letters (`_ended`),
+           │               what it waits for (`_lacks`, `_delivery_wait`)
+           └─ _later_life: did an operator resume it? then both once more, from there
 """
 
 from __future__ import annotations
