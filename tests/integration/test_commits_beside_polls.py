@@ -40,7 +40,7 @@ def test_a_commit_waits_for_the_poll_at_hand_only(cluster: Cluster) -> None:
     member = KafkaReader(client)
     assigned: list[frozenset[Place]] = []
     member.join([cluster.names.half], lambda _, places: assigned.append(places), lambda _: None)
-    until("partitions are assigned", lambda: member.poll(UNDER_WAY_S) or bool(assigned))
+    until("partitions are assigned", lambda: (member.poll(UNDER_WAY_S), assigned)[1])
     member.read_from(dict.fromkeys(assigned[0], 0))
     membership = member.membership()
 

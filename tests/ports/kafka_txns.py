@@ -225,7 +225,7 @@ def purged_records_forbid_the_commit(world: World) -> None:
     writer.begin()
     world.produce(writer, topic, b"v", reported)
     writer.purge()
-    world.until(lambda: writer.poll(SLICE_S) or reported)
+    world.until(lambda: (writer.poll(SLICE_S), reported)[1])
     assert _must_abort(refused(writer.commit, LIMIT_S)) == _INCONSISTENT
     writer.abort(LIMIT_S)
 

@@ -90,6 +90,8 @@ class RealTopic:
         admin = AdminClient({"bootstrap.servers": self.servers})
         for deleted in admin.delete_topics([self.name]).values():
             deleted.result(TIMEOUT_S)
+        # The controller answers before each broker knows it.
+        until("the topic is gone", lambda: self.name not in admin.list_topics().topics)
 
     def make_anew(self) -> None:
         """Delete the topic and create it again, empty."""
@@ -111,5 +113,5 @@ def make_topic(servers: str, name: str, *, partitions: int = 2) -> RealTopic:
     for made in admin.create_topics([new]).values():
         made.result(TIMEOUT_S)
     # The controller answers before each broker knows the topic.
-    until("the topic is known", lambda: admin.list_topics(name).topics[name].error is None)
+    until("the topic is known", lambda: name in admin.list_topics().topics)
     return RealTopic(servers, name)
