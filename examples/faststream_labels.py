@@ -17,7 +17,8 @@ engine = create_async_engine(os.environ.get("SHOP_URL", "sqlite+aiosqlite:///lab
 inbox = AsyncInbox(engine, group_id="labels")
 broker = KafkaBroker(
     os.environ.get("HALFBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:9092"),
-    # FastStream commits all stored offsets: without this, also those of messages that failed.
+    # By default the client stores an offset before the work, and FastStream may commit it although
+    # the work has failed.
     config={"enable.auto.offset.store": False},
 )
 app = FastStream(broker)

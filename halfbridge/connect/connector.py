@@ -153,7 +153,7 @@ def _mysql(dialect: str, plan: ConnectorPlan) -> dict[str, str]:
         # `isostring` would write a negative TIME, and one of more than a day, as null. So records
         # have numbers, and the schema that says what they mean.
         "time.precision.mode": "adaptive_time_microseconds",
-        # With the adjuster, dates of the years 1 to 99 come as those of 1970 to 2069.
+        # Debezium's time adjuster would turn the years 1 to 99 into 1970 to 2069.
         "enable.time.adjuster": "false",
         # Above 2^63, `long` would write a negative number.
         "bigint.unsigned.handling.mode": "precise",

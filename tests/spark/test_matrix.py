@@ -6,7 +6,7 @@ what is missing.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -184,42 +184,41 @@ def sink(spark: SparkSession, request: pytest.FixtureRequest) -> SinkScene:
     return scene
 
 
-def test_sink_stream(spark: SparkSession, sink: SinkScene) -> None:
-    """Each row once, in order, under manifests that name its plan; a batch that is repeated too."""
-    numbers = sink.add_file(ROWS) + sink.add_file(ROWS)
-    sink.run(sink.stream(spark), transaction_messages_max="20")
-    sink.forget_commit(1)
-    numbers += sink.add_file(ROWS)
-    sink.run(sink.stream(spark), transaction_messages_max="25")
-    check_exactly_once(sink.settled(), numbers)
-    assert [(each.batch_id, each.row_count) for each in sink.manifests()] == [
-        *((0, ROWS), (1, ROWS), (2, ROWS))
-    ]
-    assert all(each.plan_hash for each in sink.manifests())
-    assert sink.undecided() == set()
+def check_a_repeated_batch(scene: SinkScene, run: Callable[..., None]) -> list[int]:
+    """Run a stream, and again with a batch whose commit Spark has lost; return the rows' numbers.
 
-
-def test_write_batch_stream(spark: SparkSession, scene: SinkScene) -> None:
-    """In foreachBatch rows are published once, and a batch that Spark repeats not again."""
-    written = partial(write_batch, options=scene.options())
-
-    def run() -> None:
-        writer = scene.stream(spark).writeStream.option("checkpointLocation", str(scene.checkpoint))
-        query = writer.foreachBatch(written).trigger(availableNow=True).start()
-        query.awaitTermination()
-
+    Each row is there once and in order, and the manifests name plan and rows of each batch.
+    """
     numbers = scene.add_file(ROWS) + scene.add_file(ROWS)
-    run()
+    run(transaction_messages_max="20")
     scene.forget_commit(1)
     numbers += scene.add_file(ROWS)
-    run()
+    run(transaction_messages_max="25")
     check_exactly_once(scene.settled(), numbers)
     assert [(each.batch_id, each.row_count) for each in scene.manifests()] == [
         *((0, ROWS), (1, ROWS), (2, ROWS))
     ]
     assert all(each.plan_hash for each in scene.manifests())
+    return numbers
+
+
+def test_sink_stream(spark: SparkSession, sink: SinkScene) -> None:
+    """Each row once, in order, under manifests that name its plan; a batch that is repeated too."""
+    check_a_repeated_batch(sink, partial(sink.run, sink.stream(spark)))
+    assert sink.undecided() == set()
+
+
+def test_write_batch_stream(spark: SparkSession, scene: SinkScene) -> None:
+    """In foreachBatch rows are published once, and a batch that Spark repeats not again."""
+
+    def run(**options: str) -> None:
+        writer = scene.stream(spark).writeStream.option("checkpointLocation", str(scene.checkpoint))
+        written = partial(write_batch, options=scene.options(**options))
+        query = writer.foreachBatch(written).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    numbers = check_a_repeated_batch(scene, run)
     if HAS_DATA_SOURCES:  # the query goes on with the data source
-        register(spark)
         scene.forget_commit(2)
         numbers += scene.add_file(ROWS)
         scene.run(scene.stream(spark))

@@ -169,6 +169,7 @@ def _spare_the_disk(truth: Engine, engine: Engine) -> None:
     event.listen(engine, "connect", lambda made, _: made.cursor().execute(_NO_SYNC))
 
 
+_CLOSING = "AsyncAdapt_aiosqlite_connection._terminate_graceful_close"
 _NO_SYNC = "PRAGMA synchronous = NORMAL"
 
 
@@ -178,15 +179,14 @@ async def work(handle: Any, number: int) -> None:
 
 
 async def others_end() -> None:
-    """Return once all other tasks of the loop have ended, but for closings by a driver.
+    """Return once all other tasks of the loop have ended, but for closings of aiosqlite.
 
-    A connection of aiosqlite whose `close` is cancelled twice never ends the task in which
-    SQLAlchemy closes it.
+    A connection whose `close` is cancelled twice never ends the task in which SQLAlchemy closes it.
     """
     others = {
         task
         for task in asyncio.all_tasks() - {asyncio.current_task()}
-        if getattr(task.get_coro(), "__name__", "") != "_terminate_graceful_close"
+        if getattr(task.get_coro(), "__qualname__", "") != _CLOSING
     }
     if others:
         _, left = await asyncio.wait(others, timeout=30.0)

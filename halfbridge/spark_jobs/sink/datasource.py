@@ -24,7 +24,7 @@ from halfbridge.spark_jobs.capabilities import (
 )
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
-from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN, DriverAddress, address_of, plan_of
+from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, address_of, plan_of
 from halfbridge.spark_jobs.sink.clients import LOG, check_age, ensure_topics
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
@@ -50,18 +50,17 @@ def publish(frame: DataFrame, batch_id: int, options: Mapping[str, str]) -> None
     for name in options:
         if name.lower() == "batch.id":
             raise SinkOptionError("option batch.id is the argument batch_id of write_batch")
-    checked = checked_options(options, frame.schema)
+    checked = _checked_options(options, frame.schema)
     task = partial(_send_partition, checked, batch_id)
     rows = frame.mapInArrow(task, f"{_REPORT} binary").collect()
-    reports = [pickle.loads(row[0]) for row in rows]  # noqa: S301  (made by this query's own tasks)
-    query_id = next((each.query_id for each in reports), "")
-    plan = NO_PLAN
-    if query_id:
-        address = address_of(frame.sparkSession)
-        plan = plan_of(query_id, batch_id, address=address, location=checked.checkpoint)
+    reports: list[WriterCommitMessage | None] = [
+        pickle.loads(row[0])  # noqa: S301  (made by this query's own tasks)
+        for row in rows
+    ]
+    if any(each.query_id for each in _reports(reports)):
+        StreamWriter(checked, address_of(frame.sparkSession)).commit(reports, batch_id)
     else:
-        checked = replace(checked, batch_id=batch_id)
-    BatchCommitter(checked).commit(batch_id, _all_reports(reports, batch_id), plan)
+        BatchWriter(replace(checked, batch_id=batch_id)).commit(reports)
 
 
 def _send_partition(
@@ -74,7 +73,7 @@ def _send_partition(
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], [_REPORT])
 
 
-def checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     """Return the options of a query whose columns, key file and topics are checked."""
     options = parse_options(given)
     check_schema(schema, topic=options.topic)
@@ -100,7 +99,7 @@ class TxnHalf(DataSource):
         """Return the writer of micro-batches; Spark calls this many times in a query."""
         del overwrite  # output modes append and update both add records
         self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
-        return StreamWriter(checked_options(self.options, schema), self.driver)
+        return StreamWriter(_checked_options(self.options, schema), self.driver)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  (Spark's signature)
         """Return the writer of a batch write."""
@@ -108,7 +107,7 @@ class TxnHalf(DataSource):
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
         self._refuse("first.batch", "is of streams: a write has its batch.id")
         self._refuse("on.mismatch", "is of streams: a write has no plan that tells it is the same")
-        options = checked_options(self.options, schema)
+        options = _checked_options(self.options, schema)
         if options.batch_id is None:
             raise SinkOptionError(
                 f'a batch write with format("{FORMAT}") needs the option batch.id: a whole number'

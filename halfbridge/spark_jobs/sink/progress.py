@@ -215,7 +215,7 @@ class RefusedWatch:
         tally = Tally(since.refused_count + refused.messages, poll.offsets, poll.topic_id)
         deletion = self._deletion(since, poll) if poll.is_recreated else ""
         if deletion:
-            LOG.warning("dead letters are counted from zero again: %s", deletion)
+            LOG.warning("some dead letters may not be counted: %s", deletion)
         self._tell(refused, tally, poll.unread)
         if (refused.messages or refused.unverified or deletion) and self._options.fails_on_refused:
             raise RefusedError(
@@ -269,7 +269,7 @@ class RefusedWatch:
             )
         if unread:
             LOG.info(
-                "%d offsets of dead letters were not read in time; the next batch of %s reads them",
+                "%d offsets of dead letters were left unread; the next batch of %s reads them",
                 unread,
                 app,
             )
