@@ -11,6 +11,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.checker.admin.shape import pairs_for
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -23,8 +25,6 @@ BROKER_CORES = 16
 BROKER_MB_PER_S = 600.0
 # Half record, op and real record of a value of 1 KB: 1024 + 80, 200, 1024 + 70 bytes.
 TX_BYTES = 2_400
-# Pairs are what is divided when a worker dies: a fourth of its load goes to each of four others.
-PAIRS_A_WORKER = 4
 WORKERS_MIN = 2  # one may die
 BROKERS_MIN = 3
 _US_PER_S = 1e6
@@ -55,7 +55,6 @@ def size_for(rate: int, *, client_us: float, worker_us: float, broker_us: float)
     The broker's is that of a single one without replicas.
     """
     workers = max(WORKERS_MIN, _cores(rate, worker_us))
-    pairs = 1 << (workers * PAIRS_A_WORKER - 1).bit_length()  # the next power of two
     broker_cores = _cores(rate, broker_us * REPLICAS)
     written = rate * TX_BYTES * REPLICAS / _BYTES_PER_MB
     loads = (broker_cores / BROKER_CORES, written / BROKER_MB_PER_S)
@@ -63,7 +62,7 @@ def size_for(rate: int, *, client_us: float, worker_us: float, broker_us: float)
         rate=rate,
         client_cores=_cores(rate, client_us),
         workers=workers,
-        pairs=pairs,
+        pairs=pairs_for(workers),
         broker_cores=broker_cores,
         written_mb_per_s=math.ceil(written),
         brokers=max(BROKERS_MIN, *map(math.ceil, loads)),

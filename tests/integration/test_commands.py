@@ -165,6 +165,18 @@ def test_a_sound_installation_has_no_findings(made: Installation) -> None:
     assert status < 2
 
 
+def test_pairs_that_no_worker_needs_are_noted(guarded_servers: str, topic_prefix: str) -> None:
+    """With the rate of half messages that a real broker's offsets show; a note fails nothing."""
+    with closing(Installation(guarded_servers, topic_prefix)) as made:
+        made.make(partitions=8)
+        made.topic("orders")
+        made.start()
+        status, found = doctor(made)
+    assert set(found) == {"surplus-pairs"}
+    assert found["surplus-pairs"]["what"].startswith("8 pairs, and 1 worker with 0 half messages")
+    assert status < 2
+
+
 def test_rights_are_tried(made: Installation) -> None:
     """On a topic, by what the broker says; of transactional ids, by taking one."""
     made.start()

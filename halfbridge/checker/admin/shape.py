@@ -35,9 +35,19 @@ HALF_RETENTION_MS = 7 * DAY_MS
 DEAD_RETENTION_MS = 30 * DAY_MS
 DEAD_PARTITIONS = 1  # dead letters are few, and are read in one order
 SETTINGS_PARTITIONS = 1  # one: settings have one order
+# Pairs are what is divided when a worker dies: a fourth of its load goes to each of four others.
+PAIRS_A_WORKER = 4
+# Half messages that one worker carries: each takes 55 microseconds of its processor in a slow hour
+# (docs/evidence/scale.md), and a worker should be busy 60 % of the time at most.
+WORKER_PER_S = 10_000
 # Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.
 SETTINGS_TOPIC_BYTES = SETTINGS_BYTES_MAX + 1024
 _SETTINGS_SETTINGS = {"cleanup.policy": "compact", "max.message.bytes": str(SETTINGS_TOPIC_BYTES)}
+
+
+def pairs_for(workers: int) -> int:
+    """Return how many pairs so many workers share: `PAIRS_A_WORKER` each, to a power of two."""
+    return 1 << (workers * PAIRS_A_WORKER - 1).bit_length()
 
 
 class Rule(Enum):

@@ -161,6 +161,8 @@ class Facts:
     plain: tuple[PlainRecords, ...] = ()  # transaction topics to which somebody else writes
     clocks: tuple[BornClock, ...] = ()
     newest_ms: int = -1  # newest append time of the half topic; -1: none
+    # Half messages a second, mean of the last hour, with copies; None: not known.
+    half_per_s: float | None = None
     # Who does not sign as is demanded; empty without a key file.
     not_believed: tuple[NotBelieved, ...] = ()
     key_file_flaw: str = ""  # why the key file cannot be used; empty: it can, or there is none
@@ -237,7 +239,10 @@ _WARNINGS = {
     "memory": "the memory budgets do not fit into this machine's memory",
     "open-files": "this process may open too few files",
 }
-_NOTES = {"idle-workers": "more workers than partitions: some have no work"}
+_NOTES = {
+    "idle-workers": "more workers than partitions: some have no work",
+    "surplus-pairs": "more half partitions than workers and load need: each costs requests",
+}
 MEANINGS: dict[str, tuple[Severity, str]] = {
     code: (severity, meaning)
     for severity, meanings in zip(Severity, (_ERRORS, _WARNINGS, _NOTES), strict=True)

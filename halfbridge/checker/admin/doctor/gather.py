@@ -25,6 +25,7 @@ from halfbridge.checker.admin.real_topics import RETENTION_AGES, lacks_of, neede
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
 from halfbridge.checker.admin.topics import check_topics, plan_layout
 from halfbridge.checker.admin.transactions.asked import daemon_limits
+from halfbridge.checker.admin.transactions.logs import Slice, spans_between
 from halfbridge.checker.admin.transactions.undecided import read_pairs
 from halfbridge.checker.policy import may_deliver
 from halfbridge.kafka.error_log import Reasons
@@ -35,6 +36,7 @@ from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.signing_keys import Role
 from halfbridge.serde.topics import DEADLY
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 # findings complete on large installations, but do not end within timeout_s on slow ones.
 GROUPS_MAX = 100
 REAL_TOPICS_MAX = 200
+# A mean over less follows each pause of a load; over more, the load that was.
+_RATE_S = 3_600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +169,7 @@ class _Gatherer:
             questions.start("deferred deliveries", partial(self._delayed, halves))
             questions.start("damaged records", partial(self._damaged, halves))
             questions.start("half records", partial(newest, ring=self.ring))
+            questions.start("rate of half messages", partial(self._half_per_s, halves))
         if names.settings in topics:
             questions.start("settings record", self._record)
         if self.request.client_kafka is not None:
@@ -212,6 +217,11 @@ class _Gatherer:
         pairs, _ = read_pairs(cluster, names, daemon_limits(cluster, names), partitions=waits)
         deferred = [one for pair in pairs for one in pair.ledger.deferred]
         return _delayed(cluster, deferred, self.config.topic_gone_ms)
+
+    def _half_per_s(self, halves: list[Place]) -> float:
+        time = Slice(self.facts.asked_at_ms - _RATE_S * MS_PER_S, None)
+        spans = spans_between(self._cluster(), halves, time)
+        return sum(span.end - span.start for span in spans.values()) / _RATE_S
 
     def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
         brokers = self.admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
@@ -319,6 +329,7 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
     facts.damaged = answer("damaged records", {})
     facts.plain = answer("records of transaction topics", ())
     facts.clocks, facts.newest_ms, facts.not_believed = answer("half records", NewestHalves())
+    facts.half_per_s = answer("rate of half messages", None)
     facts.record = answer("settings record", None)
     return facts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -15,6 +16,7 @@ from halfbridge.checker.admin.real_topics import (
     describe_command,
     fix_command,
 )
+from halfbridge.checker.admin.shape import WORKER_PER_S, pairs_for
 from halfbridge.checker.admin.words import counted, listed, shown_time
 from halfbridge.logs import one_line
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
@@ -61,6 +63,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         _stalls(facts, config),
         _damaged(facts, config),
         _workers(facts, config),
+        _pairs(facts, config),
         _settings(facts, config),
         _clocks(facts),
         judge_keys(facts, config),
@@ -244,6 +247,28 @@ def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             what = f"nobody answers checks of producer group {group}: its clients do not run"
             mend = f"halfbridge groups show {shlex.quote(group)} {where(config)}"
             yield finding("no-responder", what, mend)
+
+
+def _pairs(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    """Yield a note where pairs outnumber what the workers need, and those that the load needs."""
+    half = facts.topics.get(config.names.half)
+    if half is None or not facts.workers or facts.half_per_s is None:
+        return
+    running = len(facts.workers)
+    needed = pairs_for(max(running, math.ceil(facts.half_per_s / WORKER_PER_S)))
+    if half.partitions <= needed:
+        return
+    what = (
+        f"{half.partitions} pairs, and {counted(running, 'worker')} with {facts.half_per_s:.3g}"
+        f" half messages a second (mean of the last hour) need {needed}: each pair costs clients"
+        " and brokers requests. If no worker is down and no busier hour is to come, move to a new"
+        " installation with fewer: half partitions cannot be removed"
+    )
+    mend = (
+        f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}"
+        f" --topic-prefix {config.names.prefix}next- --partitions {needed}"
+    )
+    yield finding("surplus-pairs", what, mend)
 
 
 def _settings(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:

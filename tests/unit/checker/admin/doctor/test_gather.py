@@ -62,6 +62,7 @@ def test_nothing_is_wrong_with_an_installation_that_works(stack: MemoryStack) ->
     assert facts.record is not None
     assert [clock.producer_group for clock in facts.clocks] == [GROUP]
     assert facts.newest_ms > 0
+    assert facts.half_per_s == pytest.approx(1 / 3600)
 
 
 def test_a_right_that_is_missing_is_named_with_its_grant(stack: MemoryStack) -> None:

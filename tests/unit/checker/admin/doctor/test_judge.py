@@ -30,7 +30,7 @@ from halfbridge.checker.admin.doctor.judge import (
     judge,
 )
 from halfbridge.checker.admin.real_topics import PlacedPartition
-from halfbridge.checker.admin.shape import Problem
+from halfbridge.checker.admin.shape import WORKER_PER_S, Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.deferred import Lack, missing_topic
@@ -130,6 +130,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "frozen-lso": (stall(NOW_MS - KAFKA_TXN_MS_MAX), "--partition 2 --start-offset 17"),
     "no-worker": ({"workers": ()}, "checker run --bootstrap-servers kafka:9092"),
     "idle-workers": ({**half(1), "workers": ("w-0", "w-1")}, "--grow --partitions 2"),
+    "surplus-pairs": (
+        {**half(16), "workers": ("w-0",), "half_per_s": 12.5},
+        "topics create --bootstrap-servers kafka:9092 --topic-prefix next- --partitions 4",
+    ),
     "no-responder": ({"responders": {"g": ()}}, "groups show g"),
     "settings-differ": (
         {"record": DaemonSettings()._replace(worker="w", transaction_timeout_ms=1)},
@@ -232,6 +236,7 @@ def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
             memory_bytes=1 << 40, files_max=1 << 20, kafka_client=("2.16.1", "2.16.0"), foreign={}
         ),
         "workers": ("w-0",),
+        "half_per_s": 12.5,
         "responders": {"g": ("c",)},
         "record": DaemonSettings(),
         "newest_ms": NOW_MS,
@@ -239,6 +244,30 @@ def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
         **slot(kept_bytes=KEPT_BYTES_MAX),
     }
     assert found(sound) == ()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "workers", "half_per_s", "needed"),
+    [
+        (5, 1, 0.0, 4),
+        (4, 1, 0.0, None),
+        (8, 2, 0.0, None),
+        (32, 5, 0.0, None),  # docs/evidence/scale.md plans so many
+        (64, 5, 0.0, 32),
+        (64, 1, WORKER_PER_S, 4),
+        (64, 1, 8 * WORKER_PER_S, 32),
+        (64, 1, 8 * WORKER_PER_S + 1, None),  # nine workers would be needed, and 36 pairs
+        (64, 1, None, None),
+        (64, 0, 0.0, None),
+    ],
+)
+def test_pairs_are_counted_against_workers_that_run_or_that_the_load_needs(
+    pairs: int, workers: int, half_per_s: float | None, needed: int | None
+) -> None:
+    """A note from more than four pairs a worker on, rounded up to a power of two; never more."""
+    facts = {"workers": ("w",) * workers, "half_per_s": half_per_s}
+    notes = [each for each in found({**half(pairs), **facts}) if each.code == "surplus-pairs"]
+    assert [f"need {needed}:" in each.what for each in notes] == [True] * (needed is not None)
 
 
 def test_errors_come_first_and_advice_last() -> None:
