@@ -4,6 +4,7 @@ import re
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import click
@@ -143,6 +144,20 @@ def test_conformance_counts_add_up() -> None:
     reported = re.search(r"Of 140: (\d+) .*?, (\d+) deviate, (\d+) do not apply, (\d+) open", text)
     assert reported is not None
     assert [int(number) for number in reported.groups()] == counts
+
+
+def test_places_that_are_named_are_there() -> None:
+    """Each file and name in DESIGN.md, CONTRIBUTING.md and the reasons why a message waits."""
+    waits = "checker/admin/transactions/waits.py"
+    named = [(waits, "checker.", (ROOT / "halfbridge" / waits).read_text("utf-8"))]
+    named += [
+        (name, "", (ROOT / name).read_text("utf-8")) for name in ("DESIGN.md", "CONTRIBUTING.md")
+    ]
+    for path, package, text in named:
+        places = re.findall(r"`([\w/]+)\.py:([\w.]+)`", text)
+        assert places, path
+        for file, name in places:
+            resolve_name(f"halfbridge.{package}{file.replace('/', '.')}:{name}")
 
 
 def test_deviations_that_are_named_are_described() -> None:

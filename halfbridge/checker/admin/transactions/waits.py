@@ -1,21 +1,26 @@
 """Why a transaction waits: undecided for its check, or decided for its delivery. Pure.
 
-A committed message is not delivered yet for one of these reasons:
+A committed message is not delivered yet for one of these reasons. Places are files, and names in
+them, below halfbridge/checker.
 
 - No worker runs, or the pair has no owner in a rebalance (NO_DAEMON, OPS_BEFORE).
 - The pair is stopped for its committed offsets, its records or its topics' settings, or left out
   because brokers are silent or its records are unsafe (STOPPED as far as the logs say it, else
-  OPS_BEFORE: /healthz of the workers names it; loop/assignment.py).
-- The op waits for its half offset (DECISION_WAITS; core/ops.py `apply_waiting`).
+  OPS_BEFORE: /healthz of the workers names it; `loop/assignment.py:Assignment.start`).
+- An open kafka_txn in the pair hides the half message (DECISION_WAITS), or the op, so that the
+  transaction is PREPARED for everybody; doctor's `frozen-lso`.
+- The op waits for its half offset (DECISION_WAITS; `core/ops.py:Ops.apply_waiting`).
 - The ops before it are not applied (OPS_BEFORE): the plan is full or the pair is rebuilt
-  (core/ledger.py `Ledger.plan`), the batch is full (loop/collector.py), a kafka_txn is under way or
-  fails again and again (loop/worker.py), the memory is spent or the consumer is stalled
-  (loop/pair.py), the installation's own topics are missing, or dead letters wait for their topic
-  (loop/topic_watch.py).
+  (`core/ledger.py:Ledger.plan`), the batch is full (`loop/collector.py:Collector.collect`), a
+  kafka_txn is under way or fails again and again (`loop/worker.py:Worker.turn`), the memory is
+  spent (`loop/pair.py:Throttle`), the consumer is stalled (`loop/worker.py:StallWatch`), the
+  installation's own topics are missing (`loop/topic_watch.py:OwnTopics`), or dead letters wait for
+  their topic (`loop/topic_watch.py:TopicWatch.plan_must_wait`).
 - The delivery is deferred (DEFERRED): its topic, its partition number or the right WRITE is
   missing, the partition is away or took no record in time (not written to for 5 to 60 s), or the
-  first look-ups after the start are not done (loop/topic_watch.py `delivery_gate`, loop/routes.py);
-  or an earlier deferred message has the same key (core/deferred.py).
+  first look-ups after the start are not done (`loop/topic_watch.py:TopicWatch.delivery_gate`,
+  `loop/routes.py:Routes.lacks`); or an earlier deferred message has the same key
+  (`core/deferred.py:Deferred.holds_key_of`).
 """
 
 from __future__ import annotations
