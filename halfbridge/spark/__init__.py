@@ -1,6 +1,35 @@
-"""What users of Spark import: the sink's `write_batch`, and answering checks of the sink."""
+"""What users of Spark import: frames of the topics, the sink's `write_batch`, and its responder.
 
-from halfbridge.spark.checker import SinkChecker, SinkResponder
-from halfbridge.spark_jobs.sink import write_batch
+The names are loaded when they are used: importing the package costs neither PySpark nor a client.
+"""
 
-__all__ = ["SinkChecker", "SinkResponder", "write_batch"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from halfbridge.spark.checker import SinkChecker, SinkResponder
+    from halfbridge.spark.frames import decode_half, decode_op, read_messages, stream_messages
+    from halfbridge.spark.transactions import read_transactions
+    from halfbridge.spark_jobs.sink import write_batch
+
+__all__ = [
+    "SinkChecker",
+    "SinkResponder",
+    "decode_half",
+    "decode_op",
+    "read_messages",
+    "read_transactions",
+    "stream_messages",
+    "write_batch",
+]
+
+_MODULES = (
+    "halfbridge.spark_jobs.sink",
+    "halfbridge.spark.frames",
+    "halfbridge.spark.transactions",
+    "halfbridge.spark.checker",
+)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -161,7 +161,7 @@ def facts_of_halves(records: DataFrame, judge: SignatureJudge | None = None) -> 
         decoded_halves(records, judge),
         what=F.when(F.col("unread").isNull(), IS_HALF).otherwise(IS_JUNK_HALF),
         txn=_if_read(meta["transaction_id"]),
-        ident=_if_read(_identity(F.col("partition"), meta)),
+        ident=_if_read(_identity_of(F.col("partition"), meta)),
         pair=F.col("partition"),
         resume=meta["resume_count"],
         index=meta["message_index"],
@@ -184,7 +184,7 @@ def facts_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> Dat
         decoded_ops(records, judge),
         what=F.when(F.col("unread").isNull(), IS_OP).otherwise(IS_JUNK_OP),
         txn=_if_read(op["transaction_id"]),
-        ident=_if_read(_identity(F.col("partition"), op)),
+        ident=_if_read(_identity_of(F.col("partition"), op)),
         pair=F.col("partition"),
         resume=op["resume_count"],
         kind=F.coalesce(F.col("unread"), op["kind"]),
@@ -269,7 +269,7 @@ def facts_of_letters(records: DataFrame, judge: SignatureJudge | None = None) ->
         .when(is_letter & (is_invalid | is_change), IS_JUNK_COPY)
         .otherwise(IS_JUNK_LETTER),
         txn=F.when(about_half, meta["transaction_id"]),
-        ident=F.when(about_half, _identity(letter["source_partition"], meta)),
+        ident=F.when(about_half, _identity_of(letter["source_partition"], meta)),
         pair=letter["source_partition"],
         resume=meta["resume_count"],
         index=meta["message_index"],
@@ -307,8 +307,13 @@ def _if_read(column: Column) -> Column:
     return F.when(F.col("unread").isNull(), column)
 
 
-def _identity(pair: Column, record: Column) -> Column:
-    return F.xxhash64(pair, record["resume_count"], record["producer_group"])
+def _identity_of(pair: Column, record: Column) -> Column:
+    return identity(pair, record["resume_count"], record["producer_group"])
+
+
+def identity(pair: Column, resume_count: Column, producer_group: Column) -> Column:
+    """Return the column `ident` of FACTS."""
+    return F.xxhash64(pair, resume_count, producer_group)
 
 
 def half_bytes(headers: Column) -> Column:

@@ -31,7 +31,7 @@ from halfbridge.spark_jobs.reading.decisions import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
@@ -81,16 +81,27 @@ def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
         .select(*LIFE, born_ms(F.col("original.first_ms"), F.col("copied_ms")).alias("born_ms"))
     )
     ops = _deciding(facts)
-    is_proven = proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
-    known = compute(ops.join(lives, list(LIFE), how="inner").where(is_proven))
-    first = known.groupBy(*LIFE).agg(
-        F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms", "source")).alias("decision")
-    )
+    known = compute(ops.join(lives, list(LIFE), how="inner").where(_is_proven()))
+    details = ("half_to", "count", "op_ms", "source")
+    first = known.groupBy(*LIFE).agg(first_decision(*details).alias("decision"))
     return Ruled(
         messages=compute(_ruled(messages.join(first, list(LIFE), how="left"), bounds)),
         conflicts=_conflicts(known, first),
         orphans=_orphans(ops, lives),
     )
+
+
+def first_decision(*details: str) -> Column:
+    """Return the first of a transaction's deciding ops that may take effect; null: undecided.
+
+    It is an aggregate over the columns op_at, kind, age_ms, op_ms, born_ms. The struct has op_at,
+    kind and the columns `details`.
+    """
+    return F.min(F.when(_is_proven(), F.struct("op_at", "kind", *details)))
+
+
+def _is_proven() -> Column:
+    return proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
 
 
 def _messages(facts: DataFrame) -> DataFrame:
@@ -207,7 +218,7 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
 _REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 # Reasons of dead letters that do not show what became of the message. A LATE one may be about a
 # late duplicate of the message. The daemon writes an INVALID one before there is a decision.
-_ASIDE = (DeadReason.LATE.value, DeadReason.INVALID.value)
+ASIDE = (DeadReason.LATE.value, DeadReason.INVALID.value)
 _REAL = ("real_topic", "real_part", "real_at", "real_ms", "real_born_ms", "lane")
 _WITH_REFUSALS = (*RULED_MESSAGES, "is_refused")
 # Contract of `_pairs`: a message, a real record, or both.
@@ -240,10 +251,10 @@ class Matched:
               with the partition that the message asks for.
             - is_sure: is_seen, and the real records of the equal messages are in one partition.
               Then their order may be compared with the order of the messages.
-            - letters: how many dead letters there are, without the reasons of _ASIDE.
+            - letters: how many dead letters there are, without the reasons of ASIDE.
             - letter, letter_last: the first and the last of these, as struct part, at, reason.
             - is_letter_like: all of these have the message's content.
-            - aside: the reason of a dead letter with a reason of _ASIDE, or null.
+            - aside: the reason of a dead letter with a reason of ASIDE, or null.
         surplus: Real records without a message: txn, topic, part, at, ms, first_ms, hash; is_known:
             a message of the transaction has that content; has_life: the half topic has the
             transaction; is_blind: some messages of the transaction were deleted.
@@ -369,7 +380,7 @@ def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
     # those but the first as soon as it reads them, before there is a decision.
     is_excess = F.col("index") >= TRANSACTION_MESSAGES_MAX
     is_too_large = F.col("reason") == DeadReason.TOO_LARGE.value
-    is_aside = F.col("reason").isin(*_ASIDE) | (is_excess & is_too_large)
+    is_aside = F.col("reason").isin(*ASIDE) | (is_excess & is_too_large)
     place = F.when(~is_aside, F.struct("part", "at", "reason"))
     content = F.when(~is_aside, F.col("letter_hash"))
     summed = letters.groupBy(*LIFE, "index").agg(

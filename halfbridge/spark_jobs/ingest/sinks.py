@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.schemas import with_payload
-from halfbridge.spark_jobs.reading.wire import header_text
+from halfbridge.spark_jobs.reading.wire import with_identity
 from halfbridge.spark_jobs.tables.delta import DELTA_LOG, DeltaWriter, is_delta
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
@@ -179,7 +178,6 @@ def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
 # quarantined rows does not read them.
 PARTITION_COLUMNS = ("publish_date", "quarantined")
 _DAY_S = 86_400  # a publish date is a day of UTC, which has no leap seconds here
-_BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 
 def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> DataFrame:
@@ -196,14 +194,7 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
     checked = with_payload(records, schemas) if schemas else records
     reason = F.col("quarantine_reason") if schemas else F.lit(None).cast("string")
     decoded = ("schema_name", "payload") if schemas else ()
-    # Named columns, so that each header is looked up once, however often its value is used.
-    named = checked.withColumns(
-        {
-            "transaction_id": header_text(TRANSACTION_ID),
-            "born_text": header_text(BORN_TIMESTAMP),
-        }
-    ).withColumn("born_ms", F.expr("try_cast(born_text AS BIGINT)"))
-    return named.select(
+    return with_identity(checked).select(
         "topic",
         "partition",
         "offset",
@@ -213,18 +204,12 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
         "value",
         "headers",
         "transaction_id",
-        _born_timestamp().alias("born_timestamp"),
+        "born_timestamp",
         *decoded,
         reason.alias("quarantine_reason"),
         _publish_date().alias("publish_date"),
         reason.isNotNull().alias("quarantined"),
     )
-
-
-def _born_timestamp() -> Column:
-    """Return the header's milliseconds as a time; null if the client's value is out of range."""
-    born_ms = F.col("born_ms")
-    return F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
 
 
 def _publish_date() -> Column:

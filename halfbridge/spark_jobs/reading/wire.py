@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
-from halfbridge.serde.headers import TRANSACTION_ID
+from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from halfbridge.spark_jobs.capabilities import is_text, valid_text
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ HALF_SCHEMAS = ("half_metadata.v1",)
 OP_SCHEMAS = ("op.v1",)
 DEAD_SCHEMAS = ("dead_letter.v1", "dead_letter.v2")
 _TO_THE_END = 2**31 - 1  # the largest length of Spark's substring
+_BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 # Why a record cannot be read.
 MISSING = "missing"
 TOO_LONG = "longer than the protocol allows"
@@ -110,6 +111,19 @@ def without(headers: Column, *names: str) -> Column:
     return F.filter(headers, lambda header: ~header["key"].isin(*names))
 
 
+def header_map(headers: Column) -> Column:
+    """Return the headers as a map; of headers with the same name the last one. Null for none.
+
+    Give a column by its name: it is computed again for each header.
+    """
+    names = headers["key"]
+    last = F.filter(
+        headers,
+        lambda header, at: ~F.array_contains(F.slice(names, at + 2, F.size(names)), header["key"]),
+    )
+    return F.map_from_entries(last)
+
+
 def content_hash(
     *, topic: Column, key: Column, value: Column, headers: Column, born: Column
 ) -> Column:
@@ -122,6 +136,25 @@ def content_hash(
         headers, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"])
     )
     return F.xxhash64(topic, key.isNull(), key, value.isNull(), value, born, each)
+
+
+def with_identity(records: DataFrame) -> DataFrame:
+    """Return rows of a real topic with transaction id and birth, from the daemon's headers.
+
+    Returns:
+        The columns of `records`, then transaction_id string (null: the record is of another
+        producer), born_timestamp timestamp (null: none, or the client's value is out of range).
+    """
+    # Named columns, so that each header is looked up once, however often its value is used.
+    named = records.withColumns(
+        {
+            "transaction_id": header_text(TRANSACTION_ID),
+            "born_text": header_text(BORN_TIMESTAMP),
+        }
+    ).withColumn("born_ms", F.expr("try_cast(born_text AS BIGINT)"))
+    born_ms = F.col("born_ms")
+    born = F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
+    return named.select(*records.columns, "transaction_id", born.alias("born_timestamp"))
 
 
 def with_transaction_id(records: DataFrame) -> DataFrame:

@@ -36,7 +36,7 @@ from halfbridge.spark_jobs.reading.decisions import (
 from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
 
@@ -136,8 +136,13 @@ STATE = {
 }
 
 
-def state_of_halves(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
-    """Return the STATE that each row of the half topic tells of; as `decoded_halves`."""
+def state_of_halves(
+    records: DataFrame, judge: SignatureJudge | None = None, *, more: Sequence[str] = ()
+) -> DataFrame:
+    """Return the STATE that each row of the half topic tells of; as `decoded_halves`.
+
+    `more` are columns of the rows to be kept behind STATE.
+    """
     read = decoded_halves(records, judge).where(F.col("unread").isNull())
     meta, ms = F.col("meta"), F.unix_millis("timestamp")
     is_copy = meta["origin_offset"] >= 0
@@ -155,6 +160,7 @@ def state_of_halves(records: DataFrame, judge: SignatureJudge | None = None) -> 
         index_last=meta["message_index"],
         # An original that claims to have been checked is forged or broken: it was not.
         checks=F.when(is_copy, meta["check_times"]).otherwise(0),
+        more=more,
     )
 
 
@@ -174,9 +180,13 @@ def state_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> Dat
 
 def merged(*states: DataFrame) -> DataFrame:
     """Return one row a transaction of frames that have the columns STATE."""
-    together = reduce(DataFrame.unionAll, states)
+    return summed(reduce(DataFrame.unionAll, states))
+
+
+def summed(states: DataFrame, **more: Column) -> DataFrame:
+    """Return one row a transaction of STATE, with further aggregates as columns behind it."""
     original = F.struct("original_at", "original_ms")
-    summed = together.groupBy(*LIFE).agg(
+    rows = states.groupBy(*LIFE).agg(
         F.min("first_ms").alias("first_ms"),
         F.min(F.when(F.col("original_at").isNotNull(), original)).alias("original"),
         F.min("copied_ms").alias("copied_ms"),
@@ -188,8 +198,9 @@ def merged(*states: DataFrame) -> DataFrame:
         F.min("op_offset").alias("op_offset"),
         F.max("aged_ms").alias("aged_ms"),
         F.max("last_ms").alias("last_ms"),
+        *(column.alias(name) for name, column in more.items()),
     )
-    return summed.select("*", "original.*").select(*STATE)
+    return rows.select("*", "original.*").select(*STATE, *more)
 
 
 def is_decided() -> Column:
@@ -218,7 +229,9 @@ def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:
     return known.where(~(is_decided() & is_old)).select(*STATE)
 
 
-def _state(frame: DataFrame, record: Column, **given: Column) -> DataFrame:
+def _state(
+    frame: DataFrame, record: Column, *, more: Sequence[str] = (), **given: Column
+) -> DataFrame:
     columns: Mapping[str, Column] = {
         **{name: record[name] for name in LIFE if name != "pair"},
         "pair": F.col("partition"),
@@ -226,5 +239,6 @@ def _state(frame: DataFrame, record: Column, **given: Column) -> DataFrame:
         **given,
     }
     return frame.select(
-        *(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in STATE.items())
+        *(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in STATE.items()),
+        *more,
     )

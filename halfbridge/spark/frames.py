@@ -1,0 +1,160 @@
+"""Frames for notebooks and jobs of one's own: messages, and decoded records of internal topics.
+
+    from halfbridge.spark import read_messages
+
+    orders = read_messages(spark, bootstrap_servers="localhost:9092", topics="orders")
+
+Only columns and options are made here: nothing is read before an action, nothing needs a JVM in
+this process, so a Spark Connect client can use it. docs/how-to/spark-notebook.md has the columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from halfbridge.serde.headers import BORN_TIMESTAMP, HALF, MESSAGE_INDEX, TRANSACTION_ID
+from halfbridge.serde.records import HalfMetadata, Op
+from halfbridge.spark_jobs.audit.facts import decoded_halves, decoded_ops
+from halfbridge.spark_jobs.reading.offsets import parse_position
+from halfbridge.spark_jobs.reading.topics import Topics, read_topics, stream_topics
+from halfbridge.spark_jobs.reading.wire import header_map, last_header, with_identity, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# As serde.headers.real_identity reads an index.
+_INDEX = "^[1-9][0-9]{0,9}$"
+_PLACE = ("topic", "partition", "offset", "timestamp")
+# Fields of an op that have another name as a column.
+_RENAMED = {"timestamp": "written_timestamp"}
+
+
+def read_messages(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    topics: str | Iterable[str],
+    kafka_options: Mapping[str, str] | None = None,
+    start: str = "earliest",
+    end: str = "latest",
+) -> DataFrame:
+    """Return the messages that halfbridge has delivered to real topics, as consumers see them.
+
+    Records of other producers are left out.
+
+    Args:
+        spark: Any session with the Kafka connector.
+        bootstrap_servers: The cluster.
+        topics: Names of real topics, or one name.
+        kafka_options: Properties of Spark's (Java) Kafka client, such as security.protocol.
+        start: `earliest`, a publish time (`2026-11-01T12:00Z`, `-24h`), or offsets as JSON.
+        end: `latest`, or likewise; a publish time is not part of the range itself.
+
+    Raises:
+        ValueError: an argument is wrong; the caller corrects it.
+    """
+    records = read_topics(
+        spark,
+        topics_of(topics),
+        bootstrap_servers=bootstrap_servers,
+        kafka=kafka_options,
+        start=parse_position(start),
+        end=parse_position(end),
+    )
+    return messages(records)
+
+
+def stream_messages(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    topics: str | Iterable[str],
+    kafka_options: Mapping[str, str] | None = None,
+    start: str = "earliest",
+    max_offsets: int | None = None,
+) -> DataFrame:
+    """Return `read_messages` as a stream.
+
+    `start` may be `latest`, too, and has an effect only with a new checkpoint. `max_offsets` is the
+    most of a batch, all partitions together.
+    """
+    records = stream_topics(
+        spark,
+        topics_of(topics),
+        bootstrap_servers=bootstrap_servers,
+        kafka=kafka_options,
+        start=parse_position(start),
+        max_offsets=max_offsets,
+    )
+    return messages(records)
+
+
+def messages(records: DataFrame) -> DataFrame:
+    """Return the messages in rows of Spark's Kafka source, with the columns of `read_messages`."""
+    headers = F.col("headers")
+    index_text = last_header(headers, MESSAGE_INDEX).cast("string")
+    users = without(headers, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
+    named = (
+        with_identity(records)
+        .where(F.col("transaction_id").isNotNull())
+        .withColumns({"index_text": index_text, "is_first": ~_has(headers, MESSAGE_INDEX)})
+        .withColumn("headers", users)
+    )
+    index = F.when(F.col("is_first"), 0).when(
+        F.col("index_text").rlike(_INDEX), F.expr("try_cast(index_text AS INT)")
+    )
+    return named.select(
+        "transaction_id",
+        index.alias("message_index"),
+        "born_timestamp",
+        "key",
+        "value",
+        header_map(headers).alias("headers"),
+        *_PLACE,
+    )
+
+
+def decode_half(frame: DataFrame) -> DataFrame:
+    """Return rows of the half topic with the fields of RMQ_HALF as columns.
+
+    Args:
+        frame: Rows of Spark's Kafka source, batch or stream, read with `includeHeaders`.
+
+    Returns:
+        A row for each row. `error` says why a record cannot be decoded: then the fields are null.
+    """
+    decoded = decoded_halves(frame).withColumn("headers", without(F.col("headers"), HALF))
+    return decoded.select(
+        *_PLACE,
+        "key",
+        "value",
+        header_map(F.col("headers")).alias("headers"),
+        *_fields("meta", HalfMetadata._fields),
+        F.col("unread").alias("error"),
+    )
+
+
+def decode_op(frame: DataFrame) -> DataFrame:
+    """Return rows of the op topic with the op's fields as columns; as `decode_half`."""
+    decoded = decoded_ops(frame)
+    return decoded.select(*_PLACE, *_fields("op", Op._fields), F.col("unread").alias("error"))
+
+
+def topics_of(topics: str | Iterable[str]) -> Topics:
+    """Return the topics with these names, or this one name."""
+    return Topics.of(*([topics] if isinstance(topics, str) else topics))
+
+
+def _fields(struct: str, names: Iterable[str]) -> list[Column]:
+    is_readable = F.col("unread").isNull()
+    return [
+        F.when(is_readable, F.col(struct)[name]).alias(_RENAMED.get(name, name)) for name in names
+    ]
+
+
+def _has(headers: Column, name: str) -> Column:
+    return F.coalesce(F.array_contains(headers["key"], name), F.lit(col=False))

@@ -1,0 +1,224 @@
+"""One row for each transaction: its state, times, place and size, from the topics alone.
+
+    from halfbridge.spark import read_transactions
+
+    found = read_transactions(spark, bootstrap_servers="localhost:9092", topics="orders")
+    found.groupBy("state").count().show()
+
+Rows of the half topic are joined with their deliveries and dead letters, summed to one row for each
+transaction, and joined with the ops. All of that Spark does by sorts and aggregations that spill
+to disk; nothing is cached, and nothing comes to the driver but what the caller collects.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from halfbridge.serde.records import OpKind
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark.frames import messages, topics_of
+from halfbridge.spark_jobs.audit.facts import (
+    IS_LETTER,
+    append_ms,
+    born_ms,
+    decoded_ops,
+    facts_of_letters,
+    identity,
+)
+from halfbridge.spark_jobs.audit.ruling import ASIDE, first_decision
+from halfbridge.spark_jobs.audit.verdict import (
+    DELIVERED,
+    DISCARDED,
+    REFUSED,
+    ROLLED_BACK,
+    UNDECIDED,
+)
+from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides, signature_judge
+from halfbridge.spark_jobs.reading.offsets import parse_position
+from halfbridge.spark_jobs.reading.topics import Topics, read_topics
+from halfbridge.spark_jobs.stuck.table import LIFE, state_of_halves, summed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from halfbridge.spark_jobs.reading.decisions import SignatureJudge
+
+# Decided, and neither delivered nor refused: the daemon has not applied the decision yet, or the
+# topics that are read do not have all of its messages.
+COMMITTED = "committed"
+_MESSAGE = ("transaction_id", "message_index")
+# What is known about a transaction without its ops.
+_FACTS = (
+    *("first_ms", "half_offset", "real_topic"),  # as in STATE
+    *("message_count", "first_key"),
+    "arrived",  # when its last message was delivered
+    "letter",  # the reason of a dead letter of a message that was not delivered
+    "is_delivered",  # all messages were delivered
+    "is_settled",  # each message was delivered or has such a dead letter
+)
+
+
+def read_transactions(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    topics: str | Iterable[str] = (),
+    prefix: str = "",
+    kafka_options: Mapping[str, str] | None = None,
+    key_file: str | Path | None = None,
+    start: str = "earliest",
+) -> DataFrame:
+    """Return one row for each transaction that has a half message in the half topic.
+
+    Args:
+        spark: Any session with the Kafka connector.
+        bootstrap_servers: The cluster.
+        topics: Names of the real topics in which deliveries are looked for, or one name. What went
+            to other topics is not known to be delivered: its state is `committed`.
+        prefix: Prefix of the installation's internal topics.
+        kafka_options: Properties of Spark's (Java) Kafka client, such as security.protocol.
+        key_file: The daemon's keys: records are judged as the daemon does, by Python on the
+            executors. None: every record that can be read is believed.
+        start: `earliest`, or an append time (`2026-11-01T12:00Z`, `-24h`) at which the reading of
+            all topics begins. A transaction that is older is there with its later records only.
+
+    Raises:
+        ValueError: an argument is wrong; the caller corrects it.
+        KeyFileError: the key file cannot be used; its owner corrects it.
+    """
+    names = TopicNames(prefix)
+    position = parse_position(start)
+    if position.offsets.startswith("{"):
+        raise ValueError("start must be earliest or a time: offsets of one topic fit no other")
+    read = partial(
+        read_topics,
+        spark,
+        bootstrap_servers=bootstrap_servers,
+        kafka=kafka_options,
+        start=position,
+    )
+    wanted = topics_of(topics) if topics else None
+    return transactions(
+        halves=read(Topics.of(names.half)),
+        ops=read(Topics.of(names.op)),
+        letters=read(Topics.of(names.dead)),
+        reals=None if wanted is None else read(wanted),
+        judge=signature_judge(None if key_file is None else Path(key_file), names),
+    )
+
+
+def transactions(
+    *,
+    halves: DataFrame,
+    ops: DataFrame,
+    letters: DataFrame,
+    reals: DataFrame | None,
+    judge: SignatureJudge | None = None,
+) -> DataFrame:
+    """Return `read_transactions` of rows of the four kinds of topics, in Kafka's columns."""
+    lives = _lives(state_of_halves(halves, judge, more=("key",)), _refusals(letters, judge), reals)
+    details = ("decided_timestamp", "op_reason")
+    decided = (
+        lives.join(_decisions(ops, judge), list(LIFE), how="left")
+        .groupBy(*LIFE)
+        .agg(
+            first_decision(*details).alias("decision"),
+            *(F.first(name).alias(name) for name in _FACTS),
+        )
+        .select("*", "decision.*")
+    )
+    kind = F.col("kind")
+    state = (
+        F.when(kind.isNull(), UNDECIDED)
+        .when(kind == OpKind.ROLLBACK.value, ROLLED_BACK)
+        .when(kind == OpKind.DISCARD.value, DISCARDED)
+        .when(F.col("is_delivered"), DELIVERED)
+        .when(F.col("is_settled"), REFUSED)
+        .otherwise(COMMITTED)
+    )
+    return decided.withColumn("state", state).select(
+        "transaction_id",
+        "resume_count",
+        "producer_group",
+        "state",
+        F.timestamp_millis("first_ms").alias("half_timestamp"),
+        "decided_timestamp",
+        F.when(F.col("state") == DELIVERED, F.col("arrived")).alias("delivered_timestamp"),
+        F.col("pair").alias("half_partition"),
+        "half_offset",
+        "message_count",
+        "real_topic",
+        "first_key",
+        F.coalesce("letter", F.nullif("op_reason", F.lit(""))).alias("reason"),
+    )
+
+
+def _lives(rows: DataFrame, refusals: DataFrame, reals: DataFrame | None) -> DataFrame:
+    """Return one row for each transaction: LIFE, _FACTS, born_ms."""
+    own = rows.withColumn(
+        "ident", identity(F.col("pair"), F.col("resume_count"), F.col("producer_group"))
+    )
+    seen = own.join(refusals, [*_MESSAGE, "ident"], how="left")
+    if reals is None:
+        arrived = seen.withColumn("arrived", F.lit(None).cast("timestamp"))
+    else:
+        arrived = seen.join(_arrivals(reals), list(_MESSAGE), how="left")
+    has_come = F.col("arrived").isNotNull()
+    # Other dead letters may be about a late duplicate of a message that was delivered.
+    is_refused = F.col("refusal").isNotNull() | (F.col("letter").isNotNull() & ~has_come)
+    lives = summed(
+        arrived,
+        message_count=F.count_distinct("message_index").cast("int"),
+        first_key=F.min_by("key", "message_index"),
+        arrived=F.max("arrived"),
+        letter=F.min(F.when(is_refused, F.coalesce("refusal", "letter"))),
+        is_delivered=F.bool_and(has_come & ~is_refused),
+        is_settled=F.bool_and(has_come | is_refused),
+    )
+    born = born_ms(F.col("original_ms"), F.col("copied_ms"))
+    return lives.select(*LIFE, *_FACTS, born.alias("born_ms"))
+
+
+def _arrivals(reals: DataFrame) -> DataFrame:
+    """Return when each message was delivered first: transaction_id, message_index, arrived."""
+    return messages(reals).groupBy(*_MESSAGE).agg(F.min("timestamp").alias("arrived"))
+
+
+def _refusals(letters: DataFrame, judge: SignatureJudge | None) -> DataFrame:
+    """Return the reasons of each message's dead letters: letter of any, refusal without ASIDE."""
+    facts = facts_of_letters(letters, judge).where(F.col("what") == IS_LETTER)
+    reason = F.col("kind")
+    return facts.groupBy(
+        F.col("txn").alias("transaction_id"), F.col("index").alias("message_index"), "ident"
+    ).agg(
+        F.min(reason).alias("letter"),
+        F.min(F.when(~reason.isin(*ASIDE), reason)).alias("refusal"),
+    )
+
+
+def _decisions(ops: DataFrame, judge: SignatureJudge | None) -> DataFrame:
+    """Return the deciding ops: LIFE and the columns of `first_decision`."""
+    op = F.col("op")
+    is_decision = F.col("unread").isNull() & decides(op["kind"], op["source"])
+    return (
+        decoded_ops(ops, judge)
+        .where(is_decision)
+        .select(
+            op["transaction_id"].alias("transaction_id"),
+            op["resume_count"].alias("resume_count"),
+            op["producer_group"].alias("producer_group"),
+            F.col("partition").alias("pair"),
+            F.col("offset").alias("op_at"),
+            op["kind"].alias("kind"),
+            claimed_age_ms(op["kind"], op["source"], op["age_ms"]).alias("age_ms"),
+            append_ms().alias("op_ms"),
+            F.col("timestamp").alias("decided_timestamp"),
+            op["reason"].alias("op_reason"),
+        )
+    )
