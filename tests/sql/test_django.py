@@ -342,11 +342,11 @@ def test_where_a_mark_could_be_lost_it_is_refused() -> None:
     with inbox_transaction(), transaction.atomic(), pytest.raises(InboxUsageError, match="inner"):
         once(None, key="order-1", group_id="billing")
     with pytest.raises(InboxUsageError, match="rolled back"), inbox_transaction():
-        point = transaction.savepoint()
+        point = connection.savepoint()
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         assert once(None, key="order-1", group_id="billing")
-        transaction.savepoint_rollback(point)
+        connection.savepoint_rollback(point)
     assert not InboxMark.objects.exists()
 
 

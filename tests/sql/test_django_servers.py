@@ -1,4 +1,4 @@
-"""The Django project under gunicorn, whose workers are killed: orders are messages."""
+"""The Django project under gunicorn and uvicorn, whose workers are killed: orders are messages."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from halfbridge.testkit.children import Child, Children, Interrupts
-from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.faults.stage import seed_of_run
 from tests.kit.http import answer_of
@@ -30,6 +30,14 @@ KILLS = 10
 ORDERS_BETWEEN_KILLS_MAX = 12
 CLIENTS = 4
 STARTED_S = 120.0  # on a machine that does other things too
+_GUNICORN = ("gunicorn", "--preload", "--bind", "{host}:{port}", "tests.sql.django_shop.wsgi")
+_UVICORN = ("uvicorn", "--host", "{host}", "--port", "{port}", "tests.sql.django_shop.asgi:app")
+# The parent of gunicorn's workers has a producer before it forks; uvicorn does not fork.
+SERVERS = [
+    pytest.param((*_GUNICORN, "-k", "sync"), id="gunicorn_sync"),
+    pytest.param((*_GUNICORN, "-k", "gthread", "--threads", "3"), id="gunicorn_gthread"),
+    pytest.param(_UVICORN, id="uvicorn"),
+]
 
 
 class Shop:
@@ -56,8 +64,7 @@ class Shop:
             "SHOP_TOPIC": topic,
             "SHOP_HALFBRIDGE": json.dumps({"default": given}),
         }
-        (port,) = free_ports(1)
-        self._address = f"127.0.0.1:{port}"
+        (self._port,) = free_ports(1)
 
     def migrate(self) -> None:
         """Make the tables."""
@@ -66,30 +73,39 @@ class Shop:
             command, env=self._environ, check=True, capture_output=True, timeout=STARTED_S
         )
 
-    def start(self, *flags: str) -> Child:
-        """Start gunicorn with two workers; return once one of them has placed an order."""
-        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", *flags]
-        command += ["--bind", self._address, "tests.sql.django_shop.wsgi"]
-        gunicorn = self._children.start("gunicorn", command, environ=self._environ)
+    def start(self, *words: str) -> Child:
+        """Start a server with two workers; return once one of them has placed an order."""
+        words = tuple(each.format(host=HOST, port=self._port) for each in words)
+        command = [sys.executable, "-m", *words, "--workers", "2"]
+        server = self._children.start("server", command, environ=self._environ)
         until(
             "the first order is placed",
-            lambda: self.place() or gunicorn.process.poll() is not None,
+            lambda: self.place() or server.process.poll() is not None,
             within_s=STARTED_S,
-            explain=gunicorn.last_words,
+            explain=server.last_words,
         )
-        assert gunicorn.process.poll() is None, gunicorn.last_words()
-        return gunicorn
+        assert server.process.poll() is None, server.last_words()
+        return server
 
     def place(self) -> bool:
         """Place another order; return whether the worker lived to say so."""
-        url = f"http://{self._address}/place/{next(self._numbers)}"
+        url = f"http://{HOST}:{self._port}/place/{next(self._numbers)}"
         return answer_of(url, within_s=60.0)[0] == 200
 
 
 def workers_of(parent: Child) -> list[int]:
-    """Return the process ids of gunicorn's workers."""
+    """Return the process ids of a server's workers."""
     pid = parent.process.pid
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    # uvicorn's parent has a process of Python's multiprocessing besides.
+    return [int(each) for each in children if "resource_tracker" not in command_of(each)]
+
+
+def command_of(pid: str) -> str:
+    """Return the command line of a process; none, if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 @pytest.fixture
@@ -100,25 +116,25 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("flags", [("-k", "sync"), ("-k", "gthread", "--threads", "3")])
+@pytest.mark.parametrize("words", SERVERS)
 def test_orders_are_messages_though_workers_are_killed(
     children: Children,
     database: Database,
     halfbridge_stack: HalfbridgeStack,
     topic: str,
-    flags: tuple[str, ...],
+    words: tuple[str, ...],
 ) -> None:
-    """The parent has a producer before the fork; each worker makes its own, and dies under load."""
+    """Each worker has a producer of its own, and dies under load."""
     shop = Shop(children, database, halfbridge_stack, topic)
     shop.migrate()
-    gunicorn = shop.start(*flags)
+    server = shop.start(*words)
     draw, answers = random.Random(seed_of_run()), []
     with ThreadPoolExecutor(CLIENTS) as clients:
         for _ in range(KILLS):
             orders = draw.randint(2, ORDERS_BETWEEN_KILLS_MAX)
             placed = [clients.submit(shop.place) for _ in range(orders)]
             placed[draw.randrange(orders)].result()
-            workers = until("a worker lives", lambda: workers_of(gunicorn), within_s=STARTED_S)
+            workers = until("a worker lives", lambda: workers_of(server), within_s=STARTED_S)
             with suppress(ProcessLookupError):
                 os.kill(draw.choice(workers), signal.SIGKILL)
             answers += [each.result() for each in placed]
@@ -127,6 +143,7 @@ def test_orders_are_messages_though_workers_are_killed(
     with database.engine().connect() as connection:
         rows: list[Any] = list(connection.execute(text("SELECT id FROM shop_order")).scalars())
     records = halfbridge_stack.read_committed(topic, count=len(rows))
-    print(f"{flags}: {len(rows)} orders, {KILLS} kills, {answers.count(False)} without an answer")  # noqa: T201
+    unanswered = answers.count(False)
+    print(f"{words[0]}: {len(rows)} orders, {KILLS} kills, {unanswered} without an answer")  # noqa: T201
     assert sorted(int(record.value or b"0") for record in records) == sorted(rows)
     assert len(rows) >= answers.count(True)
