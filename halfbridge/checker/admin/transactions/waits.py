@@ -114,7 +114,7 @@ _Bytes = bytes  # a field of Undecided has that name
 class Undecided(NamedTuple):
     """An undecided transaction. Times are milliseconds since 1970.
 
-    A named tuple as records on the wire are (ADR 2): a list may have 100,000 of them.
+    A named tuple as records on the wire are: a list may have 100,000 of them.
     """
 
     id: str  # the transaction id, any text: a client wrote it
