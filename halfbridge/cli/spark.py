@@ -19,7 +19,6 @@ JOBS = {
         "halfbridge.spark_jobs.audit",
         "Check each transaction's delivery against its decision.",
     ),
-    "bench-ingest": ("halfbridge.spark_jobs.bench_ingest", "Measure ingest against a plain read."),
     "count-transactions": (
         "halfbridge.spark_jobs.count_transactions",
         "Count each transaction's rows.",

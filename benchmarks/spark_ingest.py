@@ -1,6 +1,6 @@
 """How fast ingest is, as a ratio to what Spark reads at all on the same machine in the same run.
 
-    halfbridge spark bench-ingest --bootstrap-servers localhost:9092 --records 1000000
+    python -m benchmarks.spark_ingest --bootstrap-servers localhost:9092 --records 1000000
 
 Spark's own sink fills a topic of its own with records of 1 KB that no codec can shrink. Then, in
 turn and several times: a plain `spark.read.format("kafka")` with Spark's options to its `noop`

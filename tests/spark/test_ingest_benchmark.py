@@ -1,4 +1,4 @@
-"""`halfbridge spark bench-ingest` on a real broker, with few records."""
+"""`benchmarks.spark_ingest` on a real broker, with few records."""
 
 import json
 
@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from halfbridge.spark_jobs.bench_ingest import main
+from benchmarks.spark_ingest import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
