@@ -16,23 +16,11 @@ from prometheus_client.registry import Collector
 from halfbridge.bridge.delivery import HALF_MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Protocol
+    from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client.core import Metric
 
-    from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.delivery import Figures
-
-    class HasFigures(Protocol):
-        """The part of a TransactionProducer that is shown."""
-
-        @property
-        def config(self) -> BridgeConfig:
-            """The settings in force."""
-
-        def figures(self) -> Figures | None:
-            """Return what this producer has done so far."""
 
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -47,9 +35,12 @@ class ClientCollector(Collector):
     A producer that is not started, or was made before a fork, has no series. Logs a warning under
     prometheus_client's multiprocess mode, which shows no custom collector: the process that is
     scraped reads values from files, and has no producer of the others to ask.
+
+    Args:
+        producers: For each its producer group, and its method `figures`.
     """
 
-    def __init__(self, producers: Sequence[HasFigures]) -> None:
+    def __init__(self, producers: Iterable[tuple[str, Callable[[], Figures | None]]]) -> None:
         self._producers = tuple(producers)
         if any(name in os.environ for name in _MULTIPROCESS):
             _LOG.warning(
@@ -89,11 +80,10 @@ class ClientCollector(Collector):
             "Checkers that have exceeded check_timeout_ms and have not returned.",
             labels=(_GROUP,),
         )
-        for producer in self._producers:
-            figures = producer.figures()
+        for group, ask in self._producers:
+            figures = ask()
             if figures is None:
                 continue
-            group = producer.config.producer_group
             for (record, outcome), count in figures.outcomes.items():
                 if record == HALF_MESSAGE:
                     halves.add_metric((group, outcome), count)

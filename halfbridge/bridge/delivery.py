@@ -300,21 +300,6 @@ class Releasable(Protocol):
         """End the wait."""
 
 
-class Server(Protocol):
-    """The part of `DeliveryServer` that its deliveries use."""
-
-    guard: Lock
-    woken: deque[Delivery]
-    ready: deque[Delivery]
-    new_waker: Callable[[], Waker]
-
-    def await_release(self, delivery: Delivery, waker: Waker, timeout_s: float) -> None:
-        """Wait for `waker`, which `delivery` releases."""
-
-    def run_guarded(self, callback: Callable[[Any], object], delivery: Delivery) -> None:
-        """Run a user's callback; an exception is logged."""
-
-
 class Delivery:
     """A future of one record: thread-safe, and cheap, because it has no lock or condition.
 
@@ -325,7 +310,7 @@ class Delivery:
     __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
 
     # Subclasses do not extend this method: a call through super() costs as much as the method.
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: DeliveryServer) -> None:
         self._server = server
         self._is_done = False
         self._error: Any = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """The part of a transaction that its futures use."""
+    """The part of a `Transaction` that its futures use; its module imports this one."""
 
     shared: Shared
     id: str

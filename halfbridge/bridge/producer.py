@@ -356,7 +356,8 @@ class TransactionProducer:
         # Imported here: a service without metrics does not load prometheus_client.
         from halfbridge.bridge.client_metrics import ClientCollector  # noqa: PLC0415
 
-        return ClientCollector((self, *others))
+        producers = (self, *others)
+        return ClientCollector((each.config.producer_group, each.figures) for each in producers)
 
     def __enter__(self) -> TransactionProducer:  # noqa: PYI034  (Self came with 3.11)
         self.start()

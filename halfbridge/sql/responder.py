@@ -74,7 +74,10 @@ class Responder(RelayRunner):
         )
         self._fences = [fence for fence, _ in members]
         self._probe_s = probe_s
-        self.metrics.registry.register(ClientCollector([producer for _, producer in members]))
+        collector = ClientCollector(
+            (producer.config.producer_group, producer.figures) for _, producer in members
+        )
+        self.metrics.registry.register(collector)
 
     def _work(self) -> None:
         answers = [self._answers(fence) for fence in self._fences if not self.is_stopping]

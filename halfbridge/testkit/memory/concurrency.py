@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from greenlet import GreenletExit
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler, Task
+
+    # Waits until it is so, or no longer than so many seconds; returns whether it is so.
+    _Wait: TypeAlias = Callable[[Callable[[], bool] | None, float | None], bool]
 
 _OUTSIDE = 1  # identity of the code outside all tasks
 
@@ -89,12 +92,6 @@ class ProcessConcurrency:
 
     def _wait(self, ready: Callable[[], bool] | None, timeout_s: float | None) -> bool:
         return self._scheduler.wait(self._process, ready, timeout_s)
-
-
-class _Wait(Protocol):
-    """Waits until something is so, or no longer than so many seconds; tells whether it is."""
-
-    def __call__(self, ready: Callable[[], bool] | None, timeout_s: float | None) -> bool: ...
 
 
 class Event:
