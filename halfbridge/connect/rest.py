@@ -120,22 +120,20 @@ class ConnectRest:
                 f"what answers at {self.url} is not Kafka Connect: correct the address."
             ) from error
 
-    def apply(
-        self, name: str, config: Mapping[str, str], *, timeout_s: float = RUNNING_S_MAX
-    ) -> ConnectorState:
+    def apply(self, name: str, config: Mapping[str, str]) -> ConnectorState:
         """Make or change a connector and return when it runs.
 
         Raises:
             KafkaConnectError: the worker refuses the configuration, or the connector failed or did
-                not run within `timeout_s`; the user must act.
+                not run within RUNNING_S_MAX; the user must act.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + RUNNING_S_MAX
         path = f"/connectors/{quote(name, safe='')}"
         while not self._accepts(f"{path}/config", config):
             if time.monotonic() > deadline:
                 raise KafkaConnectError(
-                    f"Kafka Connect at {self.url} has been rebalancing for {timeout_s:.0f} s: see"
-                    " its log, then run the command again."
+                    f"Kafka Connect at {self.url} has been rebalancing for {RUNNING_S_MAX:.0f} s:"
+                    " see its log, then run the command again."
                 )
             time.sleep(_POLL_S)
         state = ConnectorState(name, "not known yet", ())

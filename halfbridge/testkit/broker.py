@@ -418,11 +418,11 @@ class KafkaNode:
             self._signal(signal.SIGCONT)
             self._paused = False
 
-    def restart(self, *, timeout_s: float = READY_S_MAX) -> None:
+    def restart(self) -> None:
         """As `EmbeddedBroker.restart`; raises as `wait_ready`."""
         self.terminate()
         self.spawn()
-        self.wait_ready(timeout_s=timeout_s)
+        self.wait_ready()
 
     def wait(self) -> int:
         """Wait until the process ends by itself and return its exit status."""

@@ -19,8 +19,6 @@ from halfbridge.testkit.ready import READY_S_MAX
 from halfbridge.testkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Self
 
 _HEAP_MIB = 512  # 210 MB are in use with one connector
@@ -46,9 +44,6 @@ class ConnectWorker:
         directory: Keeps configuration and log; a temporary one that `stop` removes when not given.
         port: Of the REST interface, on 127.0.0.1; 0 takes any free one.
         group_id: Of the workers that share connectors; its topics begin with it.
-        properties: Settings of the worker that win over ours.
-        environ: Variables for the worker besides this process's, such as passwords.
-        heap_mib: Java heap, at most.
     """
 
     def __init__(
@@ -58,17 +53,11 @@ class ConnectWorker:
         directory: Path | None = None,
         port: int = 0,
         group_id: str = "connect",
-        properties: Mapping[str, str] | None = None,
-        environ: Mapping[str, str] | None = None,
-        heap_mib: int = _HEAP_MIB,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._directory = None if directory is None else directory.absolute()
         self._port = port
         self._group_id = group_id
-        self._properties = dict(properties or {})
-        self._environ = dict(environ or {})
-        self._heap_mib = heap_mib
         self._place: Path | None = None
         self._watchdog: Watchdog | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -184,7 +173,6 @@ class ConnectWorker:
             # A worker that was killed is out of its group sooner, so its successor starts sooner.
             "session.timeout.ms": "10000",
             "scheduled.rebalance.max.delay.ms": "0",
-            **self._properties,
         }
 
     def _spawn(self, place: Path, watchdog: Watchdog) -> None:
@@ -194,7 +182,7 @@ class ConnectWorker:
         config.write_text("".join(lines), "utf-8")
         command = [
             *(str(find_java().executable), f"-Dhalfbridge.log={self.log_path}", jars.log_option),
-            *(f"-Xmx{self._heap_mib}m", "-XX:+ExitOnOutOfMemoryError", *FRUGAL_FLAGS),
+            *(f"-Xmx{_HEAP_MIB}m", "-XX:+ExitOnOutOfMemoryError", *FRUGAL_FLAGS),
             *("org.apache.kafka.connect.cli.ConnectDistributed", str(config)),
         ]
         with (place / "stdout.log").open("ab") as output:
@@ -202,7 +190,7 @@ class ConnectWorker:
                 [command],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environ, "CLASSPATH": jars.class_path},
+                env={**os.environ, "CLASSPATH": jars.class_path},
             )
         self._wait_ready()
 

@@ -19,8 +19,6 @@ from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, in
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Self
 
 IMAGE = "apache/kafka:4.2.0"
@@ -96,16 +94,14 @@ class BrokerContainer(DockerContainer):
 
 
 class KafkaContainer(BrokerContainer):
-    """One KRaft node of the image apache/kafka; `properties` win over our settings.
+    """One KRaft node of the image apache/kafka.
 
     Brokers inside talk to themselves on a listener of their own.
     """
 
-    def __init__(
-        self, image: str | None = None, *, properties: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, image: str | None = None) -> None:
         super().__init__(image or kafka_choice().test_image or IMAGE)
-        for name, value in as_environment(_properties(self._port, properties or {})).items():
+        for name, value in as_environment(_properties(self._port)).items():
             self.with_env(name, value)
 
 
@@ -120,12 +116,9 @@ class RedpandaContainer(BrokerContainer):
         self.with_command(redpanda_command(self._port))
 
 
-def broker_container(image: str = "") -> BrokerContainer:
-    """Return the broker that an image holds: Redpanda where its name says so, else Kafka.
-
-    Without an image, HALFBRIDGE_TEST_IMAGE or the pinned one is taken.
-    """
-    wanted = image or kafka_choice().test_image or IMAGE
+def broker_container() -> BrokerContainer:
+    """Return the broker of HALFBRIDGE_TEST_IMAGE, else of the pinned image."""
+    wanted = kafka_choice().test_image or IMAGE
     return RedpandaContainer(wanted) if holds_redpanda(wanted) else KafkaContainer(wanted)
 
 
@@ -150,7 +143,7 @@ def redpanda_command(port: int) -> list[str]:
     ]
 
 
-def _properties(port: int, overrides: Mapping[str, str]) -> dict[str, str]:
+def _properties(port: int) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -165,5 +158,4 @@ def _properties(port: int, overrides: Mapping[str, str]) -> dict[str, str]:
         **internal_topics(1),
         **for_tests(1),
         **PATIENT,
-        **overrides,
     }

@@ -95,7 +95,7 @@ def kafka_version(environ: Mapping[str, str] | None = None) -> str:
     return kafka_choice(environ).kafka_version
 
 
-def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> BrokerJars:
+def broker_jars(version: str | None = None) -> BrokerJars:
     """Return the jars of Kafka `version`, fetched on first use (45 MB), then from the cache.
 
     The jars of a version without a lock file are resolved by jgo at each call, which takes seconds.
@@ -107,30 +107,30 @@ def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> Br
     wanted = version or kafka_version()
     binding, lock = _binding(wanted), lock_of(wanted)
     if lock is not None:
-        jars = locked_jars(lock, cache_dir)
+        jars = locked_jars(lock)
     else:
-        jars = tuple(resolved(_coordinates_of(wanted), cache_dir).values())
+        jars = tuple(resolved(_coordinates_of(wanted)).values())
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(wanted, jars, f"-D{binding.option}={config}")
 
 
-def connect_jars(cache_dir: Path | None = None) -> BrokerJars:
+def connect_jars() -> BrokerJars:
     """Return the jars of a Kafka Connect worker, fetched on first use (37 MB); as `broker_jars`.
 
     The Kafka of the broker may be another version.
     """
-    jars = locked_jars(_HERE / f"connect-{_CONNECT_VERSION}.lock", cache_dir)
+    jars = locked_jars(_HERE / f"connect-{_CONNECT_VERSION}.lock")
     binding = _binding(_CONNECT_VERSION)
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(_CONNECT_VERSION, jars, f"-D{binding.option}={config}")
 
 
-def connector_jars(cache_dir: Path | None = None) -> dict[str, tuple[Path, ...]]:
+def connector_jars() -> dict[str, tuple[Path, ...]]:
     """Return the jars of each of Debezium's connectors, fetched on first use (23 MB).
 
     Kafka Connect isolates plugins by directory: connectors of different versions do not run in one.
     """
-    return {each: locked_jars(_HERE / f"debezium-{each}.lock", cache_dir) for each in CONNECTORS}
+    return {each: locked_jars(_HERE / f"debezium-{each}.lock") for each in CONNECTORS}
 
 
 def lock_of(version: str) -> Path | None:

@@ -38,7 +38,6 @@ def connector_jars(
     *,
     scala: str | None = None,
     environ: Mapping[str, str] | None = None,
-    cache_dir: Path | None = None,
 ) -> tuple[Path, ...]:
     """Return the jars with which Spark of that version reads Kafka and Avro.
 
@@ -60,7 +59,7 @@ def connector_jars(
             f" {_PACKAGES}=..., or set {JARS_VARIABLE} to a directory with the jars of that"
             " version."
         )
-    return locked_jars(lock, cache_dir)
+    return locked_jars(lock)
 
 
 def connector_lock(spark_version: str, scala: str | None = None) -> Path | None:

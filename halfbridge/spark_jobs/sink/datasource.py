@@ -122,34 +122,25 @@ class TxnHalf(DataSource):
 
 
 class _Writer:
-    """A writer. Pickled to executors, without the process: they use their own `sink_process()`."""
+    """A writer. Pickled to executors, which have a `sink_process()` of their own."""
 
-    def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        self.process = process
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "process": None}
 
     def committer(self) -> BatchCommitter:
         """Return what commits and aborts."""
-        return BatchCommitter(self.options, self.process)
+        return BatchCommitter(self.options)
 
 
 class StreamWriter(_Writer, StreamWriterBase):
     """Writes micro-batches. Executors do not get the driver's address, which gives access to it."""
 
-    def __init__(
-        self,
-        options: SinkOptions,
-        driver: DriverAddress | None = None,
-        process: SinkProcess | None = None,
-    ) -> None:
-        super().__init__(options, process)
+    def __init__(self, options: SinkOptions, driver: DriverAddress | None = None) -> None:
+        super().__init__(options)
         self.driver = driver
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "driver": None}
+        return {**self.__dict__, "driver": None}
 
     def write(self, iterator: Iterator[Any]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
@@ -160,7 +151,6 @@ class StreamWriter(_Writer, StreamWriterBase):
             int(context.getLocalProperty(_BATCH_PROPERTY)),
             batches,
             query_id=context.getLocalProperty(_QUERY_PROPERTY) or "",
-            process=self.process,
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's signature)
@@ -185,7 +175,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
-        return write_attempt(self.options, self.batch_id, iterator, process=self.process)
+        return write_attempt(self.options, self.batch_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the batch unless it is published already (on the driver)."""

@@ -59,7 +59,6 @@ class Relay:
         fence: A fence in the same database, with the producer's group.
         producer: A started producer with `fence.check` as its checker.
         config: The relay's settings.
-        metrics: The relay's metrics.
         on_step: Called at each step of a round, for tests and for tracing.
 
     Attributes:
@@ -74,10 +73,9 @@ class Relay:
         producer: TransactionProducer,
         config: RelayConfig,
         *,
-        metrics: RelayMetrics | None = None,
         on_step: Callable[[RelayStep], object] | None = None,
     ) -> None:
-        self.metrics = RelayMetrics() if metrics is None else metrics
+        self.metrics = RelayMetrics()
         self.config = config
         self.lost_rounds = 0
         self.step: RelayStep | None = None

@@ -111,7 +111,7 @@ def test_the_drivers_address_does_not_leave_it() -> None:
     """Whoever has it can run code in the driver: executors get the writer without."""
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
     writer = StreamWriter(options, DriverAddress(1, "secret"))
-    assert writer.__getstate__() == {"options": options, "driver": None, "process": None}
+    assert writer.__getstate__() == {"options": options, "driver": None}
 
 
 @pytest.mark.parametrize(
