@@ -1,12 +1,14 @@
 """The tables of figures."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.idle_requests import Sent, per_second
 from benchmarks.machine import load, now, this_machine
 from benchmarks.report import report
 from benchmarks.rivals import rocketmq
@@ -185,6 +187,15 @@ def test_a_rate_times_the_time_of_one_is_how_many_are_busy() -> None:
     assert size.pairs == 32
     assert size.written_mb_per_s == 720
     assert size.brokers == 3
+
+
+def test_requests_are_counted_from_a_time_on() -> None:
+    """What a start sent does not count, and a client that ended before has no rate."""
+    counts = (Counter(Fetch=90, Metadata=7), Counter(Fetch=100, Metadata=7), Counter(Fetch=150))
+    reports = [Sent(10_000_000 * n, each) for n, each in enumerate(counts)]
+
+    assert per_second(reports, 5_000_000) == {"Fetch": 5.0}
+    assert per_second(reports, 15_000_000) is None
 
 
 def test_small_rates_have_what_survives_a_death() -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.idle_requests import measure
+
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _S_MAX = 240
+_REQUESTS_MAX = 8.0  # a second: five fetches, a heartbeat, and questions about topics
 _SUITE = ("rate-200", "undecided", "idle")
 _UNDECIDED = 300
 
@@ -50,3 +53,12 @@ def test_a_restart_is_measured(kafka_bootstrap_servers: str) -> None:
 
     assert f"restart, {_UNDECIDED} undecided" in text
     assert "ready after" in text
+
+
+def test_an_idle_worker_sends_few_requests(kafka_bootstrap_servers: str) -> None:
+    """It fetches and stays in its group, and no other client of its own sends more than that."""
+    found = measure(kafka_bootstrap_servers, {}, 10.0)
+
+    (member,) = (rates for name, rates in found["clients"].items() if name.startswith("member"))
+    assert member["Fetch"] > member["Heartbeat"] > 0
+    assert found["all"] < _REQUESTS_MAX
