@@ -2,11 +2,13 @@
 
     python -m benchmarks.rivals.compare --rounds 3
 
-Rivals: a real RocketMQ 5, and an outbox table in PostgreSQL with a polling relay. Each has the same
-workloads: 1 KB values, local transactions that are empty (an outbox's is the row itself), a
-consumer that waits for all. In each round one system ends before the next one starts. Prints one
-table with the medians of the rounds and with ratios; figures of different runs say nothing beside
-each other. It needs a JDK 17, and Debian's package postgresql.
+Rivals: a real RocketMQ 5, and an outbox table in PostgreSQL with a polling relay or with Debezium;
+beside them halfbridge once more, with a fence in PostgreSQL. Each has the same workloads: 1 KB
+values, a consumer that waits for all. The local transactions of RocketMQ and of the first
+halfbridge are empty; an outbox's is its row, and a fence's is one small row beside its own. In each
+round one system ends before the next one starts. Prints one table with the medians of the rounds
+and with ratios; figures of different runs say nothing beside each other. It needs a JDK 17, and
+Debian's package postgresql.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from benchmarks.machine import load, now, this_machine
 from benchmarks.report import machine_line
 from benchmarks.rivals.comparison import comparison
 from benchmarks.rivals.itself import Halfbridge
-from benchmarks.rivals.outbox import Outbox
+from benchmarks.rivals.on_postgresql import Debezium, Fenced, OnPostgresql, Outbox
 from benchmarks.rivals.rocketmq import RocketMq
 from benchmarks.rivals.workload import Outcome, median_of, rows
 from benchmarks.rows import shared_config
@@ -40,7 +42,13 @@ if TYPE_CHECKING:
     from halfbridge.bench.load import BenchConfig
 
 _MODULE = "benchmarks.rivals.compare"
-SYSTEMS = ("halfbridge", "rocketmq", "outbox")
+_RIVALS: dict[str, type[RocketMq | OnPostgresql]] = {
+    "rocketmq": RocketMq,
+    "outbox": Outbox,
+    "fence": Fenced,
+    "debezium": Debezium,
+}
+SYSTEMS = ("halfbridge", *_RIVALS)
 
 
 class System(Protocol):
@@ -48,11 +56,8 @@ class System(Protocol):
 
     name: str
 
-    def start(self) -> None:
-        """Start what it consists of."""
-
-    def warm_up(self, config: BenchConfig) -> None:
-        """Run until a JVM has compiled what matters."""
+    def start(self, config: BenchConfig) -> None:
+        """Start what it consists of, and run until a JVM has compiled what matters."""
 
     def run(self, name: str, config: BenchConfig) -> Outcome | None:
         """Return the figures of a workload, or None where it has no such mode."""
@@ -132,11 +137,9 @@ def _measure(
         if system == "halfbridge":
             rival = Halfbridge(interrupts, say)
         else:
-            make: type[RocketMq | Outbox] = RocketMq if system == "rocketmq" else Outbox
-            rival = make(children, directory, say)
+            rival = _RIVALS[system](children, directory, say)
         stack.enter_context(closing(rival))
-        rival.start()
-        rival.warm_up(config)
+        rival.start(config)
         outcomes = {}
         for row in chosen:
             say(row.what)

@@ -29,14 +29,12 @@ class Halfbridge:
         self._stack = ExitStack()
         self._is_warm = False
 
-    def start(self) -> None:
+    def start(self, config: BenchConfig) -> None:
+        """Start a broker: each workload begins with a warm-up, and the first one's is long."""
         self._brokers = self._stack.enter_context(open_brokers("", say=self._say))
 
     def close(self) -> None:
         self._stack.close()
-
-    def warm_up(self, config: BenchConfig) -> None:
-        """Do nothing: each workload begins with a warm-up, and the first one's is long."""
 
     def run(self, name: str, config: BenchConfig) -> Outcome | None:
         if self._is_warm:

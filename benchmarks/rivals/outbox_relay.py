@@ -28,7 +28,7 @@ def main(url: str, bootstrap: str) -> None:
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}
     )
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
         while True:
             if not send_some(connection, producer):
                 time.sleep(PAUSE_S)

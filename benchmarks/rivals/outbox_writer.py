@@ -45,7 +45,7 @@ def write(url: str, config: BenchConfig, turns: Turns) -> int:
     """Commit rows while there are turns; return when the first measured one was due, ns."""
     pack, keys = make_packer(config.size_bytes), make_keys(config.keys)
     first_ns = sys.maxsize
-    with psycopg.connect(url, autocommit=True) as connection:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         while (turn := turns()) is not None:
             number, due_ns = turn
             if number >= 0:

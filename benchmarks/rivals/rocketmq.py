@@ -68,14 +68,12 @@ class RocketMq:
         self._class_path = os.pathsep.join(map(str, jars))
         self._answers = 0
 
-    def start(self) -> None:
+    def start(self, config: BenchConfig) -> None:
         (self._directory / "rocketmq" / "conf").mkdir(parents=True)
         self._say("starting name server and broker")
         names = f"{HOST}:{self._start_names()}"
         self._broker = self._start_broker(names)
         self._client = self._start_client(names)
-
-    def warm_up(self, config: BenchConfig) -> None:
         self._say("warming up")
         line = f"0 {WARM_THREADS} {WARM_MESSAGES} 0 {config.size_bytes}"
         warm_up(lambda: self._ask(line))
