@@ -12,7 +12,7 @@ from tests import tools
 ROOT = Path(__file__).parents[1]
 FETCH = ROOT / ".ci" / "tools"
 PREPARE = ROOT / "tests" / "docker" / "prepare"
-SERVERS = ("postgres", "mariadbd", "mysqld-9")
+SERVERS = ("postgres", "mariadbd", "redis-server", "mysqld-9")
 NAMES = [
     *("prometheus", "promtool", "kubectl", "shellcheck", *SERVERS),
     *("chromium", "docker-compose", "axe-core", "actionlint"),

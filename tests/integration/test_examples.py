@@ -23,6 +23,7 @@ from urllib.error import HTTPError
 
 import pytest
 from confluent_kafka import Producer
+from redis import Redis
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
@@ -32,6 +33,7 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import DEAD_LETTER, DeadLetter, DeadReason, OpKind
 from halfbridge.serde.headers import DEAD, DEAD_MARK
 from halfbridge.testkit.reader import read_all
+from tests.integration.celery_tasks import PLAIN_TASKS, CeleryTasks, redis_server
 from tests.integration.producing import TIMEOUT_S, Cluster
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template
@@ -40,6 +42,7 @@ pytestmark = pytest.mark.broker
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S_MAX = 120.0
 WEB_KILLS, WEB_CLIENTS, ORDERS_A_LIFE_MAX = 50, 4, 24
+CELERY_KILLS, CELERY_LONG_KILLS = 10, 50
 # The service of async_shop.py without halfbridge.
 PLAIN_SHOP = """
 import os
@@ -181,6 +184,13 @@ def postgresql() -> Iterator[PostgresServer]:
     """Yield a PostgreSQL server."""
     with closing(Template(PostgresServer)) as made, PostgresServer(made, durable=False) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    """Yield a Redis server."""
+    with redis_server() as made:
+        yield made
 
 
 @pytest.mark.feature
@@ -351,6 +361,84 @@ def test_without_a_fence_killed_services_lose_messages(
     assert rows - messages()
 
 
+@pytest.mark.feature
+def test_a_task_of_celery_that_runs_again_is_one_order(shop: Shop, redis: Redis) -> None:
+    """celery_shop.py: tasks that are given twice under their ids; each is a row and a message."""
+    url = f"sqlite:///{shop.directory / 'shop.db'}"
+    tasks = CeleryTasks(shop, redis, url, "celery_shop")
+    tasks.start()
+    for _ in range(2):
+        tasks.give(["boots", "gloves"])
+        tasks.await_rows(2)
+    tasks.finish()
+    tasks.stop()
+    assert tasks.placed() == Counter(["boots", "gloves"])
+    assert tasks.messages() == tasks.rows()
+
+
+def tasks_under_kills(
+    shop: Shop, redis: Redis, server: PostgresServer, kills: int, *, whole: bool
+) -> None:
+    """Kill processes of the pool, or the whole worker: each task is one row and one message.
+
+    A worker that dies in the moment in which it takes a task from Redis loses it. So after such
+    deaths the caller gives all tasks again.
+    """
+    url = server.url(server.create_database(), user=server.admin)
+    tasks = CeleryTasks(shop, redis, url, "celery_shop")
+    kill = tasks.kill_worker if whole else tasks.kill_process
+    tasks.place_under_kills(kills, kill)
+    if whole:
+        tasks.give(tasks.items)
+    tasks.finish()
+    tasks.stop()
+    rows = tasks.rows()
+    assert tasks.placed() == Counter(tasks.items)
+    until("the messages are there", lambda: tasks.messages().total() >= rows.total())
+    assert tasks.messages() == rows
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("whole", [False, True], ids=["process", "worker"])
+def test_tasks_of_killed_processes_are_done_once(
+    shop: Shop, redis: Redis, postgresql: PostgresServer, *, whole: bool
+) -> None:
+    """The example as it stands."""
+    tasks_under_kills(shop, redis, postgresql, CELERY_KILLS, whole=whole)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("whole", [False, True], ids=["process", "worker"])
+def test_tasks_are_done_once_though_celery_is_killed_fifty_times(
+    shop: Shop, redis: Redis, postgresql: PostgresServer, *, whole: bool
+) -> None:
+    """The same, for long."""
+    tasks_under_kills(shop, redis, postgresql, CELERY_LONG_KILLS, whole=whole)
+
+
+@pytest.mark.timeout(3_600)
+def test_by_default_celery_loses_tasks_and_messages_and_repeats_tasks(
+    shop: Shop, redis: Redis, postgresql: PostgresServer
+) -> None:
+    """The control: without acks_late tasks are lost, without a fence messages.
+
+    Without an inbox a task that comes again is a second order.
+    """
+    path = shop.directory / "plain_tasks.py"
+    path.write_text(PLAIN_TASKS.replace("TOPIC", repr(shop.topic)), "utf-8")
+    url = postgresql.url(postgresql.create_database(), user=postgresql.admin)
+    tasks = CeleryTasks(shop, redis, url, "plain_tasks")
+    tasks.place_under_kills(CELERY_KILLS, tasks.kill_pool)
+    tasks.give(["boots", "boots"])
+    tasks.finish()
+    tasks.stop()
+    placed = tasks.placed()
+    assert placed["boots"] == 2
+    assert Counter(tasks.items) - placed
+    assert tasks.rows() - tasks.messages()
+
+
 # Examples on a framework, with the names of their databases and tables.
 CONSUMERS = {"aiokafka_parcels.py": "parcels", "faststream_labels.py": "labels"}
 
@@ -424,7 +512,8 @@ def test_every_example_is_run_and_described() -> None:
     """A program that no test runs rots; one that the page does not name is not found."""
     here, page = Path(__file__).read_text("utf-8"), (EXAMPLES / "README.md").read_text("utf-8")
     for path in EXAMPLES.glob("*.py"):
-        assert f'"{path.name}"' in here or f"{path.stem}:app" in here, path.name
+        used = (f'"{path.name}"', f"{path.stem}:app", f'"{path.stem}")')
+        assert any(each in here for each in used), path.name
         assert path.name in page
 
 
