@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.headers import TRANSACTION_ID
+from halfbridge.spark import read_messages, read_transactions
 from halfbridge.spark_jobs.audit import main as audit
 from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES, is_text, valid_text
 from halfbridge.spark_jobs.count_transactions import main as count_transactions
@@ -148,6 +149,23 @@ def test_ingest_and_dedupe(
     unique = read_table(spark, str(silver))
     assert unique is not None
     assert unique.count() == COMMITTED * MESSAGES
+
+
+def test_frames(spark: SparkSession, traffic: SinkScene) -> None:
+    """Each message of what was committed, and each transaction with its state."""
+    where: dict[str, Any] = {"bootstrap_servers": traffic.servers, "topics": traffic.orders}
+    rows = read_messages(spark, **where).collect()
+    assert Counter(row["message_index"] for row in rows) == dict.fromkeys(
+        range(MESSAGES), COMMITTED
+    )
+    found = read_transactions(spark, **where, prefix=traffic.prefix)
+    ours = found.where(F.col("real_topic") == traffic.orders).collect()
+    assert Counter((row["state"], row["message_count"]) for row in ours) == {
+        ("delivered", MESSAGES): COMMITTED,
+        ("rolled_back", MESSAGES): ROLLED_BACK,
+    }
+    delivered = {row["transaction_id"] for row in ours if row["state"] == "delivered"}
+    assert delivered == {row["transaction_id"] for row in rows}
 
 
 def test_stuck(spark: SparkSession, installation: Any) -> None:
