@@ -433,7 +433,7 @@ def _errors_table(found: Iterable[type]) -> str:
     return _table(("Error", "Is a", "Who must act, and how", "Meaning"), rows)
 
 
-API = ("halfbridge", "halfbridge.sql", "halfbridge.testkit.memory")
+API = ("halfbridge", "halfbridge.sql", "halfbridge.spark", "halfbridge.testkit.memory")
 
 
 def python() -> str:

@@ -170,7 +170,8 @@ def test_deviations_that_are_named_are_described() -> None:
 
 def test_public_names_are_there() -> None:
     """Every name that a package offers can be imported from it."""
-    for package in ("halfbridge", "halfbridge.sql", "halfbridge.testkit.memory"):
+    packages = ("halfbridge", "halfbridge.sql", "halfbridge.spark", "halfbridge.testkit.memory")
+    for package in packages:
         module = import_module(package)
         for name in module.__all__:
             assert getattr(module, name) is not None, f"{package}.{name}"

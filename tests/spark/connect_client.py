@@ -1,0 +1,44 @@
+"""A Spark Connect client that prints an installation's transactions and messages as JSON.
+
+    python tests/spark/connect_client.py ADDRESS SERVERS PREFIX TOPIC
+
+A process of its own: a process that has used a session of a driver cannot be such a client.
+"""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark import decode_half, decode_op, read_messages, read_transactions
+
+
+def main(address: str, servers: str, prefix: str, topic: str) -> None:
+    """Print one JSON object."""
+    spark = SparkSession.builder.remote(address).getOrCreate()
+    names = TopicNames(prefix)
+    raw = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("includeHeaders", "true")
+    )
+    found = read_transactions(spark, bootstrap_servers=servers, topics=topic, prefix=prefix)
+    messages = read_messages(spark, bootstrap_servers=servers, topics=topic)
+    halves = decode_half(raw.option("subscribe", names.half).load())
+    ops = decode_op(raw.option("subscribe", names.op).load())
+    said = {
+        "has_jvm": hasattr(spark, "_jvm"),
+        "transactions": {row["transaction_id"]: row["state"] for row in found.collect()},
+        "messages": [row["transaction_id"] for row in messages.collect()],
+        "errors": [
+            sorted(row["error"] for row in frame.where("error is not null").collect())
+            for frame in (halves, ops)
+        ],
+    }
+    print(json.dumps(said))  # noqa: T201
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
