@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from halfbridge.changes.mapping import (
     OPERATION_HEADER,
@@ -84,6 +84,9 @@ class Dead(NamedTuple):
     detail: str
 
 
+Decision: TypeAlias = Message | Skip | Dead
+
+
 class _Unmapped(Exception):  # noqa: N818  (becomes a Dead)
     """A row does not have what the mapping needs."""
 
@@ -95,7 +98,7 @@ def message_id(topic_id: str, partition: int, offset: int) -> str:
 
 def decide(  # noqa: PLR0911  (one for each outcome)
     event: Event, mapping: ChangeMapping, *, topic_id: str, names: TopicNames, schemas: Schemas
-) -> Message | Skip | Dead:
+) -> Decision:
     """Return what becomes of an event.
 
     `topic_id` of the change topic, or its substitute, is part of the message's id. Internal topics
@@ -122,6 +125,21 @@ def decide(  # noqa: PLR0911  (one for each outcome)
         event.timestamp_ms if born_ms is None else born_ms,
     )
     return message._replace(headers=marked)
+
+
+def decide_held(
+    decision: Decision, unavailable: str, *, waited_s: float, gone_s: float, letters_fit: bool
+) -> Decision | None:
+    """Return what is written for a held event; None: it waits on.
+
+    `decision` is what becomes of the event, `unavailable` why its topic takes no records now (empty
+    if it does). After `gone_s` it becomes a dead letter, if their topic takes one (`letters_fit`).
+    """
+    if not unavailable:
+        return decision
+    if waited_s <= gone_s or not letters_fit:
+        return None
+    return Dead(DeadReason.UNDELIVERABLE, unavailable)
 
 
 def _made(

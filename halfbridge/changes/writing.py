@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Counter
 
-from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
+from halfbridge.changes.decide import Dead, Event, Message, decide, decide_held
 from halfbridge.changes.held import METADATA_CHARS_MAX, REREAD_MAX, Held, Position, size_of
 from halfbridge.checker.loop.blame import SendSize
 from halfbridge.checker.loop.clients import QUESTION_S
@@ -35,13 +35,12 @@ from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, DeadLetter, DeadRe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from halfbridge.changes.decide import Decision
     from halfbridge.changes.mapping import ChangeMapping
     from halfbridge.changes.values import Schemas
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.producers import TransactionalProducers
     from halfbridge.kafka.ports import Admin, SeenTopic
-
-Decision: TypeAlias = Message | Skip | Dead
 
 _BISECT = 8  # a batch that is refused is divided by this factor, until one event is left
 # Events that are known to be refused. Each is forgotten with its dead letter.
@@ -154,18 +153,18 @@ class Learned:
         if self.limit == self._limit_max:
             self.batch = SendSize.USUAL
 
-    def failed(self, error: KafkaTxnFailedError, events: list[Event]) -> None:
+    def failed(self, error: KafkaTxnFailedError, events: list[Event], now_s: float) -> None:
         """Note a failed kafka_txn with these events; one that is refused alone is blamed."""
         for topic, number in error.places:
             pause_s = min(2 * self._pauses.get(topic, _SILENT_S_MIN / 2), _SILENT_S_MAX)
             self._pauses[topic] = pause_s
             why = f"partition {number} acknowledges no records"
-            self.refused[topic] = (why, monotonic() + pause_s)
+            self.refused[topic] = (why, now_s + pause_s)
         if not error.permanent or error.untimely:
             return
         if error.topic_refused and error.topic:
             why = f"refuses this relay: {error.failure}"
-            self.refused[error.topic] = (why, monotonic() + _REFUSED_S)
+            self.refused[error.topic] = (why, now_s + _REFUSED_S)
             return
         if error.too_large:
             self.batch = SendSize.ONE_RECORD
@@ -260,17 +259,17 @@ class Writing:
         ready: list[tuple[Event, Decision]] = []
         for topic in self._held.topics:
             why = self._why_unavailable(topic)
+            dead_why = self._why_unavailable(self._dead_topic) if why else ""
             while self._held.holds(topic) and len(ready) < self._learned.limit:
-                event = self._held.first(topic)
-                waited_s = monotonic() - self._since(topic)
-                decision = self._decided(event)
-                if why:
-                    is_over = waited_s > self._gone_s and not self._why_unavailable(
-                        self._dead_topic
-                    )
-                    if topic == self._dead_topic or not is_over:
-                        break
-                    decision = Dead(DeadReason.UNDELIVERABLE, f"{topic} {why}")
+                decision = decide_held(
+                    self._decided(self._held.first(topic)),
+                    f"{topic} {why}" if why else "",
+                    waited_s=monotonic() - self._since(topic),
+                    gone_s=self._gone_s,
+                    letters_fit=topic != self._dead_topic and not dead_why,
+                )
+                if decision is None:
+                    break
                 ready.append((self._held.take(topic), decision))
         return ready
 
@@ -333,7 +332,7 @@ class Writing:
                 in_background=False,
             )
         except KafkaTxnFailedError as error:
-            self._learned.failed(error, events)
+            self._learned.failed(error, events, monotonic())
             raise
         self._committed.update(positions)
         self._learned.succeeded(events, topics)
@@ -395,10 +394,11 @@ class Writing:
 
     def _why_unavailable(self, topic: str) -> str:
         """Return why a topic can take no records now; empty if it can."""
+        now_s = monotonic()
         why, until = self._learned.refused.get(topic, ("", 0.0))
-        if why and monotonic() < until:
+        if why and now_s < until:
             return why
-        if monotonic() - self._seen_at > METADATA_S:
+        if now_s - self._seen_at > METADATA_S:
             self._refresh()
         if self._unavailable(topic) and monotonic() - self._seen_at > _REFRESH_AGAIN_S:
             self._refresh()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
+from halfbridge.changes.decide import Dead, Event, Message, Skip, decide, decide_held
 from halfbridge.changes.held import HELD_MAX, METADATA_CHARS_MAX, Held, Position, position_of
 from halfbridge.changes.mapping import MappingError, load_mapping, parse_mapping
 from halfbridge.changes.service import PositionLostError
@@ -449,3 +449,26 @@ def test_a_lost_position_names_the_partition_and_the_offset() -> None:
     assert isinstance(error, BridgeError)
     assert (error.topic, error.partition, error.offset) == ("shop", 2, 7)
     assert str(error).startswith("shop[2]: offset 7 is gone. Events may be missing")
+
+
+WAITING = Message("orders", None, b"1", [])
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "waited_s", "letters_fit", "expected"),
+    [
+        ("", 0.0, True, WAITING),
+        ("", 11.0, False, WAITING),
+        ("orders is away", 10.0, True, None),
+        ("orders is away", 11.0, False, None),
+        ("orders is away", 11.0, True, Dead(DeadReason.UNDELIVERABLE, "orders is away")),
+    ],
+)
+def test_a_held_event_is_written_when_its_topic_is_back_or_its_time_is_over(
+    unavailable: str, waited_s: float, letters_fit: bool, expected: object
+) -> None:
+    """A dead letter needs a topic of dead letters that takes it; until then the event waits."""
+    made = decide_held(
+        WAITING, unavailable, waited_s=waited_s, gone_s=10.0, letters_fit=letters_fit
+    )
+    assert made == expected
