@@ -142,7 +142,7 @@ def takers(inbox: Inbox, engine: Engine, batch: int) -> dict[str, Callable[[], i
     return {"plain": lambda: take(is_marked=False), "inbox": lambda: take(is_marked=True)}
 
 
-def _tell(**found: Any) -> None:
+def _tell(**found: object) -> None:
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 

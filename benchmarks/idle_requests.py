@@ -55,22 +55,22 @@ class CountedKafka(KafkaClients):
     def __init__(self) -> None:
         super().__init__()
         self.reports: dict[str, list[Sent]] = {}
-        self._polls: list[WeakMethod[Callable[[float], Any]]] = []
+        self._polls: list[WeakMethod[Callable[[float], object]]] = []
 
-    def reader(self, properties: Mapping[str, Any]) -> Any:
+    def reader(self, properties: Mapping[str, object]) -> Any:
         return self._polled(super().reader(self._reporting("reader", properties)))
 
     def member(self, properties: Mapping[str, Any], **keywords: Any) -> Any:
         return super().member(self._reporting("member of the group", properties), **keywords)
 
-    def writer(self, properties: Mapping[str, Any]) -> Any:
+    def writer(self, properties: Mapping[str, object]) -> Any:
         return self._polled(super().writer(self._reporting("writer", properties)))
 
     def transactional_writer(self, properties: Mapping[str, Any], **keywords: Any) -> Any:
         told = self._reporting("transactional writer", properties)
         return self._polled(super().transactional_writer(told, **keywords))
 
-    def admin(self, properties: Mapping[str, Any]) -> Any:
+    def admin(self, properties: Mapping[str, object]) -> Any:
         return self._polled(super().admin(self._reporting("admin client", properties)))
 
     def drain(self) -> None:
@@ -85,7 +85,7 @@ class CountedKafka(KafkaClients):
         self._polls.append(WeakMethod(port.poll))  # the worker drops clients to end them
         return port
 
-    def _reporting(self, kind: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    def _reporting(self, kind: str, properties: Mapping[str, object]) -> dict[str, Any]:
         name = f"{kind} {1 + sum(each.startswith(kind) for each in self.reports)}"
         self.reports[name] = []
         note = partial(self._note, self.reports[name])

@@ -43,7 +43,7 @@ def _busy(found: Json, width: int) -> Iterator[str]:
         yield f"{'NOT QUIET':<{width}}load {load:g} on {cores} cores before the first row"
 
 
-def machine_line(machine: Mapping[str, Any]) -> str:
+def machine_line(machine: Mapping[str, object]) -> str:
     return (
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']:g} GiB,"
         f" {machine['system']}, Python {machine['python']}"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _WARM_AGAIN_S = 5.0
 
 
-_MEASURES: Mapping[Kind, Callable[[Scene], Mapping[str, Any]]] = {
+_MEASURES: Mapping[Kind, Callable[[Scene], Mapping[str, object]]] = {
     Kind.RUN: lambda scene: measure_in(scene).to_json(),
     Kind.UNDECIDED: measure_undecided,
     Kind.IDLE: measure_idle,

@@ -30,12 +30,12 @@ class TimedKafka(KafkaClients):
         self._op_topic = op_topic
 
     def member(
-        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+        self, properties: Mapping[str, object], *, on_lost: Callable[[], None] | None = None
     ) -> Any:
         return _Member(super().member(properties, on_lost=on_lost), self.noted, self._op_topic)
 
     def transactional_writer(
-        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+        self, properties: Mapping[str, object], *, on_lost: Callable[[], None] | None = None
     ) -> Any:
         return _Writer(super().transactional_writer(properties, on_lost=on_lost), self.noted)
 
@@ -91,7 +91,7 @@ class _Writer:
                 if times is not None:
                     self._now.append(times)
 
-    def send_offsets(self, *arguments: Any) -> None:
+    def send_offsets(self, *arguments: object) -> None:
         self._writer.send_offsets(*arguments)
         self._pass(OFFSETS_SENT)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def lazy_names(
     package: str, modules: Sequence[str], names: Sequence[str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package, whose names (`__all__`) are in `modules`.
 
     The modules are searched in order, so those that import much come last.

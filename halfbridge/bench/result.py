@@ -144,7 +144,7 @@ def per_second(count: int, first_ns: int, last_ns: int) -> float:
     return count * NS_PER_S / (last_ns - first_ns) if last_ns > first_ns else 0.0
 
 
-def run_report(found: Mapping[str, Any]) -> str:
+def run_report(found: Mapping[str, object]) -> str:
     """Return the table of one run's JSON."""
     return "\n".join(f"{name:<{_NAME_CHARS}}{figures}" for name, figures in _run_lines(found))
 

@@ -133,7 +133,7 @@ class LoopWaits:
             self._server.serve(0.0)
         self._server.leave_to_background()
 
-    def _keep(self, *record: Any) -> None:
+    def _keep(self, *record: object) -> None:
         """Take a record for which the client's queue has no room (`RecordWriter.on_full`)."""
         if self._current() != self._thread:
             self._shared.records.wait_and_produce(*record)
@@ -314,7 +314,7 @@ class LoopChecks(Generic[Task]):
                 error = RuntimeError("the event loop of this producer is closed")
                 self._finish(number, Outcome(begun.task, error=error))
 
-    def _on_loop(self, call: Callable[..., object], *arguments: Any) -> bool:
+    def _on_loop(self, call: Callable[..., object], *arguments: object) -> bool:
         """Have the loop call, in a context of its own; return False if the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments, context=self._context.copy())

@@ -155,7 +155,7 @@ def _made(
 class _Change(NamedTuple):
     operation: str
     is_snapshot: bool
-    row: Mapping[str, Any]
+    row: Mapping[str, object]
     born_ms: int | None
 
 
@@ -219,14 +219,14 @@ def _mapped(change: _Change, mapping: ChangeMapping) -> tuple[Message, int | Non
     return Message(topic, key, value, headers), change.born_ms
 
 
-def _value(row: Mapping[str, Any], mapping: ChangeMapping) -> bytes | None:
+def _value(row: Mapping[str, object], mapping: ChangeMapping) -> bytes | None:
     if mapping.value_column:
         return text_of(_column(row, mapping.value_column, "value_column"))
     columns = mapping.value_columns or tuple(row)
     return json_of({each: _column(row, each, "value_columns") for each in columns})
 
 
-def _column(row: Mapping[str, Any], column: str, field: str) -> Any:
+def _column(row: Mapping[str, object], column: str, field: str) -> Any:
     if column not in row:
         raise _Unmapped(f"{field}: the event has no column {column}; correct the mapping")
     value = row[column]

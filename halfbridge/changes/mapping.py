@@ -40,7 +40,7 @@ ROW, TOMBSTONE = DELETES = ("row", "tombstone")
 OPERATION_HEADER, SNAPSHOT_HEADER = "__operation__", "__snapshot__"
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # Debezium's EventRouter, by its own defaults.
-_OUTBOX: Mapping[str, Any] = {
+_OUTBOX: Mapping[str, object] = {
     "topic": "outbox.event.{aggregatetype}",
     "key_column": "aggregateid",
     "value_column": "payload",

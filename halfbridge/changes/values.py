@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     # Schema id -> the registry's answer; None: the registry has no such schema.
-    Schemas = Callable[[int], Mapping[str, Any] | None]
+    Schemas = Callable[[int], Mapping[str, object] | None]
 
 _HEAD = struct.Struct(">bI")  # Confluent's wire format: a zero byte, and the schema's id
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (a column without a time zone)
@@ -178,7 +178,7 @@ def _collect(schema: Any, names: dict[str, Any]) -> None:
             _collect(schema["type"], names)
 
 
-def _by_avro(schema: Any, value: Any, names: Mapping[str, Any]) -> Any:
+def _by_avro(schema: Any, value: Any, names: Mapping[str, object]) -> Any:
     """Return a decoded value of Avro by what Connect's converter noted in the schema."""
     if value is None:
         return None
@@ -253,7 +253,7 @@ def _year(value: int, _scale: int) -> int:
 
 _YEAR_0 = 1900  # no other YEAR is below 1901
 _CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
-_MEANINGS: Mapping[str, Callable[[Any, int], Any]] = {
+_MEANINGS: Mapping[str, Callable[[Any, int], object]] = {
     f"{_CONNECT}Decimal": _decimal,
     "io.debezium.data.VariableScaleDecimal": _variable,
     f"{_CONNECT}Date": _day,

@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,  # noqa: FBT001, FBT002 (click's signature)
-        **extra: Any,
+        **extra: object,
     ) -> Any:
         """Run the command; an error becomes one line and an exit status, unless with --debug."""
         words = list(sys.argv[1:] if args is None else args)

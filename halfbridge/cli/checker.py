@@ -33,7 +33,7 @@ def checker() -> None:
 
 @checker.command()
 @settings_options(CheckerConfig)
-def run(**values: Any) -> int:
+def run(**values: object) -> int:
     """Run the daemon until SIGTERM or Ctrl-C.
 
     Every setting is a flag, an environment variable and a key of the TOML file. Flags override the

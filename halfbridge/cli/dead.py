@@ -56,7 +56,7 @@ _LIMIT_MAX = 200_000  # transactions; each is kept in memory with its dead lette
 _LIMIT = 1_000  # transactions: a list that a person can check before --yes
 
 
-def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _filters(reason_flag: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
     return together(
         click.option(
             "--group", "groups", multiple=True, metavar="NAME", help="Of this producer group."
@@ -170,7 +170,7 @@ changing = together(
 @unverified
 @json_option
 @_connection
-def resume(**values: Any) -> int:
+def resume(**values: object) -> int:
     """Have undecided transactions asked about again that were given up.
 
     Of CHECK_TIMES, AGE and OPERATOR: the half messages are stored again, with the next resume
@@ -204,7 +204,7 @@ def resume(**values: Any) -> int:
 )
 @json_option
 @_connection
-def redeliver(**values: Any) -> int:
+def redeliver(**values: object) -> int:
     """Have transactions delivered that were committed and refused.
 
     Of UNDELIVERABLE, NOT_ALLOWED, INCOMPLETE, EXTRA and LATE: the half messages are stored again,

@@ -31,7 +31,7 @@ def groups() -> None:
 @_since_option
 @json_option
 @settings_options(CheckerConfig, only=JUDGING)
-def list_(*, as_json: bool, **values: Any) -> int:
+def list_(*, as_json: bool, **values: object) -> int:
     """List producer groups, those with the most undecided transactions first.
 
     A group is listed if it has a check topic, an undecided transaction, or an op since --since.
@@ -55,7 +55,7 @@ def list_(*, as_json: bool, **values: Any) -> int:
 @_since_option
 @json_option
 @settings_options(CheckerConfig, only=JUDGING)
-def show(*, group: str, as_json: bool, **values: Any) -> int:
+def show(*, group: str, as_json: bool, **values: object) -> int:
     """Show one producer group: members, ops, and why its undecided transactions wait.
 
     Exit status 1: no such group was seen, or a pair is stopped.

@@ -23,7 +23,7 @@ _STATES = (
     *("LOCAL_ROLLBACK", "GLOBAL_COMMIT", "MESSAGE_ERROR"),
 )
 _SHOWN_CHARS_MAX = 200  # two lines of a terminal
-F = TypeVar("F", bound="Callable[..., Any]")
+F = TypeVar("F", bound="Callable[..., object]")
 
 
 def table_options(*, needs_url: bool = True) -> Callable[[F], F]:
@@ -60,7 +60,7 @@ def local_messages() -> None:
 
 @local_messages.command()
 @table_options()
-def create(**values: Any) -> int:
+def create(**values: object) -> int:
     """Create the tables if they do not exist."""
     with opened_table(values) as messages:
         messages.create()
@@ -109,7 +109,7 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
 @table_options()
 @click.argument("row_id", metavar="ID", type=click.IntRange(min=1))
 @json_option
-def show(*, row_id: int, as_json: bool, **values: Any) -> int:
+def show(*, row_id: int, as_json: bool, **values: object) -> int:
     """Show one row, with its message."""
     with opened_table(values) as messages:
         from halfbridge.sql.local_messages import admin
@@ -132,7 +132,7 @@ def show(*, row_id: int, as_json: bool, **values: Any) -> int:
 @table_options()
 @_ids_argument
 @click.option("--all", "is_all", is_flag=True, help="All rows that were given up.")
-def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
+def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: object) -> int:
     """Send rows again that were given up (MESSAGE_ERROR). Remove the cause first."""
     _demand_choice(row_ids, is_all=is_all)
     with opened_table(values) as messages:

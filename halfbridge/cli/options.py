@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from halfbridge.sql.bounds import Bounds
 
 T = TypeVar("T")
-F = TypeVar("F", bound="Callable[..., Any]")
+F = TypeVar("F", bound="Callable[..., object]")
 
 
-def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+def together(*options: Callable[[Any], object]) -> Callable[[F], F]:
     """Return one decorator for several options, in the order in which --help shows them."""
 
     def add(command: F) -> F:
@@ -124,7 +124,9 @@ def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
     return load(cls, flags=flags, environ=os.environ, file=read_toml(path) if path else {})
 
 
-def connected(values: Mapping[str, Any], *, judges: bool = False) -> tuple[Cluster, CheckerConfig]:
+def connected(
+    values: Mapping[str, object], *, judges: bool = False
+) -> tuple[Cluster, CheckerConfig]:
     """Return the cluster and the settings that the options name.
 
     The cluster `judges` records by the operator's key file, or believes all of them.

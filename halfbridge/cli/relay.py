@@ -295,7 +295,7 @@ def _run(
         run_until_signal(stack, service, values, says=says)
 
 
-def _function(path: str | None) -> Callable[..., Any] | None:
+def _function(path: str | None) -> Callable[..., object] | None:
     if path is None:
         return None
     module, _, name = path.partition(":")
@@ -306,7 +306,7 @@ def _function(path: str | None) -> Callable[..., Any] | None:
         raise _no_callback(path, str(error)) from error
     if not callable(found):
         raise _no_callback(path, "no function")
-    function: Callable[..., Any] = found
+    function: Callable[..., object] = found
     return function
 
 

@@ -37,7 +37,7 @@ def transactions() -> None:
 @acting
 @json_option
 @_connection_options
-def reject(**values: Any) -> int:
+def reject(**values: object) -> int:
     """Have clients refuse to begin and to send, with the reason that is given here.
 
     Running clients follow within 10 s. What is open may be decided, and is checked and delivered.
@@ -49,7 +49,7 @@ def reject(**values: Any) -> int:
 @acting
 @json_option
 @_connection_options
-def accept(**values: Any) -> int:
+def accept(**values: object) -> int:
     """Have clients begin transactions again."""
     return _turn(values, is_rejecting=False)
 
@@ -57,7 +57,7 @@ def accept(**values: Any) -> int:
 @transactions.command()
 @json_option
 @_connection_options
-def show(**values: Any) -> int:
+def show(**values: object) -> int:
     """Show whether clients refuse to begin transactions, who said so, and why."""
     from halfbridge.checker.admin.operator_log import find_switch
 

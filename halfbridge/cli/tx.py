@@ -119,7 +119,7 @@ _decision = together(
     " half sent. Needed without --fence-url.",
 )
 @_decision
-def commit(**values: Any) -> int:
+def commit(**values: object) -> int:
     """Commit an undecided transaction: its messages are delivered.
 
     Shows what would happen, asks, and reads back whether this decision is the first. Exit status 0:
@@ -135,7 +135,7 @@ def commit(**values: Any) -> int:
 
 @tx.command()
 @_decision
-def rollback(**values: Any) -> int:
+def rollback(**values: object) -> int:
     """Roll an undecided transaction back: its messages are never delivered.
 
     Shows what would happen, asks, and reads back whether this decision is the first. Exit status 0:
@@ -251,7 +251,7 @@ look_up_options = together(
 @registry_option
 @json_option
 @_JUDGING
-def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
+def show(*, as_json: bool, schema_registry: str | None, **values: object) -> int:
     """Show the whole life of one transaction, in order, with times and places.
 
     Exit status 1: no record of it was found.
@@ -277,7 +277,7 @@ def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
 @look_up_options
 @json_option
 @_JUDGING
-def explain(*, as_json: bool, **values: Any) -> int:
+def explain(*, as_json: bool, **values: object) -> int:
     """Say why a transaction is where it is, what happens next, and what can be done.
 
     Exit status 1: no record of it was found.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from halfbridge.cli.options import load_settings, require, settings_options
@@ -13,7 +11,7 @@ from halfbridge.web.config import WebConfig
 
 @click.command()
 @settings_options(WebConfig)
-def web(**values: Any) -> int:
+def web(**values: object) -> int:
     """Serve the API and the web page until SIGTERM or Ctrl-C.
 
     Without --admin-tokens the port must be a loopback address; everybody on this machine may then

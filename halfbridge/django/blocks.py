@@ -120,7 +120,7 @@ def _watched(django: Any, connection: Connection) -> Iterator[Guard]:
     """Have the guard of `connection` see each statement of Django's connection; yield it."""
     guard = guard_of(connection, database_of(connection.dialect.name))
 
-    def execute(run: Callable[..., Any], *statement: Any) -> Any:
+    def execute(run: Callable[..., object], *statement: object) -> Any:
         with errors_of_django(django):
             guard.before_statement(connection)
         return run(*statement)

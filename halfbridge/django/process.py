@@ -154,7 +154,7 @@ def fence(using: str | None = None) -> Fence:
     return member(using).made_fence()
 
 
-def _forget(*, setting: str, **_: Any) -> None:
+def _forget(*, setting: str, **_: object) -> None:
     """Close what was made for another value of HALFBRIDGE: tests override settings."""
     if setting == "HALFBRIDGE":
         for key in [each for each in _MEMBERS if each[0] == os.getpid()]:

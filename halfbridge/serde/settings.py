@@ -39,7 +39,7 @@ class SettingError(ValueError):
         self.allowed = allowed
 
 
-def setting(default: Any, *, doc: str, secret: bool = False, **more: Any) -> Any:
+def setting(default: Any, *, doc: str, secret: bool = False, **more: object) -> Any:
     """Return a dataclass field with one sentence (`doc`, with the unit) for `--help`.
 
     A `secret` value is kept out of errors and `repr`. `more` are further attributes of `Setting`.

@@ -229,7 +229,7 @@ def load_key_file(path: Path) -> KeyRing:
         raise KeyFileError(f"{path}: {error}", path=str(path)) from error
 
 
-def key_ring(table: Mapping[str, Any]) -> KeyRing:
+def key_ring(table: Mapping[str, object]) -> KeyRing:
     """Return the content of a key file's table; KeyFileError: the file's owner corrects it."""
     _refuse_unknown(table, _FILE, "the file")
     keys: dict[str, SigningKey] = {}
@@ -242,7 +242,7 @@ def key_ring(table: Mapping[str, Any]) -> KeyRing:
     return KeyRing(_name(table, "installation", "the file"), keys, demands)
 
 
-def _key(table: Mapping[str, Any]) -> SigningKey:
+def _key(table: Mapping[str, object]) -> SigningKey:
     key_id = _name(table, "id", "a key")
     where = f"key {key_id}"
     _refuse_unknown(table, _KEY, where)
@@ -287,7 +287,7 @@ def _checked_pair(secret: bytes, public: bytes, private: bytes, where: str) -> b
     return belongs
 
 
-def _demand(table: Mapping[str, Any]) -> Demand:
+def _demand(table: Mapping[str, object]) -> Demand:
     where = "a demand"
     _refuse_unknown(table, _DEMAND, where)
     if "from_ms" not in table:
@@ -299,7 +299,9 @@ def _demand(table: Mapping[str, Any]) -> Demand:
     return Demand(groups=_groups(table, where), from_ms=since, until_ms=until, fresh_ms=fresh_ms)
 
 
-def _tables(table: Mapping[str, Any], name: str, count_max: int) -> Iterable[Mapping[str, Any]]:
+def _tables(
+    table: Mapping[str, object], name: str, count_max: int
+) -> Iterable[Mapping[str, object]]:
     tables = table.get(name, [])
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         raise KeyFileError(f"{name}: tables [[{name}]]")
@@ -308,13 +310,13 @@ def _tables(table: Mapping[str, Any], name: str, count_max: int) -> Iterable[Map
     return tables
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _refuse_unknown(table: Mapping[str, object], known: Iterable[str], where: str) -> None:
     unknown = sorted(table.keys() - set(known))
     if unknown:
         raise KeyFileError(f"{where}: {unknown[0]!r} is none of {', '.join(known)}")
 
 
-def _name(table: Mapping[str, Any], field: str, where: str) -> str:
+def _name(table: Mapping[str, object], field: str, where: str) -> str:
     name = table.get(field)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise KeyFileError(
@@ -323,7 +325,7 @@ def _name(table: Mapping[str, Any], field: str, where: str) -> str:
     return name
 
 
-def _word(table: Mapping[str, Any], field: str, words: type[E], where: str) -> E:
+def _word(table: Mapping[str, object], field: str, words: type[E], where: str) -> E:
     try:
         return words(table.get(field))
     except ValueError as error:
@@ -347,14 +349,14 @@ def _bytes(table: Mapping[str, Any], field: str, where: str) -> bytes:
         raise KeyFileError(f"{where}: {field} is no base64") from error
 
 
-def _number(table: Mapping[str, Any], field: str, default: int, where: str) -> int:
+def _number(table: Mapping[str, object], field: str, default: int, where: str) -> int:
     value = table.get(field, default)
     if type(value) is not int or value < 0:
         raise KeyFileError(f"{where}: {field} is a whole number of milliseconds, 0 or more")
     return value
 
 
-def _span(table: Mapping[str, Any], first: str, last: str, where: str) -> tuple[int, int]:
+def _span(table: Mapping[str, object], first: str, last: str, where: str) -> tuple[int, int]:
     since, until = _number(table, first, 0, where), _number(table, last, NEVER_MS, where)
     if since >= until:
         raise KeyFileError(f"{where}: {last} lies behind {first}")

@@ -292,7 +292,7 @@ async def _in_greenlets(manager: Any) -> AsyncIterator[Any]:
     await greenlet_spawn(manager.__exit__, None, None, None)
 
 
-def _to_the_end(work: Callable[..., None], *args: Any) -> None:
+def _to_the_end(work: Callable[..., None], *args: object) -> None:
     """Run `work` in a task of its own, which a cancellation of this task does not end."""
     await_only(asyncio.shield(asyncio.ensure_future(greenlet_spawn(work, *args))))
 

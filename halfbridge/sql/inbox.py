@@ -173,7 +173,7 @@ class Inbox:
         retention_ms: int | None = None,
         topics: Collection[str] = (),
         bootstrap_servers: str = "",
-        kafka: Mapping[str, Any] | None = None,
+        kafka: Mapping[str, object] | None = None,
     ) -> int:
         """Delete the group's old marks; return how many were deleted.
 
@@ -354,7 +354,7 @@ _DELETION_MS = 12 * 60_000
 
 
 def real_retention_ms(
-    topics: Collection[str], *, bootstrap_servers: str, kafka: Mapping[str, Any] | None = None
+    topics: Collection[str], *, bootstrap_servers: str, kafka: Mapping[str, object] | None = None
 ) -> int:
     """Return after how many milliseconds no record of `topics` can be read any more.
 

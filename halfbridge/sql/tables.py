@@ -45,21 +45,21 @@ class NowMs(FunctionElement[int]):
 
 
 @compiles(NowMs, "postgresql")
-def _now_postgresql(element: NowMs, compiler: Any, **kw: Any) -> str:
+def _now_postgresql(element: NowMs, compiler: Any, **kw: object) -> str:
     del element, compiler, kw
     return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)"
 
 
 @compiles(NowMs, "mysql")
 @compiles(NowMs, "mariadb")
-def _now_mariadb(element: NowMs, compiler: Any, **kw: Any) -> str:
+def _now_mariadb(element: NowMs, compiler: Any, **kw: object) -> str:
     del element, compiler, kw
     # Not UNIX_TIMESTAMP(NOW(3)): at the end of summer time one hour of local time is ambiguous.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
 
 
 @compiles(NowMs, "sqlite")
-def _now_sqlite(element: NowMs, compiler: Any, **kw: Any) -> str:
+def _now_sqlite(element: NowMs, compiler: Any, **kw: object) -> str:
     del element, compiler, kw
     return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 

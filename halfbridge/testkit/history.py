@@ -227,7 +227,7 @@ class ClientLog:
         """Announce what the checker is about to return (COMMIT or ROLLBACK)."""
         self._write("answering", transaction_id, kind=kind.value)
 
-    def _write(self, entry: str, transaction_id: str, **fields: Any) -> None:
+    def _write(self, entry: str, transaction_id: str, **fields: object) -> None:
         line = json.dumps({"e": entry, "tx": transaction_id, **fields}, separators=(",", ":"))
         os.write(self._file, line.encode() + b"\n")
 

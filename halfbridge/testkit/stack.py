@@ -113,7 +113,7 @@ class HalfbridgeStack:
         kafka: Broker | None = None,
         topic_prefix: str = "",
         partitions: int = PARTITIONS,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         if bootstrap_servers and kafka is not None:
             raise ValueError("give bootstrap_servers or kafka, not both")
@@ -197,7 +197,7 @@ class HalfbridgeStack:
         producer_group: str,
         *,
         checker: Callable[[MessageView], Resolution],
-        **settings: Any,
+        **settings: object,
     ) -> TransactionProducer:
         """Return a producer of this installation, not started yet: use it in a `with` block.
 

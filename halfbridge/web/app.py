@@ -94,7 +94,7 @@ async def _livez(_request: Request) -> Response:
     return PlainTextResponse("live\n")
 
 
-def _openapi_endpoint(services: Services) -> Callable[..., Any]:
+def _openapi_endpoint(services: Services) -> Callable[..., object]:
     document = openapi(ROUTES)
 
     async def endpoint(request: Request) -> Response:
@@ -123,7 +123,7 @@ def _api_route(services: Services, route: Route) -> HttpRoute:
     return HttpRoute(PREFIX + route.path, endpoint, methods=[route.method])
 
 
-def _handler(refusal_of: Callable[[Any], Refusal]) -> Callable[..., Any]:
+def _handler(refusal_of: Callable[[Any], Refusal]) -> Callable[..., object]:
 
     async def handle(request: Request, error: Exception) -> Response:
         return _refused(request, refusal_of(error))

@@ -80,7 +80,7 @@ class PatientProtocol(H11Protocol):
         self._head_timer = self.loop.call_later(HEAD_S_MAX, self._check_head)
 
 
-def serve(config: WebConfig, *, on_ready: Callable[[str], Any] = print) -> None:
+def serve(config: WebConfig, *, on_ready: Callable[[str], object] = print) -> None:
     """Serve until SIGTERM or Ctrl-C; `on_ready` gets the address once the server answers."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     services = Services(config)

@@ -37,7 +37,7 @@ REACH_TIMEOUT_S = 8.0  # of a cluster that has answered before
 FIRST_ANSWER_S = 3.0
 SETTLE_TIMEOUT_S = 30.0  # a topic just made is not known to every broker at once
 SETTLE_POLL_S = 0.05  # a broker applies a new topic within some 100 ms; each poll is one request
-NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
+NO_PROPERTIES: Mapping[str, object] = MappingProxyType({})
 
 
 class Cluster:
@@ -47,7 +47,7 @@ class Cluster:
         self,
         bootstrap_servers: str,
         *,
-        kafka: Mapping[str, Any] | None = None,
+        kafka: Mapping[str, object] | None = None,
         ports: Ports | None = None,
         signatures: Signatures = NO_SIGNATURES,
     ) -> None:
@@ -257,13 +257,13 @@ class Cluster:
         except BridgeError as error:
             raise AdminError(str(error)) from error
 
-    def writer(self, properties: Mapping[str, Any]) -> Writer:
+    def writer(self, properties: Mapping[str, object]) -> Writer:
         """Return a writer with `properties` in addition to the cluster's; the caller closes it."""
         return self._ports.kafka.writer(
             {**self._common, **properties, "error_cb": self._reasons.note}
         )
 
-    def transactional_writer(self, properties: Mapping[str, Any]) -> TransactionalWriter:
+    def transactional_writer(self, properties: Mapping[str, object]) -> TransactionalWriter:
         """Return a writer of kafka_txns; as `writer`."""
         return self._ports.kafka.transactional_writer(
             {**self._common, **properties, "error_cb": self._reasons.note}
@@ -277,7 +277,7 @@ class Cluster:
 
     @contextmanager
     def reader(
-        self, group: str = ADMIN_GROUP, *, more: Mapping[str, Any] = NO_PROPERTIES
+        self, group: str = ADMIN_GROUP, *, more: Mapping[str, object] = NO_PROPERTIES
     ) -> Iterator[Reader]:
         """Yield a reader of committed records in no group, with `more` client properties."""
         reader = self._ports.kafka.reader({**self._reading, "group.id": group, **more})

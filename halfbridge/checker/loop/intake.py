@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from halfbridge.serde.progress import Progress
 
-    Probe = Callable[[Mapping[str, Any], Mapping[Place, int]], LethalRecord | None]
+    Probe = Callable[[Mapping[str, object], Mapping[Place, int]], LethalRecord | None]
 
 _log = logging.getLogger("halfbridge.checker")
 # Records of one call: one large fetch. Bounds the records that are parsed before the next plan.

@@ -94,7 +94,7 @@ class Stop:
 
     def __init__(
         self,
-        hard_exit: Callable[[int], Any] = os._exit,
+        hard_exit: Callable[[int], object] = os._exit,
         *,
         second_insists: bool = True,
         level: LevelSwitch | None = None,

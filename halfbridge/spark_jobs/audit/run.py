@@ -208,7 +208,7 @@ _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
 
 
 def make_report(
-    audit: Audit, findings: Sequence[Mapping[str, Any]], *, seconds: float
+    audit: Audit, findings: Sequence[Mapping[str, object]], *, seconds: float
 ) -> dict[str, Any]:
     """Return the report with the `findings` to show; `audit.kinds` counts all findings."""
     bounds = audit.bounds

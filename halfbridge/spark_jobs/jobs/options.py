@@ -47,7 +47,7 @@ class _OneLineErrors(click.Command):
         info_name: str | None,
         args: list[str],
         parent: click.Context | None = None,
-        **extra: Any,
+        **extra: object,
     ) -> click.Context:
         """Read the command line."""
         with _one_line_errors():
@@ -158,7 +158,7 @@ bootstrap_servers_option = click.option(
 )
 
 
-def _kafka_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _kafka_option(text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
     return click.option(
         "--kafka-opt",
         "kafka",
@@ -261,7 +261,7 @@ spark_option = click.option(
 )
 
 
-def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def common_options(command: Callable[..., object]) -> Callable[..., object]:
     """Add what every job has: --bootstrap-servers, --kafka-opt, --spark-opt, --json."""
     for option in (json_option, spark_option, kafka_option, bootstrap_servers_option):
         command = option(command)
@@ -276,7 +276,7 @@ def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[st
         raise click.UsageError(str(error)) from error
 
 
-def write_report(path: Path | None, report: Mapping[str, Any]) -> None:
+def write_report(path: Path | None, report: Mapping[str, object]) -> None:
     """Write `report` to `path` as JSON, all of it or nothing; no path, no file."""
     if path is None:
         return

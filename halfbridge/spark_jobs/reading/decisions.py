@@ -104,7 +104,7 @@ def _judged(check: Callable[..., None], append_ms: Column) -> Column:
     return judge(F.col("partition"), append_ms, F.col("key"), F.col("value"), F.col("headers"))
 
 
-def _doubt(check: Callable[..., None], *row: Any) -> str | None:
+def _doubt(check: Callable[..., None], *row: object) -> str | None:
     try:
         check(*row)
     except NotBelievedError as error:

@@ -284,7 +284,7 @@ class ReplayPlan:
     """The plan of a whole replay."""
 
     # The settings that must not change when the replay is resumed; JSON values.
-    identity: Mapping[str, Any]
+    identity: Mapping[str, object]
     places: tuple[Place, ...]
     slices: int  # number of slices; each is one batch of the sink
     # Kafka's id of the source topic; empty for a table, and in plans of halfbridge 0.1.
@@ -325,7 +325,7 @@ class ReplayPlan:
 
 
 def make_plan(
-    identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int, topic_id: str = ""
+    identity: Mapping[str, object], places: Sequence[Place], *, slice_rows: int, topic_id: str = ""
 ) -> ReplayPlan:
     """Return a plan of slices with about `slice_rows` rows each; 0 slices for 0 rows."""
     rows = sum(place.rows for place in places)

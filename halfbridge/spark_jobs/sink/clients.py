@@ -42,7 +42,7 @@ _QUEUE_KBYTES_MAX = 64 * 1024
 _FRAME_BYTES = 4_096
 _NOT_MADE = "a Kafka client could not be made"
 # No further properties.
-NONE: Mapping[str, Any] = {}
+NONE: Mapping[str, object] = {}
 
 
 def new_writer(
@@ -50,8 +50,8 @@ def new_writer(
     ports: Ports,
     *,
     message_bytes_max: int,
-    defaults: Mapping[str, Any] = NONE,
-    changes: Mapping[str, Any] = NONE,
+    defaults: Mapping[str, object] = NONE,
+    changes: Mapping[str, object] = NONE,
 ) -> Writer:
     """Return an idempotent writer that leaves no gap: after a failed record it stores none.
 
@@ -79,7 +79,9 @@ def new_writer(
         return ports.kafka.writer(properties)
 
 
-def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any] = NONE) -> Reader:
+def new_reader(
+    options: SinkOptions, ports: Ports, *, changes: Mapping[str, object] = NONE
+) -> Reader:
     """Return a reader without a group, which commits nothing."""
     properties = {
         "fetch.wait.max.ms": 50,

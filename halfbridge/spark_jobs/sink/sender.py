@@ -78,8 +78,8 @@ class Sender:
         ports: Ports,
         *,
         message_bytes_max: int,
-        defaults: Mapping[str, Any] = NONE,
-        changes: Mapping[str, Any] = NONE,
+        defaults: Mapping[str, object] = NONE,
+        changes: Mapping[str, object] = NONE,
     ) -> None:
         self._writer = new_writer(
             options, ports, message_bytes_max=message_bytes_max, defaults=defaults, changes=changes

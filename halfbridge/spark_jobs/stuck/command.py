@@ -313,8 +313,8 @@ def oldest(old: DataFrame, count: int) -> DataFrame:
 
 
 def make_report(
-    groups: Sequence[Mapping[str, Any]],
-    top: Sequence[Mapping[str, Any]],
+    groups: Sequence[Mapping[str, object]],
+    top: Sequence[Mapping[str, object]],
     *,
     older_than_ms: int,
     now_ms: int,

@@ -49,7 +49,7 @@ class Checkpoint:
         """How many batches Spark noted as done."""
         return count_done(self._storage, join(self.path, "commits"))
 
-    def claim(self, identity: Mapping[str, Any]) -> None:
+    def claim(self, identity: Mapping[str, object]) -> None:
         """Write job.json while the checkpoint is new; later, compare.
 
         A first run that failed (a topic misspelt, say) has planned nothing: its job.json does not
@@ -203,7 +203,7 @@ class Checkpoint:
 
 
 def check_same(
-    path: str, was: Mapping[str, Any], identity: Mapping[str, Any], *, remedy: str
+    path: str, was: Mapping[str, object], identity: Mapping[str, object], *, remedy: str
 ) -> None:
     """Refuse a job that is not the one whose identity is `was` in the checkpoint, by JobError."""
     names = sorted(was.keys() | identity.keys())

@@ -154,7 +154,7 @@ class Database(ABC):
         """Return which transaction may hold locks on a table, as far as this user may see it."""
 
     def insert_if_absent(
-        self, connection: Connection, table: Table, values: Mapping[str, Any]
+        self, connection: Connection, table: Table, values: Mapping[str, object]
     ) -> bool:
         """Insert a row unless its key exists; return whether the row was inserted.
 

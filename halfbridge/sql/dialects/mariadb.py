@@ -98,7 +98,7 @@ class MariaDB(Database):
         return f"the oldest open transaction is of connection {found[0]}, since {found[1]}"
 
     def insert_if_absent(
-        self, connection: Connection, table: Table, values: Mapping[str, Any]
+        self, connection: Connection, table: Table, values: Mapping[str, object]
     ) -> bool:
         """Insert a row unless its key exists. INSERT IGNORE would hide other errors."""
         try:

@@ -162,7 +162,7 @@ class Settling:
         postponed = update(self._table).where(in_states(self._table, [RowState.PREPARED]))
         self._write(row.id, postponed, next_attempt_at=again_at, retries=asked, cause=cause)
 
-    def _write(self, row_id: int, statement: Update, **values: Any) -> bool:
+    def _write(self, row_id: int, statement: Update, **values: object) -> bool:
         """Run an UPDATE for one row; return whether the row was in the right state."""
         statement = statement.where(self._table.c.id == row_id).values(**values)
         with self._engine.begin() as connection:

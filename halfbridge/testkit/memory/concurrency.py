@@ -68,7 +68,7 @@ class ProcessConcurrency:
     def side_thread(self, name: str) -> SideThread:
         return SideThread(self, name)
 
-    def close_clients(self, *clients: Any) -> None:
+    def close_clients(self, *clients: object) -> None:
         closings = [self._closing(client) for client in clients]
         self._wait(lambda: all(closing.done() for closing in closings), CLOSE_S_MAX)
         late = [closing for closing in closings if not closing.done()]
@@ -217,7 +217,7 @@ class SideThread:
         self._calls: deque[tuple[Call, Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_busy = False
 
-    def submit(self, call: Callable[..., None], *arguments: Any) -> Call:
+    def submit(self, call: Callable[..., None], *arguments: object) -> Call:
         future = self._run.new_call()
         self._calls.append((future, call, arguments))
         if not self._is_busy:

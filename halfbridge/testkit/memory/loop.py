@@ -56,11 +56,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._machine.scheduler.now_ns / NS_PER_S
 
     def run_in_executor(  # type: ignore[override]  # of any executor
-        self, executor: object, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
+        self, executor: object, func: Callable[..., object], *args: object
+    ) -> asyncio.Future[object]:
         """Run a call as a task of the machine, whatever the executor."""
         del executor
-        future: asyncio.Future[Any] = self.create_future()
+        future: asyncio.Future[object] = self.create_future()
 
         def settle(result: object, error: BaseException | None) -> None:
             if future.done():  # cancelled

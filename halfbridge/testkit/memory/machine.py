@@ -10,7 +10,7 @@ never passed over: whatever is due by then is done by then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.kafka.ports import Ports
 from halfbridge.serde.units import NS_PER_MS, NS_PER_S
@@ -39,23 +39,23 @@ class MemoryKafka:
     def __init__(self, broker: Broker, network: Network, process: Process) -> None:
         self._parts = broker, network, process
 
-    def reader(self, properties: Mapping[str, Any]) -> MemoryReader:
+    def reader(self, properties: Mapping[str, object]) -> MemoryReader:
         return MemoryReader(*self._parts, properties)
 
     def member(
-        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+        self, properties: Mapping[str, object], *, on_lost: Callable[[], None] | None = None
     ) -> MemoryMember:
         return MemoryMember(*self._parts, properties, on_lost)
 
-    def writer(self, properties: Mapping[str, Any]) -> MemoryWriter:
+    def writer(self, properties: Mapping[str, object]) -> MemoryWriter:
         return MemoryWriter(*self._parts, properties)
 
     def transactional_writer(
-        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+        self, properties: Mapping[str, object], *, on_lost: Callable[[], None] | None = None
     ) -> MemoryTransactionalWriter:
         return MemoryTransactionalWriter(*self._parts, properties, on_lost)
 
-    def admin(self, properties: Mapping[str, Any]) -> MemoryAdmin:
+    def admin(self, properties: Mapping[str, object]) -> MemoryAdmin:
         return MemoryAdmin(*self._parts, properties)
 
 

@@ -32,7 +32,7 @@ _FENCED = (
 class MemoryMember(MemoryReader):
     """Takes part in a group when it is polled."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         self._instance = self.text("group.instance.id")
         self._session_ns = self.number("session.timeout.ms", _SESSION_MS) * NS_PER_MS
@@ -214,7 +214,7 @@ class MemoryMember(MemoryReader):
         process = self.process
         return not (self.is_closed or process.is_frozen) and self._network.reaches(process)
 
-    def _ask(self, kind: Kind, do: Callable[[], Any]) -> Any:
+    def _ask(self, kind: Kind, do: Callable[[], object]) -> Any:
         return self._network.request(self, kind, self._group, do, _ANSWER_S)
 
     def _committer(self) -> Membership:

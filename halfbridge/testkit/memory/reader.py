@@ -125,7 +125,7 @@ class GroupOffsets(Client):
 class MemoryReader(GroupOffsets):
     """Reads partitions of the brokers in memory."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         self._tells_ends = self.flag("enable.partition.eof", default=False)
         self._reset = self.text("auto.offset.reset", "latest")

@@ -138,7 +138,7 @@ class MemoryStack:
         producer_group: str,
         *,
         checker: Callable[[MessageView], Resolution | Answer],
-        **settings: Any,
+        **settings: object,
     ) -> MemoryProducer:
         """Return a producer of this installation, not started yet: use it in a `with` block.
 
@@ -158,7 +158,7 @@ class MemoryStack:
         producer_group: str,
         *,
         checker: Callable[[MessageView], Awaitable[Resolution | Answer]],
-        **settings: Any,
+        **settings: object,
     ) -> MemoryAsyncProducer:
         """Return an asynchronous producer: use it in an `async with` block, inside `run`.
 

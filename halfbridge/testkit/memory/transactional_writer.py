@@ -46,7 +46,7 @@ class _State(Enum):
 class MemoryTransactionalWriter(MemoryWriter):
     """Writes kafka_txns to the brokers in memory."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         self._id = self.text("transactional.id")
         self._timeout_ns = NS_PER_MS * self.number("transaction.timeout.ms", _TIMEOUT_MS)

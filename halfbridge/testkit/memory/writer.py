@@ -301,7 +301,7 @@ class SendQueue(Client):
 class MemoryWriter(SendQueue):
     """Writes to the brokers in memory."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         self._records_max = self.number("queue.buffering.max.messages", _QUEUE_RECORDS_MAX)
         self._queue_bytes_max = 1024 * self.number("queue.buffering.max.kbytes", _QUEUE_KBYTES_MAX)

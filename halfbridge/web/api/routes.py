@@ -126,7 +126,7 @@ REASON = Argument(
 )
 
 
-def read_arguments(wanted: tuple[Argument, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(wanted: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
     """Return the value of each wanted argument; refuses wrong, unknown and missing ones by 400."""
     known = {each.name for each in wanted}
     unknown = next((name for name in given if name not in known), None)

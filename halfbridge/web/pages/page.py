@@ -269,7 +269,7 @@ TEMPLATES.globals["static"] = {
 TEMPLATES.globals["with_query"] = lambda query, **more: urlencode({**query, **more})
 
 
-def rendered(template: str, visit: Visit, context: Mapping[str, Any]) -> HTMLResponse:
+def rendered(template: str, visit: Visit, context: Mapping[str, object]) -> HTMLResponse:
     """Return a page for somebody who has signed in."""
     session = visit.session
     text = TEMPLATES.get_template(template).render(
@@ -286,7 +286,7 @@ def rendered(template: str, visit: Visit, context: Mapping[str, Any]) -> HTMLRes
     return HTMLResponse(text)
 
 
-def plain_page(template: str, status: int = 200, **context: Any) -> HTMLResponse:
+def plain_page(template: str, status: int = 200, **context: object) -> HTMLResponse:
     """Return a page for anybody: it tells nothing of the installation."""
     return HTMLResponse(TEMPLATES.get_template(template).render(**context), status)
 

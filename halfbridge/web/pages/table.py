@@ -155,7 +155,7 @@ def page_routes(services: Services) -> list[HttpRoute]:
     ]
 
 
-def _page(services: Services, page: Page) -> Callable[..., Any]:
+def _page(services: Services, page: Page) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
         services.gate.check_host(request)
         found = services.gate.of_page(request)
@@ -171,7 +171,7 @@ def _page(services: Services, page: Page) -> Callable[..., Any]:
     return endpoint
 
 
-def _form(services: Services, form: Form) -> Callable[..., Any]:
+def _form(services: Services, form: Form) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
         services.gate.check_host(request)
         fields = await fields_of(request)
@@ -184,7 +184,7 @@ def _form(services: Services, form: Form) -> Callable[..., Any]:
     return endpoint
 
 
-def _sign_in_page(services: Services) -> Callable[..., Any]:
+def _sign_in_page(services: Services) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
         services.gate.check_host(request)
         wanted = safe_next(request.query_params.get("next", "/"))
@@ -195,7 +195,7 @@ def _sign_in_page(services: Services) -> Callable[..., Any]:
     return endpoint
 
 
-def _sign_in(services: Services) -> Callable[..., Any]:
+def _sign_in(services: Services) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
         services.gate.check_host(request)
         fields = await fields_of(request)
@@ -212,7 +212,7 @@ def _sign_in(services: Services) -> Callable[..., Any]:
     return endpoint
 
 
-def _sign_out(services: Services) -> Callable[..., Any]:
+def _sign_out(services: Services) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
         services.gate.check_host(request)
         response = RedirectResponse(SIGN_IN, 303)

@@ -137,7 +137,7 @@ class _Gatherer:
     real: list[str]
     admin: Admin
     ports: Ports
-    common: Mapping[str, Any]
+    common: Mapping[str, object]
     ring: KeyRing | None
     groups: list[str]
 
@@ -378,7 +378,7 @@ class Questions:
         self._answers: dict[str, Any] = {}
         self.silent: dict[str, str] = {}
 
-    def start(self, question: str, call: Callable[[], Any]) -> None:
+    def start(self, question: str, call: Callable[[], object]) -> None:
         """Start a question; `question` is its text."""
         run = partial(self._ask, question, call)
         self._running[question] = self._ports.run.start(run, "halfbridge-doctor")
@@ -394,7 +394,7 @@ class Questions:
         """Return the answer, or `default` without one."""
         return self._answers.get(question, default)
 
-    def _ask(self, question: str, call: Callable[[], Any]) -> None:
+    def _ask(self, question: str, call: Callable[[], object]) -> None:
         try:
             self._answers[question] = call()
         except (BridgeError, KafkaFailure) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from halfbridge.checker.admin.doctor.facts import BornClock, NotBelieved, PlainRecords, Stall
 from halfbridge.checker.admin.words import shown_time
@@ -41,7 +41,7 @@ PLAIN_PLACES_MAX = 64
 
 
 def open_txns(
-    places: Sequence[Place], ports: Ports, common: Mapping[str, Any]
+    places: Sequence[Place], ports: Ports, common: Mapping[str, object]
 ) -> tuple[Stall, ...]:
     """Return the partitions whose last stable offset is below the end, and stays there.
 
@@ -61,7 +61,7 @@ def open_txns(
 
 
 def plain_records(
-    places: Sequence[Place], ports: Ports, common: Mapping[str, Any]
+    places: Sequence[Place], ports: Ports, common: Mapping[str, object]
 ) -> tuple[PlainRecords, ...]:
     """Return the topics in which newest records were not written by the daemon."""
     admin = ports.kafka.admin(common)
@@ -123,7 +123,7 @@ class NewestHalves(NamedTuple):
 def newest_halves(
     places: Sequence[Place],
     ports: Ports,
-    common: Mapping[str, Any],
+    common: Mapping[str, object],
     *,
     names: TopicNames,
     ring: KeyRing | None,
@@ -264,7 +264,7 @@ def half_of(record: StoredRecord) -> HalfMetadata | None:
 
 
 @contextmanager
-def reading(ports: Ports, common: Mapping[str, Any]) -> Iterator[Reader]:
+def reading(ports: Ports, common: Mapping[str, object]) -> Iterator[Reader]:
     """Give a reader without a group, which sees open and aborted kafka_txns too."""
     reader = ports.kafka.reader(
         {

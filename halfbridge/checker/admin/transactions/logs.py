@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Records of each partition that the client fetches ahead. With its default of 100,000 a search
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
 # checks a full queue the queue would be empty most of the time.
-_FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
+_FETCHING: Mapping[str, object] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
 # So many partitions that cannot be read are named: an operator who reads on has seen enough.
 NOTED_MAX = 10
 # How late it is noticed that nothing comes any more.
