@@ -87,8 +87,6 @@ def test_transactions_of_an_installation(
 @pytest.fixture
 def connect_server(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """Yield the address of a Spark Connect server; `spark` is there for its jars."""
-    for name in ("grpc_status", "zstandard"):
-        pytest.importorskip(name, reason="a client needs grpcio-status and zstandard")
     (port,) = free_ports(1)
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
