@@ -336,6 +336,11 @@ class DaemonProcess:
         self._watchdog: Watchdog | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def log_path(self) -> Path:
+        """The daemon's log; `stop` removes it."""
+        return self._log
+
     def start(self) -> None:
         """Start it, or start it again after `kill`; return when every worker is ready.
 

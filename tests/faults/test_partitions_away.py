@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
@@ -58,6 +59,7 @@ KEYS = [b"%d" % number for number in range(1000)]
 SEATS = 3  # threads that send, and pairs where one of them is away
 BEYOND = 1 << 40  # no half message has this offset
 MISTAKE_S = 0.5
+LOG_CHARS = 20_000
 
 
 @pytest.fixture
@@ -69,6 +71,13 @@ def cluster() -> Iterator[EmbeddedCluster]:
     }
     with EmbeddedCluster(3, properties=properties) as started:
         yield started
+
+
+class _Delivery(NamedTuple):
+    value: bytes
+    topic: str
+    at_s: float
+    took_s: float
 
 
 class Traffic:
@@ -111,14 +120,28 @@ class Traffic:
 
     def p99_s(self, since: float, until_: float, *, but: str) -> float:
         """Return the 99th percentile from decision to delivery, without a topic or pair, `but`."""
+        took = [each.took_s for each in self._deliveries(since, until_, but=but)]
+        assert len(took) > RATE, f"only {len(took)} decisions"
+        return statistics.quantiles(took, n=100)[98]
+
+    def log_slow(self, since: float, until_: float, *, but: str, bound_s: float) -> None:
+        """Log which deliveries took longer, and the end of the daemon's log."""
+        for each in self._deliveries(since, until_, but=but):
+            if each.took_s > bound_s:
+                _log.warning(
+                    "%r to %s, decided after %.1f s, was seen %.1f s later",
+                    *(each.value, each.topic, each.at_s - since, each.took_s),
+                )
+        said = self._stack.daemon.log_path.read_text("utf-8", "replace")
+        _log.warning("the daemon's log:\n%s", said[-LOG_CHARS:])
+
+    def _deliveries(self, since: float, until_: float, *, but: str) -> list[_Delivery]:
         now = time.monotonic()
-        took = [
-            self.seen.get(value, now) - at
+        return [
+            _Delivery(value, topic, at, self.seen.get(value, now) - at)
             for value, (topic, at) in list(self.decided.items())
             if topic != but and since <= at < until_
         ]
-        assert len(took) > RATE, f"only {len(took)} decisions"
-        return statistics.quantiles(took, n=100)[98]
 
     def delivered_since(self, since: float, *, but: str) -> int:
         """Return how many messages were decided and seen since, without a topic or pair, `but`."""
@@ -255,6 +278,8 @@ def _one_topic_is_away(
             *(delivery, away_nodes, before_s, away_p99_s, whole_p99_s, named_s),
             *(settled - killed, ended - killed, len(traffic.decided)),
         )
+        if away_p99_s > _bound_s(before_s):
+            traffic.log_slow(settled, ended, but=away, bound_s=_bound_s(before_s))
         assert away_p99_s <= _bound_s(before_s)
         cluster.node(GONE).spawn()
         cluster.node(GONE).wait_ready(brokers_min=3, timeout_s=HEALED_S)
