@@ -119,7 +119,7 @@ AWAY = (
         "later one of the key overtakes",
         100,
         ((Deferred, "holds_key_of", _never_behind),),
-        begin=124,
+        begin=52,
     ),
     Mutation(
         "ROLLBACK wins over a deferred COMMIT",
@@ -155,7 +155,7 @@ AWAY = (
         "written beside a partition that is away",
         100,
         ((Routes, "place", _write_elsewhere),),
-        begin=74,
+        begin=192,
     ),
     Mutation(
         "one id for two producers", 100, ((TransactionalIds, "started", _take_any_id),), begin=23
@@ -170,6 +170,6 @@ AWAY = (
         "half partition away for ever",
         100,
         ((TopicWatch, "is_half_away", _away_for_ever),),
-        begin=2872,
+        begin=918,
     ),
 )

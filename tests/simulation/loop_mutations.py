@@ -184,7 +184,7 @@ LOOP = (
             (Collector, "collect", _leave_the_last_out),
             (Ledger, "_refuse_a_second_plan", _allow),
         ),
-        begin=442,
+        begin=83,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.

@@ -44,7 +44,7 @@ def _commit_as_anybody(
 def _letters_are_plain(self: AtLeastOnce, batch: Sequence[Outgoing]) -> bool:
     if batch and self._kafka_txns_left:
         return False
-    own = self._own - {self._config.names.dead}
+    own = (self._names.half, self._names.op)
     return not any(record.topic in own for record in batch)
 
 
@@ -64,13 +64,13 @@ PLAIN = (
         "offsets committed before records are proven",
         100,
         (PlainOutlet, "commit", _commit_first),
-        begin=133,
+        begin=15,
     ),
     _planted(
         "offsets committed by an older generation",
         100,
         (BoundMember, "commit", _commit_as_anybody),
-        begin=35,
+        begin=24,
     ),
     _planted(
         "refused record passed over",

@@ -112,11 +112,10 @@ class AtLeastOnce:
         ports: Ports,
         send_size: SendSize = SendSize.USUAL,
     ) -> None:
-        self._config, self._id, self._ports = config, transactional_id, ports
         self.send_size = send_size
-        self._own = frozenset((config.names.half, config.names.op, config.names.dead))
+        self._names = config.names
         self._kafka_txns_left = FIRST_KAFKA_TXNS
-        self._transactor = self._new_transactor()
+        self._transactor = Transactor(config, transactional_id, ports=ports, send_size=send_size)
         self._plain = PlainOutlet(config, ports=ports, send_size=send_size)
         self._is_plain = False
 
@@ -127,7 +126,7 @@ class AtLeastOnce:
     @property
     def transactional_id(self) -> str:
         """The transactional id."""
-        return self._id
+        return self._transactor.transactional_id
 
     def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
         """Hand `records` over as `Transactor.write`, in a kafka_txn if they need one."""
@@ -136,12 +135,7 @@ class AtLeastOnce:
         if self._is_plain:
             self._plain.write(batch, stall_s)
             return {}
-        if batch:
-            self._kafka_txns_left = max(0, self._kafka_txns_left - 1)
-        if self._transactor.must_be_replaced:
-            self._transactor.close()
-            self._transactor = self._new_transactor()
-            self._transactor.start()
+        self._kafka_txns_left = max(0, self._kafka_txns_left - 1)
         return self._transactor.write(batch, stall_s)
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
@@ -153,8 +147,8 @@ class AtLeastOnce:
 
     @property
     def must_be_replaced(self) -> bool:
-        """False: `write` itself replaces the transactional producer when that is needed."""
-        return False
+        """As `Transactor.must_be_replaced`."""
+        return self._transactor.must_be_replaced
 
     @property
     def is_hung(self) -> bool:
@@ -171,11 +165,8 @@ class AtLeastOnce:
             return True
         if self._kafka_txns_left or self.send_size is not SendSize.USUAL:
             return False
-        own = self._own
+        own = (self._names.half, self._names.op, self._names.dead)
         return not any(record.topic in own for record in batch)
-
-    def _new_transactor(self) -> Transactor:
-        return Transactor(self._config, self._id, ports=self._ports, send_size=self.send_size)
 
 
 class PlainOutlet(BatchWriter[Writer]):

@@ -90,7 +90,14 @@ class BatchWriter(Generic[AnyWriter]):
 
     @property
     def must_be_replaced(self) -> bool:
-        """Whether late requests could apply to the producer's next kafka_txn (KAFKA-17754)."""
+        """Whether late requests could apply to the producer's next kafka_txn (KAFKA-17754).
+
+        Asks the client first: nothing has polled it since its last kafka_txn, which may be hours
+        ago. A client that has lost the group's coordinator meanwhile still has it in its cache, and
+        would hang when it sends offsets.
+        """
+        with suppress(KafkaFailure):  # the next call meets it too
+            self._writer.poll(0)
         return self._reports.must_be_replaced
 
     @property

@@ -15,6 +15,7 @@ from halfbridge.checker.loop.at_least_once import (
     commits_with,
 )
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import SeenTopic
@@ -93,6 +94,19 @@ def test_the_first_batches_are_kafka_txns(scene: Scene) -> None:
         kinds.append(outlet._is_plain)
         outlet.commit([(NAMES.op, 0, number, "")], scene.bound)
     assert kinds == [False] * at_least_once.FIRST_KAFKA_TXNS + [True]
+
+
+@pytest.mark.parametrize("kind", [AtLeastOnce, Transactor])
+def test_a_connection_that_an_idle_client_has_lost_is_noticed(
+    scene: Scene, kind: type[AtLeastOnce | Transactor]
+) -> None:
+    """The client reports it when it is polled, and nothing polls a client that does not write."""
+    outlet = kind(CONFIG, "id-1", ports=scene.world.ports)
+    outlet.start()
+    assert not outlet.must_be_replaced
+    transactor = outlet._transactor if isinstance(outlet, AtLeastOnce) else outlet
+    transactor._writer.connection_lost()
+    assert outlet.must_be_replaced
 
 
 def test_a_predecessor_on_the_slot_commits_nothing(scene: Scene) -> None:
