@@ -190,8 +190,13 @@ def _placed(cluster: EmbeddedCluster, topic: str, nodes: list[int], **config: st
 def _scene(
     cluster: EmbeddedCluster, away_nodes: list[int], delivery: str
 ) -> Iterator[tuple[HalfbridgeStack, Traffic, str]]:
-    """Traffic to ten topics, of which the last one depends on the broker that is killed."""
+    """Traffic to ten topics, of which the last one depends on the broker that is killed.
+
+    That broker coordinates the daemon's group, too.
+    """
     with HalfbridgeStack(cluster.bootstrap_servers, delivery=delivery) as stack:
+        roles, group = Roles(cluster.bootstrap_servers), stack.config.names.daemon_group
+        roles.make_group_coordinator(group, GONE)
         others = [f"orders-{number}" for number in range(OTHERS)]
         for number, topic in enumerate(others):
             _placed(cluster, topic, [1 + (number + each) % 3 for each in range(3)])
@@ -199,6 +204,7 @@ def _scene(
         _placed(cluster, away, away_nodes, **{"min.insync.replicas": str(len(away_nodes))})
         with Traffic(stack, [*others, away], others) as traffic:
             until("it runs", lambda: len(traffic.seen) > RATE, within_s=HEALED_S)
+            assert roles.group_coordinator(group) == GONE
             yield stack, traffic, away
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from halfbridge.kafka.admin import AdminClient
 
 TRANSACTION_LOG = "__transaction_state"
+GROUPS_LOG = "__consumer_offsets"
 _CALL_S = 20.0
 _ROLE_S_MAX = 30.0  # an election takes a broker session, 4 s in tests
 _MOVE_S_MAX = 5.0
@@ -60,9 +61,17 @@ class Roles:
 
         The client cannot ask for it; the broker takes the id's Java hash code, and so does this.
         """
-        count = len(self._admin.list_topics(TRANSACTION_LOG).topics[TRANSACTION_LOG].partitions)
-        partition = positive(java_hash(transactional_id)) % count
-        return self.leader(TRANSACTION_LOG, partition)
+        return self.leader(TRANSACTION_LOG, self._log_partition(TRANSACTION_LOG, transactional_id))
+
+    def make_group_coordinator(self, group: str, node: int) -> None:
+        """Move a group to the coordinator `node`, which has a replica of the groups' log.
+
+        Raises:
+            RoleError: the controller refuses, or the replica is not in sync.
+        """
+        partition = self._log_partition(GROUPS_LOG, group)
+        while self.leader(GROUPS_LOG, partition) != node:
+            self.move_leader(GROUPS_LOG, partition)
 
     def out_of_sync(self) -> list[str]:
         """Return the partitions, of all topics, of which a replica is behind or away."""
@@ -107,6 +116,10 @@ class Roles:
             if found[1] == replicas:
                 self._ask(_ELECT, election(topic, partition, timeout_ms=_CALL_MS))
             time.sleep(_POLL_S)
+
+    def _log_partition(self, log: str, name: str) -> int:
+        count = len(self._admin.list_topics(log, timeout=_CALL_S).topics[log].partitions)
+        return positive(java_hash(name)) % count
 
     def _replicas(self, topic: str, partition: int) -> tuple[int, list[int]]:
         found = self._admin.list_topics(topic, timeout=_CALL_S).topics[topic].partitions
