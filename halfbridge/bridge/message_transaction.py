@@ -456,6 +456,7 @@ class Transaction:
         if pipelined:
             shared.wait_for_room()
         half_offset = self._rollback_offset() if event is Event.ROLLBACK else NO_OFFSET
+        shared.check_open(decides=True)  # `close` may have returned meanwhile
         with self._lock:
             after = step(self._state, event, transaction_id=self.id)
             # Read after `step` allows the decision: acknowledgements arrive during the wait.

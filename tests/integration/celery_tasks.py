@@ -44,6 +44,8 @@ worker_process_init.disconnect(start)
 worker_process_shutdown.disconnect(stop)
 app.conf.update(task_acks_late=False, task_reject_on_worker_lost=None)
 plain = None
+app.finalize()
+app.tasks.unregister("celery_shop.place")  # else the first of a name may win
 
 @worker_process_init.connect
 def start_plain(**_):
