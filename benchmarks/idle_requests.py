@@ -67,8 +67,8 @@ class CountedKafka(KafkaClients):
         return self._polled(super().writer(self._reporting("writer", properties)))
 
     def transactional_writer(self, properties: Mapping[str, Any], **keywords: Any) -> Any:
-        told = self._reporting("transactional writer", properties)
-        return self._polled(super().transactional_writer(told, **keywords))
+        reporting = self._reporting("transactional writer", properties)
+        return self._polled(super().transactional_writer(reporting, **keywords))
 
     def admin(self, properties: Mapping[str, object]) -> Any:
         return self._polled(super().admin(self._reporting("admin client", properties)))

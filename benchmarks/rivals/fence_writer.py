@@ -6,63 +6,39 @@ line, and waits for SIGTERM, so that the bench can read what the process has use
 
 from __future__ import annotations
 
-import itertools
-import signal
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine, text
 
-from benchmarks.rivals.outbox_writer import RATE_THREADS
+from benchmarks.rivals.outbox_writer import run_turns, threads_of
 from halfbridge import Message, TransactionProducer
-from halfbridge.bench.load import (
-    BenchConfig,
-    Turns,
-    lead_in,
-    make_keys,
-    make_packer,
-    print_fact,
-    scheduled,
-)
+from halfbridge.bench.load import BenchConfig, make_keys, make_packer
 from halfbridge.bench.roles import PRODUCER_GROUP
 from halfbridge.sql import Fence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from halfbridge.bench.load import Turns
 
 INSERT = text("INSERT INTO work (number) VALUES (:number)")
 
 
 def main(url: str, given: str) -> None:
     config = BenchConfig.from_json(given)
-    threads = config.threads or RATE_THREADS
-    fence = Fence(create_engine(url, pool_size=threads), producer_group=PRODUCER_GROUP)
+    engine = create_engine(url, pool_size=threads_of(config))
+    fence = Fence(engine, producer_group=PRODUCER_GROUP)
     with TransactionProducer(
         producer_group=PRODUCER_GROUP, checker=fence.check, **config.producer_settings
     ) as producer:
-        # The schedule begins when the producer has started.
-        numbers = itertools.chain(range(-lead_in(config.rate), 0), range(config.messages))
-        turns = Turns(
-            scheduled(numbers, config.rate)
-            if config.rate
-            else ((number, time.monotonic_ns()) for number in numbers)
-        )
-        with ThreadPoolExecutor(threads) as pool:
-            work = [pool.submit(write, fence, producer, config, turns) for _ in range(threads)]
-            first_ns = min(each.result() for each in work)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        print_fact({"committed": config.messages, "first_ns": first_ns})
-        while True:
-            signal.pause()
+        run_turns(config, partial(write, fence, producer, config))
 
 
 def write(
     fence: Fence,
     producer: TransactionProducer,
     config: BenchConfig,
-    turns: Callable[[], tuple[int, int] | None],
+    turns: Turns,
 ) -> int:
     """Run blocks while there are turns; return when the first measured one was due, ns."""
     pack, keys = make_packer(config.size_bytes), make_keys(config.keys)
