@@ -68,7 +68,13 @@ def stop(**_):
     producer.close()
 
 
-@app.task(bind=True, autoretry_for=(BridgeError, DBAPIError), retry_backoff=1, max_retries=None)
+@app.task(
+    bind=True,
+    autoretry_for=(BridgeError, DBAPIError),
+    retry_backoff=1,
+    retry_backoff_max=60,
+    max_retries=None,
+)
 def place(task, item):
     """Place an order: its row, the task's mark and the message, all or nothing."""
     producer.start()  # Kafka may have been away when the process began; else it does nothing

@@ -88,7 +88,7 @@ def _write_with_any_size(
     self: TransactionalProducers, records: Iterable[Outgoing], send_size: SendSize, stall_s: float
 ) -> Mapping[int, int]:
     transactor = self._transactors[self._turn]
-    if transactor.must_be_replaced:
+    if transactor.must_be_replaced():
         transactor = self._replace(self._turn, send_size)
     return transactor.write(records, stall_s)
 
@@ -174,7 +174,7 @@ WRITING = (
     Mutation(
         "producer reused after a timed-out commit",
         300,
-        ((Transactor, "must_be_replaced", property(lambda _: False)),),
+        ((Transactor, "must_be_replaced", lambda _: False),),
         begin=758,
     ),
     Mutation(

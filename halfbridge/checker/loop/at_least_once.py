@@ -145,10 +145,9 @@ class AtLeastOnce:
         else:
             self._transactor.commit(offsets, cast("BoundMember", membership).membership)
 
-    @property
     def must_be_replaced(self) -> bool:
         """As `Transactor.must_be_replaced`."""
-        return self._transactor.must_be_replaced
+        return self._transactor.must_be_replaced()
 
     @property
     def is_hung(self) -> bool:

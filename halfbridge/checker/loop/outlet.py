@@ -88,9 +88,8 @@ class BatchWriter(Generic[AnyWriter]):
         self._stall_s = STALL_S
         self.names_places = True
 
-    @property
     def must_be_replaced(self) -> bool:
-        """Whether late requests could apply to the producer's next kafka_txn (KAFKA-17754).
+        """Tell whether late requests could apply to the producer's next kafka_txn (KAFKA-17754).
 
         Asks the client first: nothing has polled it since its last kafka_txn, which may be hours
         ago. A client that has lost the group's coordinator meanwhile still has it in its cache, and

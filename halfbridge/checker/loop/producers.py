@@ -92,7 +92,7 @@ class TransactionalProducers:
         copy plus one; all copies are acknowledged. Raises KafkaTxnFailedError.
         """
         transactor = self._transactors[self._turn]
-        if transactor.must_be_replaced or transactor.send_size is not send_size:
+        if transactor.must_be_replaced() or transactor.send_size is not send_size:
             transactor = self._replace(self._turn, send_size)
         return transactor.write(records, stall_s)
 

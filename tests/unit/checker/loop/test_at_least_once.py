@@ -103,10 +103,10 @@ def test_a_connection_that_an_idle_client_has_lost_is_noticed(
     """The client reports it when it is polled, and nothing polls a client that does not write."""
     outlet = kind(CONFIG, "id-1", ports=scene.world.ports)
     outlet.start()
-    assert not outlet.must_be_replaced
+    assert not outlet.must_be_replaced()
     transactor = outlet._transactor if isinstance(outlet, AtLeastOnce) else outlet
     transactor._writer.connection_lost()
-    assert outlet.must_be_replaced
+    assert outlet.must_be_replaced()
 
 
 def test_a_predecessor_on_the_slot_commits_nothing(scene: Scene) -> None:

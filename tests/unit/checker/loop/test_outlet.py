@@ -271,15 +271,15 @@ def test_a_slow_commit_wears_its_producer(
     """It may have been sent twice (KAFKA-17754)."""
     writer.commits = [took_s]
     _transact(transactor, REAL)
-    assert transactor.must_be_replaced is must_be_replaced
+    assert transactor.must_be_replaced() is must_be_replaced
 
 
 def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Transactor) -> None:
     """Until its epoch begins, trouble is none of its."""
     writer.on_lost()
-    assert transactor.must_be_replaced
+    assert transactor.must_be_replaced()
     transactor.start()
-    assert not transactor.must_be_replaced
+    assert not transactor.must_be_replaced()
 
 
 @pytest.mark.parametrize(
