@@ -177,7 +177,7 @@ def main() -> None:
         for kind in (*[kinds[0]] * warmups, *kinds * runs):
             url = server.url(server.create_database())
             result = Bench(url, stack, kind).run(**given)
-            print(server.name, kind, json.dumps(result), flush=True)  # noqa: T201
+            print(server.name, kind, json.dumps(result), flush=True)
             results[kind].append(result)
     del results[kinds[0]][:warmups]
     first, second = (
@@ -189,7 +189,7 @@ def main() -> None:
         f"{PostgresServer.name} {what}": {n: round(f, 2) for n, f in figures.items()}
         for what, figures in zip((*kinds, "ratio"), (first, second, ratio), strict=True)
     }
-    print(json.dumps(reported))  # noqa: T201
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from halfbridge.spark_jobs.errors import JobError

@@ -20,12 +20,16 @@ import click
 import yaml
 from mkdocs.structure.files import File
 
+from halfbridge.changes.writing import ChangesMetrics
 from halfbridge.checker.admin.doctor.facts import MEANINGS
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.http import FleetCollector
 from halfbridge.checker.status import Status
 from halfbridge.cli import COMMANDS, LazyGroup
 from halfbridge.serde.settings import describe
+from halfbridge.sql.local_messages.config import RelayConfig
+from halfbridge.sql.local_messages.metrics import RelayMetrics
+from halfbridge.sql.responder import Responder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -170,8 +174,6 @@ def _escaped(text: object) -> str:
 
 def settings() -> str:
     """Return the settings of client, daemon and relay."""
-    from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415
-
     client = import_module("halfbridge").BridgeConfig
     parts = [
         "# Settings",
@@ -242,10 +244,6 @@ def _command(parent: click.Group, name: str, path: str, level: int) -> list[str]
 
 def metrics() -> str:
     """Return the metrics of daemon and relays."""
-    from halfbridge.changes.writing import ChangesMetrics  # noqa: PLC0415
-    from halfbridge.sql.local_messages.metrics import RelayMetrics  # noqa: PLC0415
-    from halfbridge.sql.responder import Responder  # noqa: PLC0415
-
     registries = (
         ("Daemon", Status().metrics.registry),
         ("Relay of a local message table", RelayMetrics().registry),
@@ -277,8 +275,8 @@ def metrics() -> str:
 def _labels(registry: Any) -> dict[str, str]:
     # prometheus_client keeps the label names of a metric without samples in no public place.
     return {
-        collector._name: ", ".join(f"`{name}`" for name in collector._labelnames)  # noqa: SLF001
-        for collector in registry._collector_to_names  # noqa: SLF001
+        collector._name: ", ".join(f"`{name}`" for name in collector._labelnames)  # noqa: SLF001 (see above)
+        for collector in registry._collector_to_names  # noqa: SLF001 (see above)
         if hasattr(collector, "_labelnames")
     }
 

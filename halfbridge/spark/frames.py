@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, HALF, MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.serde.records import HalfMetadata, Op

@@ -85,7 +85,7 @@ def test_case_127_a_random_mix_with_restarts_has_no_unexpected_check(
 ) -> None:
     """32 threads, no daemon for a third of the load: delivered and asked about as predicted."""
     seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"seed {seed}")
     orders = installation.real("orders")
     load = Load(seed, orders)
     with installation.producer(load.check) as producer, ThreadPoolExecutor(THREADS) as pool:

@@ -147,7 +147,7 @@ def _number(lines: list[tuple[str, list[Any]]], width: int, tall: int) -> str:
 
 def _curves(lines: list[tuple[str, list[Any]]], width: int, tall: int) -> str:
     points = [(at, float(value)) for _, values in lines for at, value in values]
-    known = [(at, value) for at, value in points if value == value]  # noqa: PLR0124  # not NaN
+    known = [(at, value) for at, value in points if value == value]  # noqa: PLR0124 (not NaN)
     if not known:
         return f'<text x="{width // 2}" y="{tall // 2}" text-anchor="middle">no data</text>'
     first, last = min(at for at, _ in known), max(at for at, _ in known)

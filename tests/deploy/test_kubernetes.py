@@ -129,8 +129,8 @@ def test_the_commands_exist(kind: str) -> None:
     """Each container's arguments are a command with options that it has."""
     words = [word for word in container(kind)["args"] if word != "order-service"]
     group, command = words[:2]
-    found = cli.get_command(None, group)  # type: ignore[arg-type]
-    (leaf,) = [each for name, each in found.commands.items() if name == command]  # type: ignore[union-attr]
+    found = cli.get_command(None, group)
+    (leaf,) = [each for name, each in found.commands.items() if name == command]
     options = {name for each in leaf.params for name in each.opts}
     assert set(words[2:]) <= options
 

@@ -113,10 +113,10 @@ def stack() -> Iterator[Stack]:
         began = time.monotonic()
         made.up()
         wait_until("the daemon is ready", made.is_ready)
-        print(f"compose: ready {time.monotonic() - began:.1f} s after `up`")  # noqa: T201
+        print(f"compose: ready {time.monotonic() - began:.1f} s after `up`")
         yield made
     except BaseException:
-        print(made.compose("logs", "--tail", "50"))  # noqa: T201
+        print(made.compose("logs", "--tail", "50"))
         raise
     finally:
         made.compose("--profile", "demo", "down", "--volumes", "--timeout", "20")

@@ -71,7 +71,7 @@ def deliver(broker: BrokerContainer) -> None:
     """Start a stack on a broker, deliver one message through it, end it."""
     began = time.monotonic()
     with HalfbridgeStack(kafka=broker) as stack:
-        print(f"stack on {broker.image}: ready after {time.monotonic() - began:.1f} s")  # noqa: T201
+        print(f"stack on {broker.image}: ready after {time.monotonic() - began:.1f} s")
         container = broker.get_wrapped_container().id
         topic = stack.create_topic("orders")
         with stack.producer("order-service", checker=unknown) as producer, producer.begin() as tx:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
+from concurrent.futures import TimeoutError  # noqa: A004 (its own on 3.10)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +68,7 @@ _FRAMES = "most recent call first"  # faulthandler's words
 def seed_of_run() -> int:
     """Return HALFBRIDGE_FAULTS_SEED, or a fresh seed; it is printed, pytest shows it on failure."""
     seed = int(os.environ.get("HALFBRIDGE_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"HALFBRIDGE_FAULTS_SEED={seed}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"HALFBRIDGE_FAULTS_SEED={seed}")
     return seed
 
 
@@ -269,7 +269,7 @@ class Stage:
         for child in clients:
             until(
                 f"{child.name} is quiet",
-                lambda child=child: QUIET in child.output.read_text(),  # type: ignore[misc]
+                lambda child=child: QUIET in child.output.read_text(),
             )
 
     def stop(self, daemon: Daemon, *, within_s: float = 12.0) -> int:
@@ -470,7 +470,7 @@ class Stage:
         }
         kinds = self.kinds = _count_kinds(clients, verdict)
         for kind in sorted(kinds):
-            print(f"{kind:<17}", *(f"{k} {n:<7}" for k, n in kinds[kind].items()))  # noqa: T201
+            print(f"{kind:<17}", *(f"{k} {n:<7}" for k, n in kinds[kind].items()))
         # A run that lacks what it claims to be about proves nothing.
         assert kinds[Kind.CHECKED_COMMIT]["delivered"], "no check-back was needed"
         assert kinds[Kind.MULTI]["delivered"], "no transaction of several messages"

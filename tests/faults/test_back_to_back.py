@@ -62,7 +62,7 @@ def test_case_57_back_to_back_kafka_txns(kafka_bootstrap_servers: str, topic_pre
     group.close()
 
     ratio = statistics.median(kafka_txns) / statistics.median(sends)
-    print(  # noqa: T201 (the figure is the point)
+    print(
         f"{1 / statistics.median(kafka_txns):.0f} kafka_txns a second, {_reported(kafka_txns)};"
         f" an acknowledged record, {_reported(sends)}: {ratio:.1f} of them a kafka_txn"
     )

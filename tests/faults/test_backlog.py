@@ -115,7 +115,7 @@ def test_a_million_decided_while_the_daemon_was_away(own_stage: Stage) -> None:
     assert drained.count == DECIDED
     _nothing_else(stage, reader, worker)
     reader.close()
-    print(  # noqa: T201 (the figures are the result)
+    print(
         f"{DECIDED} decided: first delivered {first - began:.1f} s after the worker's start, then"
         f" {drained_per_s:.0f}/s, bench {bench_per_s:.0f}/s, peak {worker.peak_mib()} MiB"
     )

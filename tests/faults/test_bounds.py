@@ -90,7 +90,7 @@ def test_case_040_a_million_undecided_and_a_restart(own_stage: Stage) -> None:
     sent = worker.metric("halfbridge_checks_sent_total") - sent
     rate = sent / (time.monotonic() - began)
     peak_mib = worker.peak_mib()
-    print(  # noqa: T201 (the figures are the result)
+    print(
         f"{UNDECIDED} undecided: rebuilt {rebuilt_s:.1f} s after its start, peak {peak_mib} MiB,"
         f" {rate:.0f} checks/s, new transactions seen after {latencies_s[_LIVE // 2]:.3f} s (p50),"
         f" {latencies_s[-1]:.3f} s (slowest)"

@@ -60,7 +60,7 @@ def test_case_37_the_brokers_clock_jumps(
         wanted = len(stage.witnessed()) + 200
         until(
             "200 more deliveries",
-            lambda: len(stage.witnessed()) >= wanted or stumbles.is_new(),  # noqa: B023  # now
+            lambda: len(stage.witnessed()) >= wanted or stumbles.is_new(),  # noqa: B023 (called before the next turn)
             within_s=_HEALED_S,
         )
         if stumbles.is_new():

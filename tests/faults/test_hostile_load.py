@@ -129,7 +129,7 @@ def test_good_transactions_pass_beside_hostile_records(
     """All good ones once, their p99 at most three times that without, memory within limits."""
     with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as installation:
         figures = _run(installation, tmp_path)
-    print(figures)  # noqa: T201 (what the run is for)
+    print(figures)
     assert figures.deliveries == {1}
     assert figures.hostile_p99_ms <= P99_FACTOR * figures.calm_p99_ms
     assert figures.peak_bytes - figures.idle_bytes <= BODIES_BYTES + SLACK_BYTES

@@ -37,7 +37,7 @@ def test_the_inbox_outlives_killed_consumers_and_servers(
     One message in ten comes twice. The same consumer without the inbox does work twice.
     """
     seed = int(os.environ.get("HALFBRIDGE_INBOX_SEED", "0")) or secrets.randbits(32)
-    print(f"HALFBRIDGE_INBOX_SEED={seed}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"HALFBRIDGE_INBOX_SEED={seed}")
     with (
         closing(Installation(kafka_bootstrap_servers, topic_prefix)) as installation,
         Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
@@ -49,7 +49,7 @@ def test_the_inbox_outlives_killed_consumers_and_servers(
         scene.send(max(0, TRANSACTIONS_A_KILL * KILLS - scene.transactions))
         scene.finish()
         done, naive = scene.done(GROUP), scene.done(NAIVE)
-    print(  # noqa: T201 (the figures are the result)
+    print(
         f"{database.name}: {scene.killed} kills, {scene.crashed} consumers ended by the database,"
         f" {scene.transactions} transactions, {len(scene.sent)} messages, {scene.repeated} of them"
         f" delivered twice; work done {done.total()} times; without inbox {naive.total()} times"

@@ -45,7 +45,7 @@ def test_case_03_killed_at_each_step(one: Scene) -> None:
         one.note(f"worker killed with a request held: {step.name}")
         until(
             f"the end of {slot}",
-            lambda slot=slot, deaths=deaths: (  # type: ignore[misc]
+            lambda slot=slot, deaths=deaths: (
                 one.daemon.log().count(f"worker {slot} ended") > deaths
             ),
             within_s=HEALED_S,

@@ -113,7 +113,7 @@ def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> N
         stage.injected["worker killed"] += 1
         # More than the victim can have had under way.
         silences.append(arrivals.longest_gap_s(_CALM_DELIVERIES // 2))
-    print(  # noqa: T201 (the figure is the point)
+    print(
         f"deliveries stopped for {statistics.median(silences):.2f} s (median of {_KILLS};"
         f" {min(silences):.2f} to {max(silences):.2f})"
     )

@@ -159,5 +159,5 @@ def _assert_flat(held: list[Held]) -> None:
         ("files", _FILES_SLACK),
     ):
         before, after = (median(getattr(each, what) for each in part) for part in (early, late))
-        print(f"{what}: {before} in the first half, {after} in the second")  # noqa: T201
+        print(f"{what}: {before} in the first half, {after} in the second")
         assert after <= before + slack, f"{what} grows: {before}, then {after}"

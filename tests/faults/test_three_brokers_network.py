@@ -83,7 +83,7 @@ def test_case_26_isolated_by_role(three: Scene, how: str) -> None:
         node = find()
         isolate = three.proxy.cut if how == "cut" else three.proxy.blackhole
         three.for_a_while(
-            lambda node=node, isolate=isolate: isolate(node),  # type: ignore[misc]
+            lambda node=node, isolate=isolate: isolate(node),
             f"{role}: {how}",
             lasts_s=_ISOLATED_S,
         )
@@ -99,7 +99,7 @@ def test_case_27_answers_are_dropped(three: Scene) -> None:
     three.begin()
     for node in three.cluster.node_ids:
         three.for_a_while(
-            lambda node=node: three.proxy.drop_answers(node),  # type: ignore[misc]
+            lambda node=node: three.proxy.drop_answers(node),
             "answers of one broker dropped for 20 s",
             lasts_s=_ASYMMETRIC_S,
         )

@@ -115,7 +115,7 @@ class CeleryTasks:
     def place_under_kills(self, kills: int, kill: Callable[[random.Random], None]) -> None:
         """Kill again and again while there are tasks to do."""
         draw = random.Random(seed := secrets.randbits(32))
-        print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
+        print(f"seed {seed}")
         self.start()
         for life in range(kills):
             batch = [f"hat-{life}-{number}" for number in range(TASKS_A_LIFE)]

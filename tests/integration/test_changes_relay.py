@@ -70,7 +70,7 @@ class Events:
         for number in range(first, first + count):
             row = {"id": number, "customer": f"c{number % KEYS}"}
             made = with_schema("c", COLUMNS, after=row) if number % 2 else plain("c", after=row)
-            events.append((row["customer"], made))  # type: ignore[arg-type]
+            events.append((row["customer"], made))
         self.write(events)
 
 
@@ -97,7 +97,7 @@ def test_each_change_becomes_one_message_while_relays_are_killed(
 ) -> None:
     """Rows = messages, each once, and those of a key in order, whenever relays die."""
     seed = int(os.environ.get("HALFBRIDGE_CHANGES_SEED", "0")) or secrets.randbits(32)
-    print(f"HALFBRIDGE_CHANGES_SEED={seed}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"HALFBRIDGE_CHANGES_SEED={seed}")
     dice, rows = random.Random(seed), 0
     events = Events(halfbridge_stack, changes)
     small = ("--batch-records-max", "20")
@@ -236,7 +236,7 @@ def test_a_missing_topic_holds_up_no_other_and_gets_its_events_once_it_is_there(
         for number in range(rows, rows + 120):
             row = {"id": number, "customer": f"c{number % KEYS}"}
             kind = late if number % 7 in (0, 1) else real
-            made.append((row["customer"], plain("c", after={**row, "kind": kind})))  # type: ignore[arg-type]
+            made.append((row["customer"], plain("c", after={**row, "kind": kind})))
         events.write(made)
         rows += 120
 

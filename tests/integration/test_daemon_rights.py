@@ -262,9 +262,10 @@ def test_internal_topics_are_never_real(installation: Installation) -> None:
 def test_keys_go_where_other_producers_put_them(
     installation: Installation, tmp_path: Path, partitioner: str
 ) -> None:
-    """A plain confluent-kafka producer, or one told to do as Java does: the same key, the same
-    partition; what librdkafka draws lots for is spread.
-    """  # noqa: D205
+    """A key has the same partition as with a plain producer, of librdkafka's default or Java's.
+
+    Keys for which librdkafka draws a random partition are spread.
+    """
     installation.make()
     theirs = installation.topic("theirs", partitions=PARTITIONS)
     ours = installation.topic("ours", partitions=PARTITIONS)

@@ -312,7 +312,7 @@ def order_under_kills(
     shop.environ["SHOP_URL"] = url.replace("postgresql+psycopg:", "postgresql+asyncpg:")
     web, numbers, answers = AsyncShop(shop, app), count(), Counter[int | None]()
     draw = random.Random(seed := secrets.randbits(32))
-    print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"seed {seed}")
     with ThreadPoolExecutor(WEB_CLIENTS) as clients:
         for _ in range(WEB_KILLS):
             process = web.start()
@@ -342,7 +342,7 @@ def test_orders_are_messages_though_an_async_service_is_killed_fifty_times(
 ) -> None:
     """Each row of PostgreSQL has its message once; what was answered is there."""
     rows, messages, answers = order_under_kills(shop, postgresql, "async_shop:app")
-    print(f"{rows.total()} orders, answers {answers}")  # noqa: T201
+    print(f"{rows.total()} orders, answers {answers}")
     until("all messages are there", lambda: messages().total() >= rows.total())
     assert messages() == rows
     assert rows.total() >= answers[HTTPStatus.CREATED] > WEB_KILLS
@@ -465,7 +465,7 @@ def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
     items = [f"hat-{number}" for number in range(orders)]
     shop.place(items)
     draw = random.Random(seed := secrets.randbits(32))
-    print(f"seed {seed}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"seed {seed}")
     output = shop.directory / "bill_orders.out"
     reported: list[str] = []
     for _ in range(kills):
@@ -473,7 +473,7 @@ def bill_under_kills(shop: Shop, *, orders: int, kills: int) -> None:
         goal = draw.randint(1, orders // (kills + 1))
         until(
             f"{goal} orders are billed",
-            lambda goal=goal: output.read_text().count("billed:") >= goal,  # type: ignore[misc]
+            lambda goal=goal: output.read_text().count("billed:") >= goal,
             explain=output.read_text,
         )
         child.kill()

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 
 from halfbridge.bridge import BridgeError, Message, Resolution
 from halfbridge.cli import cli
+from halfbridge.kafka.admin import AdminClient
 from tests.faults.listener import listener
 from tests.integration.brokers import AUTHORIZER, started
 from tests.integration.installation import GROUP, Installation
@@ -128,8 +129,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"},
     )
     with started(broker, "no broker that checks rights"):
-        from halfbridge.kafka.admin import AdminClient  # noqa: PLC0415
-
         admin: Any = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         given = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
         users = (_DAEMON, _CLIENT, _STRANGER, _OPERATOR)

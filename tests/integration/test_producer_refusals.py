@@ -96,7 +96,7 @@ def test_a_checker_that_must_be_awaited_is_refused(cluster: Cluster) -> None:
         """Answer whoever awaits it."""
 
     with pytest.raises(ConfigError, match="plain function"):
-        cluster.producer(checker)  # type: ignore[arg-type]
+        cluster.producer(checker)
 
 
 @pytest.mark.parametrize(

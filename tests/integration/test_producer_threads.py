@@ -27,7 +27,7 @@ def test_32_threads_share_one_producer(cluster: Cluster) -> None:
                 tx = producer.begin()
                 sent = tx.send(Message(cluster.orders, key=b"%d" % number, value=b"%d" % n))
                 receipts.append((tx.id, sent, tx.commit() if n % 5 else tx.rollback()))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 (the test asserts that there is none)
             errors.append(error)
 
     with cluster.producer() as producer:
@@ -128,7 +128,7 @@ def test_closing_waits_for_decisions_that_callbacks_send(cluster: Cluster) -> No
         closing = threading.Thread(target=producer.close)
         closing.start()
         deadline = monotonic() + TIMEOUT_S
-        with pytest.raises(ProducerClosedError):  # noqa: PT012  (until `close` has begun)
+        with pytest.raises(ProducerClosedError):
             while monotonic() < deadline:
                 producer.begin()
         with pytest.raises(ProducerClosedError):

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import create_engine
 
 from halfbridge.bridge import Message
 from halfbridge.cli import cli
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.identity import TransactionIds
+from halfbridge.sql import Fence
 from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
 
@@ -361,11 +363,6 @@ def test_nobody_is_found_and_nobody_is_asked(installation: Installation, orders:
 @pytest.mark.feature
 def test_the_fence_decides(installation: Installation, orders: str, tmp_path: Path) -> None:
     """A rollback writes its row first; a commit takes its count from a committed row."""
-    pytest.importorskip("sqlalchemy")
-    from sqlalchemy import create_engine  # noqa: PLC0415  (an extra)
-
-    from halfbridge.sql import Fence  # noqa: PLC0415
-
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     fence = Fence(create_engine(url), producer_group=GROUP)
     fence.create()

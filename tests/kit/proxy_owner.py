@@ -142,7 +142,7 @@ class ProxyOwner:
         while b"\n" not in self._answered:
             left_s = max(0.0, deadline - time.monotonic())
             ready = select.select([process.stdout], [], [], left_s)[0]
-            data = process.stdout.read1(65_536) if ready else b""  # type: ignore[attr-defined]
+            data = process.stdout.read1(65_536) if ready else b""
             if not data:
                 raise ProxyError(f"no answer to {command!r}; its status is {process.poll()}")
             self._answered += data

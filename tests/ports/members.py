@@ -238,7 +238,7 @@ def a_member_goes_on_where_the_group_left_off(world: World) -> None:
     for expected in (3, 4):
         member = world.member(**properties)
         member.join_and_read([topic])
-        world.until(lambda reads=member: _took(reads, seen) == expected)  # noqa: B023
+        world.until(lambda reads=member, want=expected: _took(reads, seen) == want)
         member.close()
         world.put(topic, b"more")
     assert seen == [0, 1, 2, 3]

@@ -37,7 +37,7 @@ def memory() -> Iterator[World]:
 def kafka(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[World]:
     """Yield topics and groups of their own on a real broker."""
     from confluent_kafka import TopicPartition  # noqa: PLC0415  (what no port has need of)
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 (as above)
 
     common = {"bootstrap.servers": kafka_bootstrap_servers}
 

@@ -176,7 +176,7 @@ _TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
 
 
 def _fuzz(target: str, count: int) -> None:
-    print(f"HALFBRIDGE_FUZZ_SEED={SEED}")  # noqa: T201 (pytest shows it when the test fails)
+    print(f"HALFBRIDGE_FUZZ_SEED={SEED}")
     read, corpus = _TARGETS[target]
     draw = random.Random(f"{target}:{SEED}")
     for _ in range(count):

@@ -65,7 +65,7 @@ def _newest_first(self: Deferred) -> Iterator[tuple[Entry, OpRead]]:
 
 
 def _ascending(self: Deferred) -> tuple[int, ...]:
-    return tuple(sorted(_offsets.fget(self)))  # type: ignore[attr-defined]
+    return tuple(sorted(_offsets.fget(self)))
 
 
 def _drop_the_oldest(self: Ops, now_ms: int) -> None:

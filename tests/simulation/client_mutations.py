@@ -48,7 +48,7 @@ def _report_the_answer_before(
     mixed = []
     for outcome in batch:
         mixed.append(replace(outcome, answer=getattr(self, "answer_before", outcome.answer)))
-        self.answer_before = outcome.answer  # type: ignore[attr-defined]
+        self.answer_before = outcome.answer
     return mixed, is_last
 
 

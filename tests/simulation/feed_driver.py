@@ -286,4 +286,4 @@ class Driver:
         return self.executors[-1]
 
     def _wait_until(self, ready: object) -> None:
-        self._world.scheduler.wait(self.process, ready)  # type: ignore[arg-type]
+        self._world.scheduler.wait(self.process, ready)

@@ -98,7 +98,7 @@ def before(world: World, process: Process) -> int | None:
     """Return the first slot that is served, if a process has a later one; else None."""
     slots = [slot for slot, worker in enumerate(world.workers) if worker is not None]
     worker = world.workers[slots[0]] if slots else None
-    is_later = any(world.workers[slot].process is process for slot in slots[1:])  # type: ignore[union-attr]
+    is_later = any(world.workers[slot].process is process for slot in slots[1:])
     return slots[0] if worker is not None and is_later else None
 
 

@@ -124,7 +124,7 @@ _read_one = BodyReader._read_one
 def _read_the_one_before(self: BodyReader, partition: int, offset: int) -> Any:
     record = _read_one(self, partition, offset)
     before = getattr(self, "before", record)
-    self.before = record  # type: ignore[attr-defined]
+    self.before = record
     return before
 
 

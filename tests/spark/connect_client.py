@@ -36,7 +36,7 @@ def main(address: str, servers: str, prefix: str, topic: str) -> None:
             for frame in (halves, ops)
         ],
     }
-    print(json.dumps(said))  # noqa: T201
+    print(json.dumps(said))
     spark.stop()
 
 

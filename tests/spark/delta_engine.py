@@ -75,4 +75,4 @@ if __name__ == "__main__":
     with spark_session("delta-engine", options={**SESSION, "spark.jars": jars}) as session:
         make(session, place)
         done = dedupe(session, str(place / VECTORS), str(place / "deduped"), "parquet")
-    print(json.dumps(done.to_json()))  # noqa: T201 (whoever started it reads it)
+    print(json.dumps(done.to_json()))

@@ -38,7 +38,7 @@ def hold(directory: Path) -> None:
     begin = DeltaWriter.__init__
 
     def held(writer: DeltaWriter, *words: object) -> None:
-        begin(writer, *words)  # type: ignore[arg-type]
+        begin(writer, *words)
         writer._storage = HeldStorage(writer._spark)
 
     DeltaWriter.__init__ = held  # type: ignore[assignment, method-assign]

@@ -32,19 +32,19 @@ def main(directory: Path, lines: list[str]) -> int:
     table: dict[str, Results] = {}
     failed = []
     for line in lines:
-        print(f"=== Spark {line}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"=== Spark {line}", file=sys.stderr, flush=True)
         try:
             python = environment(directory / line, line)
             version = subprocess.check_output([python, "-c", _VERSION], text=True).strip()
             table[version], status = run(python, directory / f"{line}.xml")
         except (subprocess.SubprocessError, OSError) as error:
-            print(error, file=sys.stderr)  # noqa: T201
+            print(error, file=sys.stderr)
             status = 1
         if status:
             failed.append(line)
-    print("\n".join(markdown(table)))  # noqa: T201
+    print("\n".join(markdown(table)))
     if failed:
-        print(f"failed on Spark {' '.join(failed)}", file=sys.stderr)  # noqa: T201
+        print(f"failed on Spark {' '.join(failed)}", file=sys.stderr)
     return bool(failed)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES
 from halfbridge.spark_jobs.session.local import spark_session
@@ -70,9 +70,9 @@ def main(given: dict[str, Any]) -> None:
         else:
             writer = writer.format(given["format"])
         query = writer.trigger(availableNow=True).start()
-        print(READY, flush=True)  # noqa: T201 (whoever started it waits for it)
+        print(READY, flush=True)
         query.awaitTermination()
-        print(DONE, flush=True)  # noqa: T201
+        print(DONE, flush=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def faulty(directory: Path) -> type[TxnHalf]:
             """Return another name, so that both are there."""
             return FORMAT
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
+        def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 (PySpark's name)
             """Return a writer with faults."""
             return Writer(super().streamWriter(schema, overwrite).options)
 

@@ -31,7 +31,7 @@ def test_defects_among_a_million(
         report, findings = _audit(installation, tmp_path)
     finally:
         installation.close()
-    print(f"audit of {TRANSACTIONS:,} transactions: {report['seconds']} s")  # noqa: T201
+    print(f"audit of {TRANSACTIONS:,} transactions: {report['seconds']} s")
     found = {(each["kind"], each["transaction_id"]) for each in findings}
     assert found == mass.defects
     assert len(findings) == len(mass.defects)
@@ -40,7 +40,7 @@ def test_defects_among_a_million(
     assert sum(report["records"].values()) == sum(mass.records.values())
 
 
-def _audit(installation: Installation, directory: Path) -> tuple[dict, list[dict]]:  # type: ignore[type-arg]
+def _audit(installation: Installation, directory: Path) -> tuple[dict, list[dict]]:
     """Return report and findings of the command, in a process of its own as a user runs it."""
     table, path = directory / "findings", directory / "report.json"
     words = ["--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix]

@@ -132,7 +132,7 @@ class Lives:
 )
 def test_audit_finds_what_the_oracle_finds(spark: SparkSession, seed: int) -> None:
     """Every transaction with something wrong, each kind; none of the others."""
-    print(f"HALFBRIDGE_AUDIT_SEEDS={seed}")  # noqa: T201  (shown when it fails)
+    print(f"HALFBRIDGE_AUDIT_SEEDS={seed}")
     tape = Lives(seed).play(LIVES)
     wanted = expected(tape)
     assert len({kind for kind, _ in wanted}) >= 5, "the lives are too orderly to show anything"

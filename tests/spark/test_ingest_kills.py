@@ -63,7 +63,7 @@ class Writer(threading.Thread):
                     self._topic.commit(*records)
                     self.delivered += [(each.transaction_id, each.value or b"") for each in records]
                 number += 1
-        except BaseException as error:  # noqa: BLE001  # told by the test
+        except BaseException as error:  # noqa: BLE001 (the test raises it)
             self.error = error
 
     def stop(self) -> None:

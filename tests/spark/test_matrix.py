@@ -16,7 +16,7 @@ import pytest
 from click import Command
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.avro import MARKER, schema_fingerprint

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.spark_jobs.session.local import spark_session

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import BORN_TIMESTAMP, DEAD, MESSAGE_INDEX, SIGN, TRANSACTION_ID
@@ -167,7 +167,7 @@ def test_batch_write(spark: SparkSession, scene: SinkScene) -> None:
     def write(frame: object, **options: str) -> None:
         given = scene.options(topic="", **options)
         del given["checkpointLocation"]
-        frame.repartition(2).write.format("txn_half").mode("append").options(**given).save()  # type: ignore[attr-defined]
+        frame.repartition(2).write.format("txn_half").mode("append").options(**given).save()
 
     write(frame, batch_id="7")
     write(frame, batch_id="7")

@@ -155,7 +155,7 @@ def test_executors_as_processes_and_a_task_that_fails_once(scene: SinkScene) -> 
 def seed_of_run() -> int:
     """Return HALFBRIDGE_FAULTS_SEED, or a fresh seed; pytest shows it on failure."""
     seed = int(os.environ.get("HALFBRIDGE_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"HALFBRIDGE_FAULTS_SEED={seed}")  # noqa: T201
+    print(f"HALFBRIDGE_FAULTS_SEED={seed}")
     return seed
 
 
@@ -180,7 +180,7 @@ def test_drivers_killed_at_random_moments(scene: SinkScene, sink: str) -> None:
         driver = drive(scene, sink, tasks=1, options={"transaction.messages.max": "10"})
         await_query(driver)
         target = done + choices.randint(0, BATCHES_MAX)
-        until("batches are committed", lambda n=target: committed(scene) >= n, within_s=PROCESS_S)  # type: ignore[misc]
+        until("batches are committed", lambda n=target: committed(scene) >= n, within_s=PROCESS_S)
         sleep(choices.uniform(0.0, LATER_S_MAX))  # the fault itself: a moment nobody chose
         at_work += not said_or_ended(driver)
         scene.children.kill(driver)
@@ -188,11 +188,11 @@ def test_drivers_killed_at_random_moments(scene: SinkScene, sink: str) -> None:
     finish(drive(scene, sink, tasks=1, options={"transaction.messages.max": "10"}))
     until("nothing is left", lambda: not scene.undecided())
     settled = scene.settled()
-    print(scene.story())  # noqa: T201 (pytest shows it when the test fails)
+    print(scene.story())
     check_exactly_once(settled, numbers)
     assert at_work >= KILLS // 2, "most drivers were done before they were killed"
     kinds = Counter(scene.decisions().values())
-    print(f"{kills} kills, {at_work} of them at work, {files} batches, {dict(kinds)}")  # noqa: T201
+    print(f"{kills} kills, {at_work} of them at work, {files} batches, {dict(kinds)}")
 
 
 def committed(scene: SinkScene) -> int:
@@ -216,13 +216,13 @@ def test_two_drivers_on_one_checkpoint(scene: SinkScene) -> None:
     for driver in drivers:
         until(
             "a driver has ended", lambda d=driver: d.process.poll() is not None, within_s=PROCESS_S
-        )  # type: ignore[misc]
+        )
     ends = [driver.process.returncode for driver in drivers]
     if 0 not in ends:  # they ended each other
         finish(drive(scene))
     until("nothing is left", lambda: not scene.undecided())
     check_exactly_once(scene.settled(), numbers)
-    print(f"exit statuses {ends}")  # noqa: T201
+    print(f"exit statuses {ends}")
 
 
 @pytest.mark.spark_long

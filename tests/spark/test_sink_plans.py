@@ -191,7 +191,7 @@ def overwriting(checkpoint: str) -> Callable[[Iterable[pa.RecordBatch]], Iterato
 
     def passed_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import json  # noqa: PLC0415 (in a worker, which does not have this module)
-        from pathlib import Path  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415 (as above)
 
         place = Path(checkpoint, "offsets", "0")
         version, settings, offset = place.read_text().split("\n")
@@ -255,7 +255,7 @@ def test_a_checkpoint_that_is_not_an_option(spark: SparkSession, scene: SinkScen
 
 def test_the_drivers_jvm_keeps_nothing_for_a_commit(spark: SparkSession, scene: SinkScene) -> None:
     """What it hands out it would keep for ever: some twenty objects a batch."""
-    server = spark.sparkContext._gateway.java_gateway_server  # type: ignore[union-attr]
+    server = spark.sparkContext._gateway.java_gateway_server
     for _ in range(2):
         scene.add_file(5)
     scene.run(scene.stream(spark))

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 from pyspark.testing import assertSchemaEqual
 
 from halfbridge.serde import protocol

@@ -159,7 +159,7 @@ class FenceScene:
                 self.killed["service killed at any moment"] += 1
                 self._start(place, None)
         for child, _ in self._services.values():
-            until(f"{child.name} is ready", lambda child=child: READY in child.output.read_text())  # type: ignore[misc]
+            until(f"{child.name} is ready", lambda child=child: READY in child.output.read_text())
         self.stage.quiet([child for child, _ in self._services.values()])
         self.stage.settle(within_s=GOES_ON_S)
         self.stage.load[:] = self._load  # without the successors of who was killed
@@ -174,8 +174,8 @@ class FenceScene:
     def check(self) -> None:
         """Finish; rows that stand = messages that came out, each once, in order per key."""
         verdict = self.finish()
-        print(f"{self.database.name}: {dict(self.killed)} {self.stage.judged}")  # noqa: T201
-        print(f"blocks: {self.endings()}")  # noqa: T201 (the figures are the result)
+        print(f"{self.database.name}: {dict(self.killed)} {self.stage.judged}")
+        print(f"blocks: {self.endings()}")
         assert verdict.ok, verdict.describe()
         rows = Counter((row.topic, row.order_key, row.value) for row in self.rows)
         assert rows == Counter(map(_place, self.delivered()))

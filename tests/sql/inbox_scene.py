@@ -152,7 +152,7 @@ class InboxScene:
             self._until("the work goes on", lambda goal=goal: self.count(GROUP) >= goal)
             if server_every and number % server_every == server_every - 1:
                 self._database.kill()  # type: ignore[attr-defined]  # an OwnDatabase
-                self._database.restart()  # type: ignore[attr-defined]
+                self._database.restart()
             else:
                 self.kill_one()
             self.killed += 1
@@ -215,7 +215,7 @@ class InboxScene:
                     assert "DBAPIError" in words or "OperationalError" in words, words
                     self._children.kill(child)
                     self._run(name)
-            return bool(condition())  # type: ignore[operator]
+            return bool(condition())
 
         until(what, is_so, within_s=_COMES_S)
 

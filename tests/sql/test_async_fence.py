@@ -1,7 +1,5 @@
 """AsyncFence and AsyncInbox: each way through a block, on each asyncio driver. No Kafka."""
 
-# ruff: noqa: PT012  (what the body of a block does is what is tested)
-
 import asyncio
 from contextlib import suppress
 from contextvars import ContextVar
@@ -14,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from halfbridge.bridge import Resolution
+from halfbridge.bridge import AsyncTransactionProducer, Resolution, TransactionProducer
 from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, NoAnswerError
 from halfbridge.sql import (
     AsyncFence,
@@ -328,8 +326,6 @@ async def _never(_: object) -> Any:
 
 def test_what_is_blocking_and_what_is_not_do_not_mix(tmp_path: Path) -> None:
     """Each is refused where it is given, and the text names what goes with it."""
-    from halfbridge.bridge import AsyncTransactionProducer, TransactionProducer  # noqa: PLC0415
-
     engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     asynchronous = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}")
     given: Any = engine

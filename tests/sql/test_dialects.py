@@ -1,7 +1,5 @@
 """What differs between databases, as far as the fence's tests do not show it."""
 
-# ruff: noqa: PT012  (what the body of a block does is what is tested)
-
 import asyncio
 import secrets
 from collections.abc import Iterator

@@ -144,6 +144,6 @@ def test_orders_are_messages_though_workers_are_killed(
         rows: list[Any] = list(connection.execute(text("SELECT id FROM shop_order")).scalars())
     records = halfbridge_stack.read_committed(topic, count=len(rows))
     unanswered = answers.count(False)
-    print(f"{words[0]}: {len(rows)} orders, {KILLS} kills, {unanswered} without an answer")  # noqa: T201
+    print(f"{words[0]}: {len(rows)} orders, {KILLS} kills, {unanswered} without an answer")
     assert sorted(int(record.value or b"0") for record in records) == sorted(rows)
     assert len(rows) >= answers.count(True)

@@ -1,7 +1,5 @@
 """fence.transaction: each way through the block, on each database and a real Kafka."""
 
-# ruff: noqa: PT012  (what the body of a block does is what is tested)
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,6 +1,6 @@
 """fence.enter: what it demands of a connection, on each database and a real Kafka."""
 
-# ruff: noqa: PT012, SIM117  (what the body of a block does is what is tested)
+# ruff: noqa: SIM117  (what the body of a block does is what is tested)
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """fence.transaction with sends after statements, on each database and a real Kafka."""
 
-# ruff: noqa: PT012  (what the body of a block does is what is tested)
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -202,7 +200,7 @@ def test_a_listener_of_the_orm_sends(scene: Scene) -> None:
 
         def send(flushed: Session, _: object) -> None:
             for each in flushed.new:
-                tx.send(scene.message(f"order {each.id}".encode()))  # type: ignore[attr-defined]
+                tx.send(scene.message(f"order {each.id}".encode()))
 
         event.listen(session, "after_flush", send)
         session.add_all([Placed(), Placed()])

@@ -50,7 +50,7 @@ def behind(database: ProxiedDatabase, **given: Any) -> Scene:
 
 def proxy_of(scene: Scene) -> Any:
     """Return the proxy in front of a scene's database."""
-    return scene.database.proxy  # type: ignore[attr-defined]
+    return scene.database.proxy
 
 
 def run_block(
@@ -181,7 +181,7 @@ def test_a_driver_that_gives_up_in_a_black_hole(scene: Scene, step: str) -> None
 )
 def test_a_commit_that_is_cut(scene: Scene, act: Act, resolution: Resolution) -> None:
     """The same error whether COMMIT arrived or not; the check knows which."""
-    proxy_of(scene).aim(act, scene.database.commit_text)  # type: ignore[attr-defined]
+    proxy_of(scene).aim(act, scene.database.commit_text)
     name, error = run_block(scene, "", lambda: None)
     assert isinstance(error, CommitUnknownError)
     assert proxy_of(scene).hits(act) == 1
@@ -191,7 +191,7 @@ def test_a_commit_that_is_cut(scene: Scene, act: Act, resolution: Resolution) ->
 def test_a_commit_whose_answer_falls_into_a_black_hole(scene: Scene) -> None:
     """It has arrived: the check commits."""
     proxy = proxy_of(scene)
-    proxy.aim(Act.SWALLOW, scene.database.commit_text)  # type: ignore[attr-defined]
+    proxy.aim(Act.SWALLOW, scene.database.commit_text)
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(run_block, scene, "", lambda: None)
         until("COMMIT is hit", lambda: proxy.hits(Act.SWALLOW) == 1, within_s=WAIT_S)

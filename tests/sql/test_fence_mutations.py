@@ -3,8 +3,6 @@
 On the broker in memory and SQLite, so that each defect is tried in a second.
 """
 
-# ruff: noqa: PT012  (what the body of a block does is what is tested)
-
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial

@@ -153,7 +153,7 @@ def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
         if engine.dialect.name == "postgresql" and level != "READ COMMITTED":
             with pytest.raises(DBAPIError) as caught:
                 inbox.once(connection, delivered())
-            assert caught.value.orig.sqlstate == "40001"  # type: ignore[union-attr]
+            assert caught.value.orig.sqlstate == "40001"
             connection.rollback()
         assert not inbox.once(connection, delivered())
         assert inbox.once(connection, delivered(index=1))

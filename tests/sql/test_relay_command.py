@@ -112,7 +112,7 @@ def _relay_under_kills(
 ) -> None:
     """Write while two relays are killed; judge by what the database has committed."""
     seed = int(os.environ.get("HALFBRIDGE_TEST_SEED", random.randrange(1 << 30)))
-    print(f"HALFBRIDGE_TEST_SEED={seed}")  # noqa: T201  (a failing run is told how to repeat it)
+    print(f"HALFBRIDGE_TEST_SEED={seed}")
     chance = random.Random(seed)
     written = 0
     committed: list[tuple[bytes | None, int]] = []

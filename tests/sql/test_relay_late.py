@@ -62,7 +62,7 @@ def test_a_late_batch_that_a_check_has_rolled_back_undoes_no_other_batch(
     begin = relaying.producer.begin
 
     def noting(**given: object) -> Transaction:
-        begun.append(begin(**given))  # type: ignore[arg-type]
+        begun.append(begin(**given))
         return begun[-1]
 
     monkeypatch.setattr(relaying.producer, "begin", noting)

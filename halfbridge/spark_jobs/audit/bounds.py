@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.topics import TopicNames

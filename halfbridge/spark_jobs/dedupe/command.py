@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import MESSAGE_INDEX
 from halfbridge.spark_jobs.errors import JobError

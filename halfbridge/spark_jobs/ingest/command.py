@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.spark_jobs.ingest.sinks import FORMATS, make_sink, table_rows
 from halfbridge.spark_jobs.jobs.options import (

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError, NotBelievedError

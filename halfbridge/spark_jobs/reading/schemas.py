@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 from fastavro.schema import SchemaParseException
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import click
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.serde.topics import TopicNames
 from halfbridge.serde.units import DAY_MS, HOUR_MS, MINUTE_MS

@@ -17,7 +17,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 
 from halfbridge.spark_jobs.audit.facts import (
     append_ms,

@@ -15,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from halfbridge.extras import needs

@@ -391,7 +391,7 @@ def test_a_record_that_never_finds_room_fails() -> None:
             bench.writer.refusals = [BufferError()] * 1_000
             tx = bench.begin()
             sending = asyncio.create_task(tx.send(MESSAGE, timeout=20))
-            await bench.until(lambda tx=tx: tx.message_count == 1)  # type: ignore[misc]
+            await bench.until(lambda tx=tx: tx.message_count == 1)
             if closes:
                 await bench.waits.handed_over(0.0)
             with pytest.raises(HalfNotStoredError, match="queue stayed full"):
@@ -414,9 +414,9 @@ def test_a_checker_of_the_other_kind_is_refused_with_what_to_do() -> None:
 
     given = {"bootstrap_servers": "b:1", "producer_group": "g"}
     with pytest.raises(ConfigError, match="needs AsyncTransactionProducer"):
-        TransactionProducer(checker=awaits, **given)  # type: ignore[arg-type]
+        TransactionProducer(checker=awaits, **given)
     with pytest.raises(ConfigError, match=r"asyncio\.to_thread\(check, view\)"):
-        AsyncTransactionProducer(checker=blocks, **given)  # type: ignore[arg-type]
+        AsyncTransactionProducer(checker=blocks, **given)
 
 
 def test_uvloop_serves_as_well() -> None:

@@ -256,7 +256,7 @@ class _FewThreads(Threads):
 
     are_left = True
 
-    def start(self, call: Callable[[], None], name: str) -> Thread:  # type: ignore[override]
+    def start(self, call: Callable[[], None], name: str) -> Thread:
         if not self.are_left:
             raise RuntimeError("can't start new thread")
         return Threads.start(call, name)

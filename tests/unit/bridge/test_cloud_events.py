@@ -103,7 +103,7 @@ def test_no_header_is_there_twice(name: str) -> None:
 def test_only_a_cloud_event_makes_one() -> None:
     """Not a dict of the same names."""
     with pytest.raises(InvalidMessageError, match="must be a CloudEvent"):
-        Message("t", cloud_event={"source": "/a", "type": "b"})  # type: ignore[arg-type]
+        Message("t", cloud_event={"source": "/a", "type": "b"})
 
 
 def test_a_local_message_takes_no_event() -> None:

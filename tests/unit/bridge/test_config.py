@@ -41,7 +41,7 @@ def test_defaults_and_derived_names() -> None:
     assert config.names.half == "p.RMQ_SYS_TRANS_HALF_TOPIC"
     assert config.immunity_ms_max == 129_600_000
     with pytest.raises(FrozenInstanceError):
-        config.producer_group = "other"  # type: ignore[misc]
+        config.producer_group = "other"
 
 
 @pytest.mark.parametrize(

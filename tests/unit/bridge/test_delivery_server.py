@@ -198,7 +198,7 @@ class _Ticking(SystemClock):
     def __init__(self, step_s: float) -> None:
         self._times = count(1000.0, step_s)
 
-    def monotonic(self) -> float:  # type: ignore[override]
+    def monotonic(self) -> float:
         """Return the next time."""
         return next(self._times)
 

@@ -230,7 +230,7 @@ def test_a_named_exception_rolls_back_and_goes_on(
 ) -> None:
     """A subclass of a named class does too; nobody is asked, and nothing is delivered."""
     tx = producer.begin(rollback_on=(LookupError,), placement_key=placement_key)
-    with pytest.raises(KeyError), tx:  # noqa: PT012  (the block is what is tested)
+    with pytest.raises(KeyError), tx:
         tx.send(Message("orders"))
         raise KeyError
     _acknowledged(tx)
@@ -244,7 +244,7 @@ def test_a_named_exception_rolls_back_and_goes_on(
 def test_sends_without_an_acknowledgement_are_waited_for(producer: MemoryProducer) -> None:
     """The rollback covers them."""
     tx = producer.begin(rollback_on=OutOfStockError)
-    with pytest.raises(OutOfStockError), tx:  # noqa: PT012
+    with pytest.raises(OutOfStockError), tx:
         tx.send_async(Message("orders"))
         raise OutOfStockError
     _acknowledged(tx)
@@ -254,7 +254,7 @@ def test_sends_without_an_acknowledgement_are_waited_for(producer: MemoryProduce
 def test_any_other_exception_decides_nothing(producer: MemoryProducer) -> None:
     """The local transaction may have committed."""
     tx = producer.begin(rollback_on=OutOfStockError)
-    with pytest.raises(ConnectionResetError), tx:  # noqa: PT012
+    with pytest.raises(ConnectionResetError), tx:
         tx.send(Message("orders"))
         raise ConnectionResetError
     assert tx.state is State.HALF_SENT
@@ -263,7 +263,7 @@ def test_any_other_exception_decides_nothing(producer: MemoryProducer) -> None:
 def test_a_decision_that_was_sent_stands(producer: MemoryProducer) -> None:
     """What was committed before the exception stays committed; without a message there is none."""
     tx = producer.begin(rollback_on=OutOfStockError)
-    with pytest.raises(OutOfStockError), tx:  # noqa: PT012
+    with pytest.raises(OutOfStockError), tx:
         tx.send(Message("orders"))
         tx.commit()
         raise OutOfStockError
@@ -290,7 +290,7 @@ def test_nothing_waits_for_a_rollback_where_no_send_was_acknowledged(writer: Fak
     """No broker is asked where the half partition ends, and no decision is sent."""
     writer.answers = [LOST]
     tx = Transaction(shared_around(writer), rollback_on=(OutOfStockError,))
-    with pytest.raises(OutOfStockError), tx:  # noqa: PT012
+    with pytest.raises(OutOfStockError), tx:
         tx.send_async(Message("orders"))
         raise OutOfStockError
     assert tx.state is State.SEND_FAILED
@@ -302,7 +302,7 @@ def test_a_rollback_that_fails_hides_nothing(
 ) -> None:
     """The block's own exception comes out; the log says that a check settles the transaction."""
     tx = producer.begin(rollback_on=OutOfStockError)
-    with pytest.raises(OutOfStockError), tx:  # noqa: PT012
+    with pytest.raises(OutOfStockError), tx:
         tx.send(Message("orders"))
         producer.close()
         raise OutOfStockError
@@ -342,7 +342,7 @@ def test_whether_a_decision_is_late(
     """Only the append time of the first message tells; without it nothing is claimed."""
     tx.send_async(ORDER)
     _ack(tx, writer, stored)
-    tx.shared.ends = SimpleNamespace(half_end=lambda _partition: 7)  # type: ignore[assignment]
+    tx.shared.ends = SimpleNamespace(half_end=lambda _partition: 7)
     decision = tx.rollback_async()
     _ack(tx, writer, None)
     assert decision.result().late is late
@@ -411,7 +411,7 @@ def test_who_waited_for_room_waits_no_second_time_for_acknowledgements(
 ) -> None:
     """A send has its time once; an acknowledgement that is there by then counts."""
     tx.send_async(ORDER)
-    clock, timeout_s = tx.shared.now.__self__, tx.shared.config.send_timeout_ms / 1_000  # type: ignore[attr-defined]
+    clock, timeout_s = tx.shared.now.__self__, tx.shared.config.send_timeout_ms / 1_000
     clock.now_s += timeout_s
     waited_until = clock.now_s + timeout_s
     assert tx.is_unanswered()

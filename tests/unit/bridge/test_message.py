@@ -70,7 +70,7 @@ def test_an_answer_has_a_count_that_a_transaction_can_have(count: Any) -> None:
     assert caught.value.field == "message_count"
     assert Answer(Resolution.COMMIT, 1_000).message_count == 1_000
     with pytest.raises(InvalidMessageError, match="resolution"):
-        Answer("COMMIT")  # type: ignore[arg-type]
+        Answer("COMMIT")
 
 
 @pytest.mark.parametrize("topic", ["", b"t", None])

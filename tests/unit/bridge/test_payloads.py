@@ -194,6 +194,6 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 def test_a_timestamp_is_refused_with_the_reason() -> None:
     """The time of an event belongs in a header; a copy of a message needs no timestamp."""
     with pytest.raises(InvalidMessageError, match="header") as caught:
-        Message("t", timestamp_ms=1_700_000_000_000)  # type: ignore[arg-type]
+        Message("t", timestamp_ms=1_700_000_000_000)
     assert caught.value.field == "timestamp_ms"
     assert replace(Message("t", value=b"1"), value=b"2") == Message("t", value=b"2")

@@ -29,7 +29,7 @@ def test_all_are_sent_before_the_first_acknowledgement(writer: FakeWriter) -> No
         writer.answers = [None] * len(MESSAGES)
         return poll(wait_s)
 
-    shared.server._poll = poll_once  # type: ignore[method-assign]
+    shared.server._poll = poll_once
     tx = Transaction(shared)
     receipts = tx.send_all(iter(MESSAGES))
     assert [each.message_index for each in receipts] == [0, 1, 2]

@@ -96,7 +96,7 @@ def test_a_failed_decision_reaches_callback_count_and_log(
     """Each failure is counted and handed over; the log has one line in LOG_AGAIN_S."""
     failed: list[DecisionFuture] = []
     shared = shared_around(writer, failed=failed.append)
-    clock: Any = shared.now.__self__  # type: ignore[attr-defined]
+    clock: Any = shared.now.__self__
     decided = []
     with caplog.at_level(logging.WARNING):
         for pause_s in (0, 0, LOG_AGAIN_S):
@@ -157,7 +157,7 @@ def test_decisions_in_flight_are_bounded(writer: FakeWriter) -> None:
     """Beyond in_flight_max a decision waits for room; without any, nothing is decided."""
     shared = shared_around(writer, in_flight_max=4, send_timeout_ms=300)
     transactions = [_sent(shared, writer) for _ in range(9)]
-    with pytest.raises(BackpressureError, match="in_flight_max"):  # noqa: PT012
+    with pytest.raises(BackpressureError, match="in_flight_max"):
         for tx in transactions:
             tx.commit()
     assert len(writer) <= 5

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import create_engine
 
 from halfbridge.cli import cli
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.sql import Fence
 
 
 def run(*words: str, url: str | None = None) -> Result:
@@ -45,11 +48,6 @@ def test_create_show_and_purge(url: str) -> None:
 
 def test_rows_are_shown_by_group(url: str) -> None:
     """With the outcome of each."""
-    from sqlalchemy import create_engine  # noqa: PLC0415  (an extra)
-
-    from halfbridge.serde.identity import TRANSACTION_IDS  # noqa: PLC0415
-    from halfbridge.sql import Fence  # noqa: PLC0415
-
     engine = create_engine(url)
     fence = Fence(engine, producer_group="order-service", name="orders_fence")
     fence.create()

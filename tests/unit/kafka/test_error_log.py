@@ -26,7 +26,7 @@ from halfbridge.kafka.threads import SystemClock
 class _Clock(SystemClock):
     now = 100.0
 
-    def monotonic(self) -> float:  # type: ignore[override]
+    def monotonic(self) -> float:
         return self.now
 
 

@@ -74,7 +74,7 @@ class Brokers:
 
     def topics_of(self) -> Topics:
         ports = fake_ports(clock=self.clock)
-        return Topics(self, ports, NAMES, remedy="run: make", timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
+        return Topics(self, ports, NAMES, remedy="run: make", timeout_s=TIMEOUT_S)
 
 
 def answer(reported: object) -> Any:

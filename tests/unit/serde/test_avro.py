@@ -356,7 +356,7 @@ def test_a_broken_long_is_reported() -> None:
 def test_a_field_that_does_not_fit_is_the_callers_error() -> None:
     """Nothing is written in place of what was not given."""
     with pytest.raises((TypeError, ValueError)):
-        DEAD_LETTER.encode(DEAD_V1._replace(detail=None))  # type: ignore[arg-type]
+        DEAD_LETTER.encode(DEAD_V1._replace(detail=None))
 
 
 def test_the_memo_never_grows_without_bound() -> None:

@@ -40,15 +40,15 @@ from tests.playbook import metadata
 def test_every_name_of_a_half_is_in_its_place() -> None:
     """`new_half` is the class with all names given, whichever they are."""
     values = {name: f"<{name}>" for name in HalfMetadata._fields}
-    assert new_half(**values) == HalfMetadata(**values)  # type: ignore[arg-type]
-    assert type(new_half(**values)) is HalfMetadata  # type: ignore[arg-type]
+    assert new_half(**values) == HalfMetadata(**values)
+    assert type(new_half(**values)) is HalfMetadata
 
 
 def test_every_name_of_an_op_is_in_its_place() -> None:
     """`new_op` is the class with all names given, whichever they are."""
     values = {name: f"<{name}>" for name in Op._fields}
-    assert new_op(**values) == Op(**values)  # type: ignore[arg-type]
-    assert type(new_op(**values)) is Op  # type: ignore[arg-type]
+    assert new_op(**values) == Op(**values)
+    assert type(new_op(**values)) is Op
 
 
 def test_an_original_says_what_only_copies_change() -> None:

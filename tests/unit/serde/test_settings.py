@@ -124,7 +124,7 @@ def test_unknown_toml_key_names_the_nearest() -> None:
 def test_check_guards_a_config_made_by_hand(bad: dict[str, object]) -> None:
     """Direct construction is held to the same bounds, with the argument named."""
     with pytest.raises(SettingError) as caught:
-        Sample(**bad)  # type: ignore[arg-type]
+        Sample(**bad)
     assert caught.value.origin == "argument"
     assert [caught.value.field] == list(bad)
 
@@ -197,7 +197,7 @@ def test_a_class_names_its_error(options: dict[str, str], allowed: str) -> None:
     class Told(Named):
         pass
 
-    Told.refusal = staticmethod(refusal)  # type: ignore[assignment]
+    Told.refusal = staticmethod(refusal)
     with pytest.raises(LookupError):
         load(Told, options=options)
     ((name, value),) = options.items()

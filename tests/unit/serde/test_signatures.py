@@ -63,7 +63,7 @@ def half(**more: object) -> bytes:
         **more,
     }
     place = given.pop("place", HALF_PLACE)
-    return half_bytes(place, **given)  # type: ignore[arg-type]
+    return half_bytes(place, **given)
 
 
 def test_the_bytes_of_a_half_record_are_golden() -> None:

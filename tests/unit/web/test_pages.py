@@ -25,7 +25,7 @@ from tests.kit.web import NO_KAFKA, ManualClock, WebStage
 
 
 def _reading(at_s: float, delivered: float, **more: object) -> Reading:
-    return Reading(at_s=at_s, counters={"delivered": delivered}, **more)  # type: ignore[arg-type]
+    return Reading(at_s=at_s, counters={"delivered": delivered}, **more)
 
 
 def test_one_reading_has_no_rate() -> None:

@@ -68,7 +68,7 @@ def serving(config: WebConfig) -> Iterator[int]:
 
 
 def _config(**more: object) -> WebConfig:
-    return WebConfig(bootstrap_servers=NO_KAFKA, admin_port=free_ports(1)[0], **more)  # type: ignore[arg-type]
+    return WebConfig(bootstrap_servers=NO_KAFKA, admin_port=free_ports(1)[0], **more)
 
 
 def _files(directory: Path) -> tuple[Path, Path]:
@@ -148,7 +148,7 @@ def test_a_wrong_certificate_and_a_taken_port_are_reported(tmp_path: Path) -> No
     certificate, key = _files(tmp_path)
     key.write_text("nothing", "utf-8")
     with pytest.raises(ConfigError, match="--admin-cert"):
-        make_server(_config(admin_cert=certificate, admin_key=key), lambda *_: None)  # type: ignore[arg-type]
+        make_server(_config(admin_cert=certificate, admin_key=key), lambda *_: None)
     config = _config()
     with listen(config), pytest.raises(ConfigError, match="--admin-port"):
         listen(config)

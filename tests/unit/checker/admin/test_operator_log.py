@@ -100,7 +100,7 @@ def test_what_is_asked_for_is_found(cluster: Cluster) -> None:
         cluster.ports.run.pause(60)
 
     def actions(**wanted: object) -> list[str]:
-        asked = ActionFilter(**{"limit": 100, **wanted})  # type: ignore[arg-type]
+        asked = ActionFilter(**{"limit": 100, **wanted})
         return [each.action.action for each in read(cluster, NAMES, asked) if each.action]
 
     assert actions() == ["tx commit", "tx rollback", "txt"]

@@ -205,7 +205,7 @@ def test_an_end_is_asked_for_once_at_a_time(admin: _Admin, questions: Questions)
     assert len(admin.asked) == 2
     assert list(questions.answers()) == []
     for _, answer in questions._open.values():
-        answer.said = 7  # type: ignore[attr-defined]
+        answer.said = 7
     assert list(questions.answers()) == [EndAnswer("op", 0, 1, 7)]
     questions.ask_end("op", 0, token=4)
     assert len(admin.asked) == 3

@@ -185,11 +185,11 @@ def test_a_member_that_is_closing_takes_no_assignment(scene: _Scene) -> None:
     asked_within_close: list[bool] = []
 
     def close() -> None:
-        member.membership = lambda: asked_within_close.append(True)  # type: ignore[method-assign]
+        member.membership = lambda: asked_within_close.append(True)
         member.assigned(member, PAIR)
         member.is_closed = True
 
-    member.close = close  # type: ignore[method-assign]
+    member.close = close
     scene.input.close(leave=False)
     assert member.is_closed
     assert asked_within_close == []

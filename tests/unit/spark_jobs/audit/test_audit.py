@@ -62,7 +62,7 @@ def report(topics: dict[str, dict[int, Range]]) -> dict[str, Any]:
         of_others=0,
         bounds=Bounds(snapshot),
         kinds={},
-        findings=None,  # type: ignore[arg-type]
+        findings=None,
     )
     return make_report(audit, [], seconds=1.0)
 

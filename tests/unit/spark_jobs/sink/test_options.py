@@ -303,7 +303,7 @@ def test_a_key_that_is_added_signs_the_next_batch(stack: MemoryStack, tmp_path: 
     path = tmp_path / "spark.toml"
     query = Query(stack, **{"key.file": str(path)})
     process = query.process()
-    query.process = lambda: process  # type: ignore[method-assign]
+    query.process = lambda: process
     write_key_file(path, a_table(a_key("client", secret=secret("nobody knows it")), demands=[]))
     query.run(0)
     assert values(stack) == []

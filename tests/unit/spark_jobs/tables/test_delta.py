@@ -19,7 +19,7 @@ def test_two_drivers_cannot_both_write_a_batch(tmp_path: Path) -> None:
 
     Without that, a driver whose JVM outlives it would write a batch that its successor writes too.
     """
-    from deltalake.transaction import AddAction, CommitProperties, Transaction  # noqa: PLC0415  # an extra
+    from deltalake.transaction import AddAction, CommitProperties, Transaction  # noqa: PLC0415 (an extra)
 
     schema = deltalake.Schema.from_json(json.dumps({"type": "struct", "fields": [COLUMN]}))
     deltalake.DeltaTable.create(tmp_path, schema)

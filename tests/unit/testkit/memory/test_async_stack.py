@@ -200,7 +200,7 @@ def test_a_check_that_ignores_its_cancellation_hangs_until_it_ends(stack: Memory
 
     async def main() -> None:
         def hung(counts: object) -> None:
-            reported.append((counts.hung, asyncio.get_running_loop()))  # type: ignore[attr-defined]
+            reported.append((counts.hung, asyncio.get_running_loop()))
 
         async with stack.async_producer(
             "g", checker=check, check_timeout_ms=1000, check_threads=1, on_hung=hung
@@ -306,7 +306,7 @@ def test_a_loop_that_closes_with_open_transactions_leaves_them_to_others(
     async def use() -> None:
         for call in (producer.begin, producer.start, producer.close):
             with pytest.raises(OtherLoopError, match="make a producer in each loop"):
-                await call()  # type: ignore[misc]
+                await call()
 
     stack.run(begin())
     stack.run(use())

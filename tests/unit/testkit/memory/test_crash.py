@@ -211,7 +211,7 @@ def test_code_that_swallows_the_death_does_no_more(stack: MemoryStack, shop: Sho
         with stack.crash_at(Step.AFTER_HALF_ACK) as crash:
             try:
                 shop.place(producer, "two shirts")
-            except BaseException:  # noqa: BLE001
+            except BaseException:  # noqa: BLE001 (the mistake that is tested)
                 shop.place(producer, "one hat")
         assert crash.process is producer.process
         assert stack.deaths == 1

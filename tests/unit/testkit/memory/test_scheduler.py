@@ -3,7 +3,7 @@
 import gc
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
+from concurrent.futures import TimeoutError  # noqa: A004 (its own on 3.10)
 from threading import Thread
 
 import pytest

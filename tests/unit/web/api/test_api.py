@@ -108,7 +108,7 @@ def test_the_document_has_the_routes_of_the_server_and_no_others(tmp_path: Path)
     web = stage(tmp_path)
     served = {
         (each.path, method)
-        for each in web.app._app.routes  # type: ignore[attr-defined]
+        for each in web.app._app.routes
         if isinstance(each, HttpRoute) and each.path.startswith(PREFIX)
         for method in (each.methods or set()) - {"HEAD"}
     }
