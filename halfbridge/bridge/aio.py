@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from contextvars import Context
     from types import TracebackType
 
+    from opentelemetry.metrics import MeterProvider
+    from prometheus_client.registry import Collector
     from typing_extensions import Unpack
 
     from halfbridge.bridge.check_pool import Pool
+    from halfbridge.bridge.client_metrics import Measured
     from halfbridge.bridge.config import BridgeConfig, ClientSettings
+    from halfbridge.bridge.delivery import Figures
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import (
         Answer,
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     )
     from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.bridge.shared import Shared
+    from halfbridge.bridge.tracing import OpenTelemetryTracing
     from halfbridge.kafka.ports import Ports
 
 _T = TypeVar("_T")
@@ -69,6 +74,7 @@ class AsyncTransactionProducer:
         on_hung: As TransactionProducer's; called on the loop, so it must not block.
         on_decision_failed: As TransactionProducer's; called on the loop.
         config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
+        tracing: As TransactionProducer's.
         ports: Kafka, clock and threads; None: the client library and the system.
         settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); overrides
             `config` and the environment.
@@ -85,6 +91,7 @@ class AsyncTransactionProducer:
         on_hung: Callable[[CheckCounts], object] | None = None,
         on_decision_failed: Callable[[DecisionFuture], object] | None = None,
         config: BridgeConfig | None = None,
+        tracing: OpenTelemetryTracing | None = None,
         ports: Ports | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
@@ -99,6 +106,8 @@ class AsyncTransactionProducer:
             )
         self._loop: AbstractEventLoop | None = None
         self._waits: LoopWaits | None = None
+        if tracing is not None:
+            checker = tracing.async_checker(checker)
         begin_check: Callable[[MessageView], Any] = partial(_begin_check, checker)
         self._client = _Client(
             checker=begin_check,
@@ -111,6 +120,8 @@ class AsyncTransactionProducer:
             ports=ports,
             **settings,
         )
+        if tracing is not None:
+            self._client.trace(tracing)
 
     @property
     def config(self) -> BridgeConfig:
@@ -216,6 +227,22 @@ class AsyncTransactionProducer:
     def check_counts(self) -> CheckCounts:
         """Return the check responder's counts, and how many checkers hang."""
         return self._client.check_counts()
+
+    def figures(self) -> Figures | None:
+        """As `TransactionProducer.figures`."""
+        return self._client.figures()
+
+    def collector(self, *others: Measured) -> Collector:
+        """As `TransactionProducer.collector`."""
+        return self._client.collector(*others)
+
+    def register_meters(
+        self,
+        *others: Measured,
+        provider: MeterProvider | None = None,
+    ) -> None:
+        """As `TransactionProducer.register_meters`."""
+        self._client.register_meters(*others, provider=provider)
 
     async def __aenter__(self) -> AsyncTransactionProducer:  # noqa: PYI034  (Self came with 3.11)
         await self.start()
@@ -394,6 +421,14 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            await self._decide_at_exit(kind)
+        except BaseException as raised:
+            self._transaction.end_block(raised)
+            raise
+        self._transaction.end_block(error)
+
+    async def _decide_at_exit(self, kind: type[BaseException] | None) -> None:
         due = self._transaction.due_at_exit(kind)
         if due is Event.COMMIT:
             await self.commit()
@@ -470,6 +505,9 @@ class _Client(TransactionProducer):
     @property
     def shared(self) -> Shared:
         return self._started()
+
+    def trace(self, tracing: OpenTelemetryTracing) -> None:
+        self._new_transaction = tracing.transaction
 
     def new_waits(self) -> LoopWaits:
         return LoopWaits(self._started(), self._ports, self.loop)

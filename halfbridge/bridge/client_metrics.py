@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -16,31 +16,99 @@ from prometheus_client.registry import Collector
 from halfbridge.bridge.delivery import HALF_MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
+    from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.delivery import Figures
+
+    # A producer's group, and its method `figures`.
+    Source: TypeAlias = tuple[str, Callable[[], Figures | None]]
+    Samples: TypeAlias = list[tuple[Mapping[str, str], int]]
+
+
+class Measured(Protocol):
+    """A producer, blocking or asynchronous."""
+
+    @property
+    def config(self) -> BridgeConfig:
+        """Its settings, which name the producer group."""
+
+    def figures(self) -> Figures | None:
+        """Return what it has done so far; None: not started, or made before a fork."""
+
+
+class Description(NamedTuple):
+    """What a metric counts."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+    is_counter: bool = True
 
 
 _LOG = logging.getLogger("halfbridge.bridge")
+_PREFIX = "halfbridge_client_"
 _GROUP = "producer_group"
 # prometheus_client's own variables: either one makes its values files that another process reads.
 _MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+# Name -> description. `labels` are those beside the producer group.
+DESCRIPTIONS = {
+    "half_messages": Description(
+        "Half messages, by whether a broker acknowledged them: stored, or failed.", ("outcome",)
+    ),
+    "decisions": Description(
+        "Decisions, by whether a broker acknowledged them; a check settles a failed one.",
+        ("decision", "outcome"),
+    ),
+    "decisions_failed": Description(
+        "Failed decisions that no thread awaited: the caller did not get the error."
+    ),
+    "in_flight": Description(
+        "Records that brokers have not acknowledged yet, at most in_flight_max.", is_counter=False
+    ),
+    "checks": Description(
+        "Checks and failures of the responder, by the attributes of CheckCounts.", ("outcome",)
+    ),
+    "checkers_hung": Description(
+        "Checkers that have exceeded check_timeout_ms and have not returned.", is_counter=False
+    ),
+}
+
+
+def families(producers: Iterable[Source]) -> dict[str, Samples]:
+    """Return for each of DESCRIPTIONS the samples: labels (all of them), and the value.
+
+    A producer that is not started, or was made before a fork, has none.
+    """
+    found: dict[str, Samples] = {name: [] for name in DESCRIPTIONS}
+    for name, ask in producers:
+        figures = ask()
+        if figures is None:
+            continue
+        group = {_GROUP: name}
+        for (record, outcome), count in figures.outcomes.items():
+            if record == HALF_MESSAGE:
+                found["half_messages"].append((group | {"outcome": outcome}, count))
+            else:
+                labels = {"decision": record, "outcome": outcome}
+                found["decisions"].append((group | labels, count))
+        found["decisions_failed"].append((group, figures.failed_decisions))
+        found["in_flight"].append((group, figures.in_flight))
+        counts = asdict(figures.checks)
+        found["checkers_hung"].append((group, counts.pop("hung")))
+        found["checks"] += ((group | {"outcome": each}, count) for each, count in counts.items())
+    return found
 
 
 class ClientCollector(Collector):
     """Yields metrics whose names begin with `halfbridge_client_`, labelled by producer group.
 
-    A producer that is not started, or was made before a fork, has no series. Logs a warning under
-    prometheus_client's multiprocess mode, which shows no custom collector: the process that is
-    scraped reads values from files, and has no producer of the others to ask.
-
-    Args:
-        producers: For each its producer group, and its method `figures`.
+    Logs a warning under prometheus_client's multiprocess mode, which shows no custom collector: the
+    process that is scraped reads values from files, and has no producer of the others to ask.
     """
 
-    def __init__(self, producers: Iterable[tuple[str, Callable[[], Figures | None]]]) -> None:
+    def __init__(self, producers: Iterable[Source]) -> None:
         self._producers = tuple(producers)
         if any(name in os.environ for name in _MULTIPROCESS):
             _LOG.warning(
@@ -50,49 +118,10 @@ class ClientCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the families; called by the registry."""
-        halves = CounterMetricFamily(
-            "halfbridge_client_half_messages",
-            "Half messages, by whether a broker acknowledged them: stored, or failed.",
-            labels=(_GROUP, "outcome"),
-        )
-        decisions = CounterMetricFamily(
-            "halfbridge_client_decisions",
-            "Decisions, by whether a broker acknowledged them; a check settles a failed one.",
-            labels=(_GROUP, "decision", "outcome"),
-        )
-        not_awaited = CounterMetricFamily(
-            "halfbridge_client_decisions_failed",
-            "Failed decisions that no thread awaited: the caller did not get the error.",
-            labels=(_GROUP,),
-        )
-        in_flight = GaugeMetricFamily(
-            "halfbridge_client_in_flight",
-            "Records that brokers have not acknowledged yet, at most in_flight_max.",
-            labels=(_GROUP,),
-        )
-        checks = CounterMetricFamily(
-            "halfbridge_client_checks",
-            "Checks and failures of the responder, by the attributes of CheckCounts.",
-            labels=(_GROUP, "outcome"),
-        )
-        hung = GaugeMetricFamily(
-            "halfbridge_client_checkers_hung",
-            "Checkers that have exceeded check_timeout_ms and have not returned.",
-            labels=(_GROUP,),
-        )
-        for group, ask in self._producers:
-            figures = ask()
-            if figures is None:
-                continue
-            for (record, outcome), count in figures.outcomes.items():
-                if record == HALF_MESSAGE:
-                    halves.add_metric((group, outcome), count)
-                else:
-                    decisions.add_metric((group, record, outcome), count)
-            not_awaited.add_metric((group,), figures.failed_decisions)
-            in_flight.add_metric((group,), figures.in_flight)
-            counts = asdict(figures.checks)
-            hung.add_metric((group,), counts.pop("hung"))
-            for outcome, count in counts.items():
-                checks.add_metric((group, outcome), count)
-        yield from (halves, decisions, not_awaited, in_flight, checks, hung)
+        for name, samples in families(self._producers).items():
+            text, labels, is_counter = DESCRIPTIONS[name]
+            kind = CounterMetricFamily if is_counter else GaugeMetricFamily
+            family = kind(_PREFIX + name, text, labels=(_GROUP, *labels))
+            for values, value in samples:
+                family.add_metric(tuple(values.values()), value)
+            yield family

@@ -343,6 +343,9 @@ class Transaction:
             except BridgeError as failure:
                 log_failed_rollback(self.id, failure)
 
+    def end_block(self, error: BaseException | None) -> None:
+        """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span)."""
+
     def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
         """Return what leaving the block decides, normally or by an exception of class `kind`."""
         if kind is None:

@@ -37,10 +37,12 @@ from halfbridge.serde.topics import CHECK_PARTITIONS, check_topic_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from opentelemetry.metrics import MeterProvider
     from prometheus_client.registry import Collector
     from typing_extensions import Unpack
 
     from halfbridge.bridge.check_pool import Pool
+    from halfbridge.bridge.client_metrics import Measured, Source
     from halfbridge.bridge.config import ClientSettings
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.local_transaction import TransactionSendResult
@@ -347,17 +349,37 @@ class TransactionProducer:
             checks=self.check_counts(),
         )
 
-    def collector(self, *others: TransactionProducer) -> Collector:
+    def collector(self, *others: Measured) -> Collector:
         """Return a collector of prometheus_client, for `REGISTRY.register`; registers nothing.
 
         A registry refuses a second collector of the same metrics, so one collector has the figures
-        of all producers of a process: this one and the `others`.
+        of all producers of a process: this one and the `others`, blocking and asynchronous.
         """
         # Imported here: a service without metrics does not load prometheus_client.
         from halfbridge.bridge.client_metrics import ClientCollector  # noqa: PLC0415
 
-        producers = (self, *others)
-        return ClientCollector((each.config.producer_group, each.figures) for each in producers)
+        return ClientCollector(_sources(self, *others))
+
+    def register_meters(
+        self,
+        *others: Measured,
+        provider: MeterProvider | None = None,
+    ) -> None:
+        """Register the figures of this producer and the `others` as instruments of OpenTelemetry.
+
+        Call it once in a process, as `collector`; the instruments live as long as the provider.
+
+        Args:
+            others: Further producers of this process, blocking and asynchronous.
+            provider: None: the process's own, as the service has configured it.
+
+        Raises:
+            ModuleNotFoundError: opentelemetry-api is not installed; the text says what to install.
+        """
+        # Imported here: a service without OpenTelemetry does not load it.
+        from halfbridge.bridge.client_meters import register_meters  # noqa: PLC0415
+
+        register_meters(_sources(self, *others), provider)
 
     def __enter__(self) -> TransactionProducer:  # noqa: PYI034  (Self came with 3.11)
         self.start()
@@ -374,6 +396,10 @@ class TransactionProducer:
         if self._shared is None:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
         return self._shared
+
+
+def _sources(*producers: Measured) -> list[Source]:
+    return [(each.config.producer_group, each.figures) for each in producers]
 
 
 # Producers that were not closed when the program ends.

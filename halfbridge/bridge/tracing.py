@@ -33,7 +33,8 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(needs("tracing", "opentelemetry"), name=error.name) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from opentelemetry.trace import Tracer, TracerProvider
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Header
 
     Checker = Callable[[MessageView], "Resolution | Answer"]
+    AsyncChecker = Callable[[MessageView], Awaitable["Resolution | Answer"]]
     Local = Callable[[Message, Any], Resolution]
 
 _SCOPE = "halfbridge"
@@ -86,7 +88,7 @@ def context_of(headers: Iterable[Header] | None) -> Context:
 
 
 class OpenTelemetryTracing:
-    """Makes the spans of a producer and of consumers: `TransactionProducer(..., tracing=...)`.
+    """Makes the spans of a producer, blocking or asynchronous (`tracing=`), and of consumers.
 
     Args:
         tracer_provider: None: the process's own, as the service has configured it.
@@ -139,24 +141,39 @@ class OpenTelemetryTracing:
 
         @wraps(checker)
         def check(view: MessageView) -> Resolution | Answer:
-            with self._tracer.start_as_current_span(
-                f"check {view.topic}",
-                context_of(view.headers),
-                kind=SpanKind.CONSUMER,
-                attributes=attributes(
-                    "check",
-                    "process",
-                    group=view.producer_group,
-                    topic=view.topic,
-                    transaction_id=view.transaction_id,
-                )
-                | {_NUMBER: view.check_number},
-            ) as span:
+            with self._check_span(view) as span:
                 answer = checker(view)
                 _set_resolution(span, answer)
                 return answer
 
         return check
+
+    def async_checker(self, checker: AsyncChecker) -> AsyncChecker:
+        """Return an `async def` checker as `checker` does."""
+
+        @wraps(checker)
+        async def check(view: MessageView) -> Resolution | Answer:
+            with self._check_span(view) as span:
+                answer = await checker(view)
+                _set_resolution(span, answer)
+                return answer
+
+        return check
+
+    def _check_span(self, view: MessageView) -> AbstractContextManager[Span]:
+        about = attributes(
+            "check",
+            "process",
+            group=view.producer_group,
+            topic=view.topic,
+            transaction_id=view.transaction_id,
+        )
+        return self._tracer.start_as_current_span(
+            f"check {view.topic}",
+            context_of(view.headers),
+            kind=SpanKind.CONSUMER,
+            attributes=about | {_NUMBER: view.check_number},
+        )
 
 
 class TracedTransaction(Transaction):
@@ -199,9 +216,13 @@ class TracedTransaction(Transaction):
         try:
             super().__exit__(kind, error, trace)
         except BaseException as raised:
-            self._block.__exit__(type(raised), raised, raised.__traceback__)
+            self.end_block(raised)
             raise
-        self._block.__exit__(kind, error, trace)
+        self.end_block(error)
+
+    def end_block(self, error: BaseException | None) -> None:
+        """End the span of the block, which ends by `error`."""
+        self._block.__exit__(error and type(error), error, error and error.__traceback__)
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
         if not isinstance(message, Message):

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
+import uvloop
 
 from halfbridge import AsyncTransactionProducer, Message, MessageView, Resolution, State
 from halfbridge.serde import OpKind, OpSource
@@ -30,7 +33,10 @@ async def _unknown(_view: MessageView) -> Resolution:
 
 
 @pytest.mark.feature
-def test_many_tasks_send_and_decide_and_a_task_answers_a_check(cluster: Cluster) -> None:
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_many_tasks_send_and_decide_and_a_task_answers_a_check(
+    cluster: Cluster, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
     """Each message and each decision is there once; the answer of the check too."""
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -56,7 +62,9 @@ def test_many_tasks_send_and_decide_and_a_task_answers_a_check(cluster: Cluster)
             assert await producer.flush() == 0
             assert producer.failed_decisions == 0
 
-    asyncio.run(main())
+    with closing(new_loop()) as loop:
+        loop.run_until_complete(main())
+        loop.run_until_complete(loop.shutdown_default_executor())
     assert len(cluster.read(cluster.names.half)) == 201
     kinds = Counter((op.kind, op.source) for _, op in cluster.ops())
     assert kinds == {

@@ -6,6 +6,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import uvloop
 
 from halfbridge.bridge import (
     AsyncTransaction,
@@ -421,7 +422,6 @@ def test_a_checker_of_the_other_kind_is_refused_with_what_to_do() -> None:
 
 def test_uvloop_serves_as_well() -> None:
     """Only what every loop has is used."""
-    uvloop = pytest.importorskip("uvloop")
 
     async def main() -> None:
         bench = Bench()

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from prometheus_client import CollectorRegistry, generate_latest
 
 from halfbridge import Message, MessageView, Resolution
+from halfbridge.bridge.client_metrics import DESCRIPTIONS
 from halfbridge.bridge.delivery import HALF_MESSAGE, STORED, Outcomes
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.kafka.errors import Code, KafkaFailure
@@ -106,6 +109,68 @@ def test_one_collector_serves_several_producers(stack: MemoryStack) -> None:
         assert text.count(f"# TYPE {name} counter") == 1
     with pytest.raises(ValueError, match="Duplicated"):
         registry.register(second.collector())
+
+
+def test_an_asynchronous_producer_has_the_same_metrics(stack: MemoryStack) -> None:
+    """Its collector is that of the blocking one, and one collector may have both kinds."""
+
+    async def commit_later(_: MessageView) -> Resolution:
+        return Resolution.COMMIT
+
+    producer = stack.async_producer("g", checker=commit_later)
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(producer.collector(stack.producer("h", checker=commit)))
+
+    async def send() -> None:
+        async with producer:
+            async with producer.begin() as tx:
+                await tx.send(MESSAGE)
+            assert sample(registry, "half_messages_total", outcome="stored") == 1
+            figures = producer.figures()
+            assert figures
+            assert figures.outcomes[HALF_MESSAGE, STORED] == 1
+
+    stack.run(send())
+
+
+def points(reader: InMemoryMetricReader) -> dict[tuple[str, ...], object]:
+    """Return (name of the instrument, attributes beside the group) -> value, of the group g."""
+    data = reader.get_metrics_data()
+    assert data
+    found: dict[tuple[str, ...], object] = {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+        for point in metric.data.data_points:
+            attributes = {name: str(value) for name, value in (point.attributes or {}).items()}
+            assert isinstance(point, NumberDataPoint)
+            assert attributes.pop("halfbridge.producer_group") == "g"
+            found[(metric.name, *attributes.values())] = point.value
+    return found
+
+
+def test_instruments_of_opentelemetry_have_the_same_figures(stack: MemoryStack) -> None:
+    """Two producers, one of which is asynchronous and not started; counters and gauges."""
+
+    async def commit_later(_: MessageView) -> Resolution:
+        return Resolution.COMMIT
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    producer = stack.producer("g", checker=commit)
+    producer.register_meters(stack.async_producer("h", checker=commit_later), provider=provider)
+    assert reader.get_metrics_data() is None, "a producer that is not started has no points"
+    with producer:
+        for _ in range(2):
+            with producer.begin() as tx:
+                tx.send(MESSAGE)
+        stack.wait_until_decided()
+        found = points(reader)
+    provider.shutdown()
+    assert found["halfbridge.client.half_messages", "stored"] == 2
+    assert found["halfbridge.client.decisions", "COMMIT", "stored"] == 2
+    assert found["halfbridge.client.decisions", "ROLLBACK", "stored"] == 0
+    assert found["halfbridge.client.checks", "answered"] == 0
+    assert found[("halfbridge.client.in_flight",)] == 0
+    assert {name for name, *_ in found} == {f"halfbridge.client.{name}" for name in DESCRIPTIONS}
 
 
 def test_no_count_of_concurrent_callbacks_is_lost() -> None:

@@ -1,5 +1,6 @@
 """Spans of OpenTelemetry: one trace from the send to the consumer, also where a check decides."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -121,6 +122,85 @@ def test_a_block_is_one_trace_up_to_the_consumer(stack: MemoryStack) -> None:
         "__transactionId__",
         "__bornTimestamp__",
     ]
+
+
+async def found_later(view: MessageView) -> Resolution:
+    """Answer as `found`, after a wait, in which other checks may run."""
+    await asyncio.sleep(0.01)
+    return found(view)
+
+
+def test_a_block_of_an_asynchronous_producer_is_one_trace(stack: MemoryStack) -> None:
+    """Two requests at a time: each trace has its own transaction, send, statement and COMMIT."""
+    tracer = trace.get_tracer("service")
+    producer = stack.async_producer("g", checker=found_later, tracing=OpenTelemetryTracing())
+
+    async def order(name: str) -> None:
+        with tracer.start_as_current_span(name):
+            async with producer.begin() as tx:
+                await tx.send(MESSAGE)
+                with tracer.start_as_current_span("INSERT"):
+                    await asyncio.sleep(0.01)
+
+    async def serve() -> None:
+        async with producer:
+            await asyncio.gather(order("POST /1"), order("POST /2"))
+            await producer.flush()
+
+    stack.run(serve())
+    stack.wait_until_decided()
+    traces: dict[int, dict[str, ReadableSpan]] = {}
+    for span in EXPORTER.get_finished_spans():
+        assert span.context
+        traces.setdefault(span.context.trace_id, {})[span.name] = span
+    assert len(traces) == 2
+    for made in traces.values():
+        ours = {"transaction", "send orders", "INSERT", "commit", "deliver orders"}
+        (request,) = set(made) - ours
+        names = {span.context.span_id: name for name, span in made.items() if span.context}
+        found = {name: span.parent and names[span.parent.span_id] for name, span in made.items()}
+        assert found == {
+            request: None,
+            "transaction": request,
+            "send orders": "transaction",
+            "INSERT": "transaction",
+            "commit": "transaction",
+            "deliver orders": "send orders",
+        }
+
+
+def test_an_asynchronous_checker_has_its_span(stack: MemoryStack) -> None:
+    """The check, and what the checker awaits, are in the trace of the send."""
+    producer = stack.async_producer("g", checker=found_later, tracing=OpenTelemetryTracing())
+
+    async def die() -> None:
+        async with producer:
+            tx = producer.begin()
+            await tx.send(MESSAGE)
+            await asyncio.sleep(60)
+
+    stack.run(die())
+    stack.wait_until_decided()
+    made = parents()
+    assert made["check orders"] == "send orders"
+    assert made["SELECT"] == "check orders"
+    assert (spans()["check orders"].attributes or {})["halfbridge.resolution"] == "COMMIT"
+
+
+def test_the_error_of_an_asynchronous_block_is_the_status_of_its_span(stack: MemoryStack) -> None:
+    """The rollback that the error causes has no error of its own."""
+    producer = stack.async_producer("g", checker=found_later, tracing=OpenTelemetryTracing())
+
+    async def fail() -> None:
+        async with producer, producer.begin(rollback_on=ValueError) as tx:
+            await tx.send(MESSAGE)
+            raise ValueError("no stock")
+
+    with pytest.raises(ValueError, match="no stock"):
+        stack.run(fail())
+    made = spans()
+    assert made["transaction"].status.status_code is StatusCode.ERROR
+    assert made["rollback"].status.status_code is StatusCode.UNSET
 
 
 def test_a_check_after_a_death_is_in_the_trace_of_the_send(stack: MemoryStack) -> None:
