@@ -179,7 +179,7 @@ def test_the_core_is_pure() -> None:
                 "halfbridge.serde.limits",
                 "halfbridge.serde.progress",
                 "halfbridge.serde.protocol",
-            ) or name.startswith(("halfbridge.checker.core", "halfbridge.kafka.errors"))
+            ) or name.startswith("halfbridge.checker.core")
             if name.partition(".")[0] not in PURE_IMPORTS and not ours:
                 wrong.append(f"{_name(path)} imports {name}")
         wrong += [

@@ -12,20 +12,13 @@ from halfbridge.kafka.errors import DAMAGED, BridgeError, Code, KafkaFailure, Re
 from halfbridge.kafka.stalls import POLL_S, STALLED_S, UNREAD_S, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Protocol
+    from collections.abc import Callable
 
+    from halfbridge.bridge.daemon_settings import EndAsker
     from halfbridge.bridge.shared import Shared
     from halfbridge.kafka.ends import Ends
     from halfbridge.kafka.ports import Member, Place, Ports, Record
     from halfbridge.kafka.stalls import LaggingPartition
-
-    class AskEnds(Protocol):
-        """A question to brokers."""
-
-        def __call__(self, places: Iterable[Place], *, new_client: bool) -> Ends:
-            """Do as `EndAsker.ask`."""
-
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _BATCH_MAX = 1_000  # at a time; each request becomes one call of a thread of the pool
@@ -63,7 +56,7 @@ class CheckRequests:
         self._on_unreadable = on_unreadable
         self._named_at: dict[Place, float] = {}
         self._member: Member | None = None
-        self._watch = RequestWatch(shared.ends.ask)
+        self._watch = RequestWatch(shared.ends)
 
     @property
     def has_joined(self) -> bool:
@@ -140,8 +133,8 @@ class CheckRequests:
 class RequestWatch:
     """Compares a consumer's positions with the ends of partitions. Times: monotonic seconds."""
 
-    def __init__(self, ask: AskEnds) -> None:
-        self._ask = ask
+    def __init__(self, asker: EndAsker) -> None:
+        self._asker = asker
         self._question: Ends | None = None
         self._asked_at = self._polled_at = 0.0
         self._unanswered = 0  # of the places that were asked about last
@@ -194,7 +187,7 @@ class RequestWatch:
         # A client remembers a partition's leader for minutes, and stalls follow moved leaders.
         new_client, self._unanswered = self._unanswered > 0, len(places)
         try:
-            self._question = self._ask(places, new_client=new_client)
+            self._question = self._asker.ask(places, new_client=new_client)
         except (BridgeError, KafkaFailure, RuntimeError) as error:
             log_safely(_LOG.info, "cannot ask where partitions %s end: %s", places, error)
 

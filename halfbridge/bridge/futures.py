@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from halfbridge.bridge.delivery import HALF_MESSAGE, Delivery
 from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
@@ -10,32 +10,9 @@ from halfbridge.kafka.errors import HalfNotStoredError, OutcomeUnknownError
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.shared import Shared
+    from halfbridge.bridge.message_transaction import Transaction
     from halfbridge.kafka.errors import BridgeError
     from halfbridge.kafka.ports import ClientError, SentRecord
-
-
-class Owner(Protocol):
-    """The part of a `Transaction` that its futures use; its module imports this one."""
-
-    shared: Shared
-    id: str
-    half_partition: int
-
-    def half_settled(self, future: SendFuture, error: ClientError | None) -> None:
-        """Note the result of a half record; `error` is what `failure_of` takes, or None."""
-
-    def decision_settled(self, future: DecisionFuture, error: ClientError | None) -> None:
-        """Note the result of an op record; `error` as above."""
-
-    def give_up_send(self, future: SendFuture) -> bool:
-        """Note that a caller no longer waits for an ack; False if the ack came just now."""
-
-    def give_up_decision(self, future: DecisionFuture) -> bool:
-        """Note that a caller no longer waits for an ack; False if the ack came just now."""
-
-    def is_late(self, op_timestamp: int) -> bool | None:
-        """Return whether a decision appended at that time is late (`DecisionReceipt.late`)."""
 
 
 class SendFuture(Delivery):
@@ -43,7 +20,7 @@ class SendFuture(Delivery):
 
     __slots__ = ("index", "transaction")
 
-    transaction: Owner
+    transaction: Transaction
     index: int
 
     def on_delivery(self, error: ClientError | None, record: SentRecord) -> None:
@@ -110,7 +87,7 @@ class DecisionFuture(Delivery):
 
     __slots__ = ("resolution", "transaction")
 
-    transaction: Owner
+    transaction: Transaction
     resolution: Resolution
 
     def on_delivery(self, error: ClientError | None, record: SentRecord) -> None:

@@ -8,7 +8,7 @@ The record of a worker that is gone is replaced.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.loop.clients import client_config, unjoined
 from halfbridge.kafka.client_errors import failure_of
@@ -42,21 +42,17 @@ _STOP_S = 2.0
 _WORKER_CHARS_MAX = 120
 
 
-class Topic(Protocol):
-    """The part of `SettingsTopic` that is used here."""
-
-    def read(self, stop: Event) -> tuple[list[LimitsRecord], int]:
-        """Return the daemon's records, and the end of the log."""
-
-    def write(self, settings: DaemonSettings) -> None:
-        """Append a record."""
-
-
 class SettingsRecord:
     """Keeps the record up to date in a thread. Nothing in or about the topic stops the worker."""
 
     def __init__(
-        self, mine: DaemonSettings, topic: Topic, status: Status, *, ports: Ports, create: str
+        self,
+        mine: DaemonSettings,
+        topic: SettingsTopic,
+        status: Status,
+        *,
+        ports: Ports,
+        create: str,
     ) -> None:
         self._mine = mine
         self._topic = topic

@@ -156,7 +156,7 @@ class Brokers:
         self.error: Exception | None = None
         self.asked: list[bool] = []
 
-    def __call__(self, places: Iterable[tuple[str, int]], *, new_client: bool) -> Any:
+    def ask(self, places: Iterable[tuple[str, int]], *, new_client: bool) -> Any:
         """Answer a question."""
         self.asked.append(new_client)
         if self.error is not None:
