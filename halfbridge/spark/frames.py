@@ -52,10 +52,10 @@ def read_messages(
         topics: Names of real topics, or one name.
         kafka_options: Properties of Spark's (Java) Kafka client, such as security.protocol.
         start: `earliest`, a publish time (`2026-11-01T12:00Z`, `-24h`), or offsets as JSON.
-        end: `latest`, or likewise; a publish time is not part of the range itself.
+        end: `latest`, a publish time, which is not part of the range itself, or offsets as JSON.
 
     Raises:
-        ValueError: an argument is wrong; the caller corrects it.
+        ValueError: an argument is wrong, such as `latest` as start; the caller corrects it.
     """
     records = read_topics(
         spark,

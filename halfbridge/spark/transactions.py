@@ -38,7 +38,7 @@ from halfbridge.spark_jobs.audit.verdict import (
     UNDECIDED,
 )
 from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides, signature_judge
-from halfbridge.spark_jobs.reading.offsets import parse_position
+from halfbridge.spark_jobs.reading.offsets import EARLIEST, parse_position
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics
 from halfbridge.spark_jobs.stuck.table import LIFE, state_of_halves, summed
 
@@ -94,8 +94,11 @@ def read_transactions(
     """
     names = TopicNames(prefix)
     position = parse_position(start)
-    if position.offsets.startswith("{"):
-        raise ValueError("start must be earliest or a time: offsets of one topic fit no other")
+    if position.offsets not in ("", EARLIEST.offsets):
+        raise ValueError(
+            "start must be earliest or a time such as -24h: offsets of one topic fit no other,"
+            " and nothing begins at latest"
+        )
     read = partial(
         read_topics,
         spark,

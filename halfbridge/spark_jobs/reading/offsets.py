@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _AGO = re.compile(r"-(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_EARLIEST = -2  # what Spark's JSON says for it
+# What Spark's JSON says for them.
+_EARLIEST = -2
+_LATEST = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,22 @@ EARLIEST = Position("earliest")
 LATEST = Position("latest")
 
 
+def check_batch(start: Position, end: Position) -> None:
+    """Raise ValueError where a batch starts at latest or ends at earliest; the user corrects it.
+
+    Spark refuses such a read, with a text that does not say what to give.
+    """
+    for verb, position, wrong, number, instead in (
+        ("start", start, LATEST, _LATEST, EARLIEST),
+        ("end", end, EARLIEST, _EARLIEST, LATEST),
+    ):
+        if position == wrong or number in _numbers_in(position):
+            raise ValueError(
+                f"a batch cannot {verb} at {wrong}: give {instead}, a time such as"
+                " 2026-11-01T12:00Z or -24h, or offsets as JSON"
+            )
+
+
 def parse_position(text: str) -> Position:
     """Return the position that `text` names.
 
@@ -94,6 +112,12 @@ def _time(text: str) -> datetime:
             " or -24h, or offsets as JSON"
         ) from None
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+
+
+def _numbers_in(position: Position) -> set[int]:
+    if not position.offsets.startswith("{"):
+        return set()
+    return {offset for of in json.loads(position.offsets).values() for offset in of.values()}
 
 
 def _offsets(text: str) -> str:

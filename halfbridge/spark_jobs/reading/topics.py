@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, Position
+from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, Position, check_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +126,11 @@ def read_topics(
     Returns:
         The columns of KAFKA_SCHEMA; unique by (topic, partition, offset), in no order. `headers`
         is null where there are none.
+
+    Raises:
+        ValueError: `source_options` or `check_batch` raises it; the caller's mistake.
     """
+    check_batch(start, end)
     common = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
     options = {**common, **start.starting(), **end.ending()}
     return spark.read.format("kafka").options(**options).load()

@@ -19,7 +19,13 @@ from halfbridge.spark_jobs.jobs.options import (
     sink_key_file_option,
     write_report,
 )
-from halfbridge.spark_jobs.reading.offsets import EARLIEST, LATEST, from_option, to_option
+from halfbridge.spark_jobs.reading.offsets import (
+    EARLIEST,
+    LATEST,
+    check_batch,
+    from_option,
+    to_option,
+)
 from halfbridge.spark_jobs.reading.topics import Topics
 from halfbridge.spark_jobs.replay.job import Replay, Sent, preview, replay
 from halfbridge.spark_jobs.session.local import spark_session
@@ -141,6 +147,7 @@ def _job(values: dict[str, Any]) -> Replay:
         job.parsed()
         if job.from_topic:
             Topics.of(job.from_topic)
+            check_batch(job.start, job.end)
     except (SinkError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     return job

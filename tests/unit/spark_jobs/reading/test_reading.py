@@ -3,10 +3,12 @@
 import json
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halfbridge.serde.progress import Progress
+from halfbridge.spark import read_messages, read_transactions
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.cluster import Applied, read_applied
 from halfbridge.spark_jobs.reading.offsets import (
@@ -112,6 +114,30 @@ def test_options_of_both_ends() -> None:
         "startingOffsetsByTimestampStrategy": "latest",
     }
     assert at.ending() == {"endingTimestamp": "5"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"start": "latest"}, "cannot start at latest: give earliest, a time"),
+        ({"start": '{"orders": {"0": 5, "1": -1}}'}, "cannot start at latest: give earliest, a"),
+        ({"end": "earliest"}, "cannot end at earliest: give latest, a time"),
+        ({"end": '{"orders": {"0": -2}}'}, "cannot end at earliest: give latest, a time"),
+    ],
+)
+def test_a_batch_does_not_start_at_latest(given: dict[str, str], text: str) -> None:
+    """Nor end at earliest. Said before a session is used; Spark has words of its own for it."""
+    no_session: Any = None
+    with pytest.raises(ValueError, match=text):
+        read_messages(no_session, bootstrap_servers="localhost:1", topics="orders", **given)
+
+
+def test_transactions_are_read_from_earliest_or_a_time() -> None:
+    """The positions apply to several topics."""
+    no_session: Any = None
+    for start in ("latest", '{"orders": {"0": 1}}'):
+        with pytest.raises(ValueError, match="earliest or a time"):
+            read_transactions(no_session, bootstrap_servers="localhost:1", start=start)
 
 
 # --- schemas as the command line names them ------------------------------------------------

@@ -21,6 +21,10 @@ _TOKENS = "oauth_cb=shop.tokens:token"
         (("--replay-id", "x", "--dry-run"), "one of them"),
         (("--from-topic", "orders", "--replay-id", "a b", "--dry-run"), "app.id"),
         (("--from-topic", "a,b", "--replay-id", "x", "--dry-run"), "not the name of one topic"),
+        (
+            ("--from-topic", "a", "--from", "latest", "--replay-id", "x", "--dry-run"),
+            "cannot start at latest",
+        ),
         (("--source", "t", "--from", "-24h", "--replay-id", "x", "--dry-run"), "with --where"),
         (("--source", "t", "--to", "-24h", "--replay-id", "x", "--dry-run"), "with --where"),
         (
