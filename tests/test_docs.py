@@ -127,8 +127,11 @@ def test_what_testing_names_is_there() -> None:
     assert set(re.findall(r"`(test_\w+[a-z0-9])`", text)) - all_tests() == set()
     paths = {each.split("/<")[0] for each in re.findall(r"`(tests/[^`*]+)`", text)}
     assert {each for each in paths if not (ROOT / each).exists()} == set()
+    faults = (ROOT / "docs" / "evidence" / "faults.md").read_text("utf-8")
+    kills = faults.partition("## Which test kills where")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(test_\w+[a-z0-9])`", kills)) - all_tests() == set()
     walk = (ROOT / "DESIGN.md").read_text("utf-8")
-    rows = " ".join(re.findall(r"^\| ([SCR]\d[^|]*)\|", text, re.MULTILINE))
+    rows = " ".join(re.findall(r"^\| ([SCR]\d[^|]*)\|", kills, re.MULTILINE))
     steps = re.compile(r"\b[SCR]\d\b")
     assert steps.findall(rows) == re.findall(r"^- \*\*([SCR]\d)\*\*", walk, re.MULTILINE)
 
