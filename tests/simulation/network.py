@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.kafka.errors import KafkaFailure
-from halfbridge.testkit.memory.client import Kind, Network, RequestTimeoutError
+from halfbridge.testkit.memory.client import Client, Kind, Network, RequestTimeoutError
 from halfbridge.testkit.memory.log import Row
 from tests.simulation import trouble
 from tests.simulation.settings import LATE_MS, NAMES
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import Place
     from halfbridge.serde.headers import Headers
-    from halfbridge.testkit.memory.process import Process, ProcessClient
+    from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
     from tests.simulation.world import World
 
@@ -82,12 +82,12 @@ class ChosenNetwork(Network):
         self._world = world
         self._outage_until_ms = 0
         self.late: list[tuple[int, Kind, Callable[[], object]]] = []
-        self.stalled: set[ProcessClient] = set()
+        self.stalled: set[Client] = set()
         scheduler.on_time.append(self._on_time)
 
     def request(
         self,
-        client: ProcessClient,
+        client: Client,
         kind: Kind,
         place: Place | str | None,
         do: Callable[[], T],
@@ -152,7 +152,7 @@ class ChosenNetwork(Network):
             return RequestOutcome.LOST
         return fate
 
-    def records_max(self, client: ProcessClient, place: Place) -> int:
+    def records_max(self, client: Client, place: Place) -> int:
         """Return how many records a fetch brings at most."""
         if client in self.stalled:
             return 0

@@ -17,8 +17,7 @@ from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.audit.verdict import DELIVERED, ROLLED_BACK
 from halfbridge.testkit.memory import MemoryStack, Step
-from halfbridge.testkit.memory.client import Kind, Network
-from halfbridge.testkit.memory.process import ProcessClient
+from halfbridge.testkit.memory.client import Client, Kind, Network
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Tape
 from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
@@ -45,7 +44,7 @@ class Deadly(Network):
     at: tuple[Kind, bool] | None = None
 
     def request(
-        self, client: ProcessClient, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
+        self, client: Client, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
         """Carry the request out, or kill the process that sends it."""
         is_worker = client.process.name.startswith("worker")

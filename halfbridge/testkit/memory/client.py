@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import ClientError, Place, SeenTopic
     from halfbridge.testkit.memory.broker import Broker
-    from halfbridge.testkit.memory.process import Process, ProcessClient
+    from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class Network:
 
     def request(
         self,
-        client: ProcessClient,
+        client: Client,
         kind: Kind,
         place: Place | str | None,
         do: Callable[[], T],
@@ -223,7 +223,7 @@ class Network:
         del process
         return not self.is_down
 
-    def records_max(self, client: ProcessClient, place: Place) -> int:
+    def records_max(self, client: Client, place: Place) -> int:
         """Return how many records a fetch brings at most."""
         del client, place
         return _FETCH_RECORDS_MAX

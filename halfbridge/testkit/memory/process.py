@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from halfbridge.serde.units import NS_PER_S
 
-
-class ProcessClient(Protocol):
-    """What dies with a process: one of its Kafka clients."""
-
-    is_closed: bool
-
-    @property
-    def process(self) -> Process: ...
-
-    def die(self) -> None: ...
-
-    def connection_lost(self) -> None: ...
+if TYPE_CHECKING:
+    from halfbridge.testkit.memory.client import Client
 
 
 class ProcessDeadError(BaseException):
@@ -43,15 +33,15 @@ class Process:
         self.skew_ms = skew_ms
         self.is_dead = False
         self.is_frozen = False
-        self._clients: list[ref[ProcessClient]] = []
+        self._clients: list[ref[Client]] = []
 
     @property
-    def clients(self) -> list[ProcessClient]:
+    def clients(self) -> list[Client]:
         """Its Kafka clients that are neither closed nor dropped, in the order they were made."""
         alive = [client for each in self._clients if (client := each()) is not None]
         return [client for client in alive if not client.is_closed]
 
-    def add(self, client: ProcessClient) -> None:
+    def add(self, client: Client) -> None:
         """Note a new client; a writer or an admin is dropped rather than closed."""
         self._clients = [each for each in self._clients if each() is not None]
         self._clients.append(ref(client))

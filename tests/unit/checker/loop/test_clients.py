@@ -32,9 +32,8 @@ from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import Code, ConfigError, KafkaFailure
 from halfbridge.kafka.ports import Edge, NewTopic, Ports, SeenTopic
-from halfbridge.testkit.memory.client import Kind, Network, RequestTimeoutError
+from halfbridge.testkit.memory.client import Client, Kind, Network, RequestTimeoutError
 from halfbridge.testkit.memory.machine import Machine
-from halfbridge.testkit.memory.process import ProcessClient
 from halfbridge.testkit.memory.scheduler import Scheduler
 from tests.fake_ports import Clock, fake_ports
 
@@ -316,7 +315,7 @@ class Deaf(Network):
         self.unheard: set[object] = set()
 
     def request(
-        self, client: ProcessClient, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
+        self, client: Client, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
         if client not in self.unheard:
             return super().request(client, kind, place, do, timeout_s)
