@@ -193,7 +193,7 @@ docs: $(STAMP)  ## The documents as a site in build/site, links checked; llms.tx
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(SITE)
 
 .PHONY: check
-check:  ## What CI runs: `make test` and `make test-all` in a clean environment, lint, types, documents
+check:  ## The jobs of ci.yml one after the other, in a clean environment: test, test-all, lint, type, docs
 	.ci/run
 
 ##@ Release

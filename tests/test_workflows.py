@@ -106,6 +106,19 @@ def test_a_change_and_a_night_run_all_levels() -> None:
     assert f'requires-python = ">={runs["lowest"]}"' in PYPROJECT
 
 
+def test_make_check_is_what_a_change_must_pass() -> None:
+    """Both run the same targets, and levels of tests by one script, which repeats failed tests."""
+    run = (ROOT / ".ci" / "run").read_text("utf-8")
+    quick, levels = matrix("ci", "quick")["target"], matrix("ci", "test")["target"]
+    assert f"make {' '.join(quick)} " in run
+    assert f"for level in {' '.join(levels[1:])}; do" in run
+    assert levels[0] == "test-fast"  # a part of `make test`
+    for text in (run, commands(GITHUB / "workflows" / "ci.yml")):
+        assert ".ci/level " in text
+        assert "make test" not in text
+    assert ".ci/level test\n.ci/level test-all" in commands(GITHUB / "workflows" / "nightly.yml")
+
+
 def test_a_night_tries_every_python_and_every_kafka() -> None:
     """The Pythons that pyproject.toml names, and the Kafka versions of `make matrix`."""
     assert matrix("nightly", "python")["version"] == SUPPORTED
