@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# As serde.headers.real_identity reads an index.
-_INDEX = "^[1-9][0-9]{0,9}$"
+# As serde.headers.real_identity reads an index. Spark runs Java's regular expressions: their `$`
+# also matches before a newline at the end, `\z` does not.
+_INDEX = r"^[1-9][0-9]{0,9}\z"
 _PLACE = ("topic", "partition", "offset", "timestamp")
 # Fields of an op that have another name as a column.
 _RENAMED = {"timestamp": "written_timestamp"}

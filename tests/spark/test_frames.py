@@ -141,14 +141,15 @@ def test_strange_headers_end_no_query(spark: SparkSession) -> None:
         [mine, (names.BORN_TIMESTAMP, b"9" * 18), (names.MESSAGE_INDEX, b"4294967296")],
         [mine, (names.BORN_TIMESTAMP, b"soon"), (names.MESSAGE_INDEX, None)],
         [mine, (names.MESSAGE_INDEX, b"01")],
+        [mine, (names.MESSAGE_INDEX, b"1\n")],
         [(names.TRANSACTION_ID, b"\xff")],
         None,
     ]
     rows = [(*place, at, time, LOG_APPEND_TIME, each) for at, each in enumerate(given)]
     found = by_offset(messages(spark.createDataFrame(rows, KAFKA_SCHEMA)))
-    assert [row["offset"] for row in found] == [0, 1, 2]
+    assert [row["offset"] for row in found] == [0, 1, 2, 3]
     assert {(row["born_timestamp"], row["message_index"]) for row in found} == {(None, None)}
-    assert [row["headers"] for row in found] == [{}] * 3
+    assert [row["headers"] for row in found] == [{}] * 4
 
 
 def test_half_records_are_decoded(spark: SparkSession) -> None:
