@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.daemon_settings import EndAsker
     from halfbridge.bridge.shared import Shared
     from halfbridge.kafka.ends import Ends
-    from halfbridge.kafka.ports import Member, Place, Ports, Record
+    from halfbridge.kafka.ports import Member, Ports, Record, TopicPartition
     from halfbridge.kafka.stalls import LaggingPartition
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -33,7 +33,7 @@ PATIENCE_S_MAX = 16 * STALLED_S
 class StalledError(RetriableError):
     """A partition had more records, and none was read; `is_again`: a record is unreadable."""
 
-    def __init__(self, place: Place, patience_s: float, *, is_again: bool) -> None:
+    def __init__(self, place: TopicPartition, patience_s: float, *, is_again: bool) -> None:
         topic, partition = place
         super().__init__(
             f"no record of {topic}[{partition}] came for {patience_s:g} s, but the log has more"
@@ -54,7 +54,7 @@ class CheckRequests:
         self._config = shared.config
         self._ports = ports
         self._on_unreadable = on_unreadable
-        self._named_at: dict[Place, float] = {}
+        self._named_at: dict[TopicPartition, float] = {}
         self._member: Member | None = None
         self._watch = RequestWatch(shared.ends)
 
@@ -83,7 +83,7 @@ class CheckRequests:
         first = member.poll(_POLL_S)
         records = [] if first is None else [first, *member.take(_BATCH_MAX - 1)]
         taken = []
-        damaged: dict[Place, Record] = {}
+        damaged: dict[TopicPartition, Record] = {}
         for record in records:
             if self._watch.take(record):
                 continue
@@ -106,7 +106,7 @@ class CheckRequests:
         except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
             log_safely(_LOG.exception, "closing the check consumer failed")
 
-    def _leave_out(self, member: Member, place: Place, at: int, why: str) -> None:
+    def _leave_out(self, member: Member, place: TopicPartition, at: int, why: str) -> None:
         """Continue at the end of a partition, after a record that cannot be read."""
         start, end = member.ends(place, _QUESTION_S)
         member.skip_to(place, end)
@@ -138,20 +138,20 @@ class RequestWatch:
         self._question: Ends | None = None
         self._asked_at = self._polled_at = 0.0
         self._unanswered = 0  # of the places that were asked about last
-        self._reached: dict[Place, int] = {}
-        self._behind: dict[Place, LaggingPartition] = {}
-        self._patience_s: dict[Place, float] = {}
+        self._reached: dict[TopicPartition, int] = {}
+        self._behind: dict[TopicPartition, LaggingPartition] = {}
+        self._patience_s: dict[TopicPartition, float] = {}
 
     def begin(self, now: float) -> None:
         """Record that a new consumer reads."""
         self._reached, self._behind, self._question = {}, {}, None
         self._asked_at = self._polled_at = now
 
-    def reached(self, place: Place) -> int:
+    def reached(self, place: TopicPartition) -> int:
         """Return the offset after the last record that was read; below 0: none was."""
         return self._reached.get(place, _NOTHING_READ)
 
-    def left_out(self, place: Place, end: int) -> None:
+    def left_out(self, place: TopicPartition, end: int) -> None:
         """Record that the consumer continues at `end`."""
         self._reached[place] = end
         self._behind.pop(place, None)
@@ -168,7 +168,7 @@ class RequestWatch:
             self._reached[place] = (record.offset() or 0) + (not is_end)
         return is_end
 
-    def check(self, assignment: Callable[[], list[Place]], now: float) -> None:
+    def check(self, assignment: Callable[[], list[TopicPartition]], now: float) -> None:
         """Ask where partitions end, or take answers; StalledError: nothing read for STALLED_S."""
         if now - self._polled_at > UNREAD_S:  # the process itself was suspended
             self._behind = {}
@@ -180,7 +180,7 @@ class RequestWatch:
             self._asked_at = now
             self._ask_where_logs_end(assignment())
 
-    def _ask_where_logs_end(self, places: list[Place]) -> None:
+    def _ask_where_logs_end(self, places: list[TopicPartition]) -> None:
         self._question = None
         if not places:
             return
@@ -191,7 +191,7 @@ class RequestWatch:
         except (BridgeError, KafkaFailure, RuntimeError) as error:
             log_safely(_LOG.info, "cannot ask where partitions %s end: %s", places, error)
 
-    def _compare(self, ends: dict[Place, int], now: float) -> None:
+    def _compare(self, ends: dict[TopicPartition, int], now: float) -> None:
         self._unanswered -= len(ends)
         reached = {place: self._reached.get(place, _NOTHING_READ) for place in ends}
         self._behind = compare(self._behind, reached, ends, now)
@@ -203,7 +203,7 @@ class RequestWatch:
                 raise StalledError(place, patience_s, is_again=is_again)
 
 
-def _damaged_place(record: Record) -> Place | None:
+def _damaged_place(record: Record) -> TopicPartition | None:
     """Return the partition of an error that says that a record cannot be read."""
     error = record.error()
     topic, partition, offset = record.topic(), record.partition(), record.offset()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.kafka.ports import Admin, Concurrency, Place, Ports, Reader, Running
+    from halfbridge.kafka.ports import Admin, Concurrency, Ports, Reader, Running, TopicPartition
     from halfbridge.kafka.settings_topic import LimitsRecord, Reading, SwitchRecord
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -318,7 +318,7 @@ class EndAsker:
         left_s = max(_ASK_S_MIN, deadline - self._now())
         return half_end(client, topic, partition, timeout_s=left_s)
 
-    def ask(self, places: Iterable[Place], *, new_client: bool) -> Ends:
+    def ask(self, places: Iterable[TopicPartition], *, new_client: bool) -> Ends:
         """Ask where partitions end; does not wait for the answers.
 
         A `new_client` asks where this one may remember former leaders. Raises BridgeError,

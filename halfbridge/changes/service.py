@@ -43,7 +43,7 @@ from halfbridge.serde.headers import headers_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.kafka.ports import Member, Place, Ports, Record
+    from halfbridge.kafka.ports import Member, Ports, Record, TopicPartition
 
 _LOG = logging.getLogger("halfbridge.changes")
 _PRODUCERS = 2  # which take turns: the markers of one are written while the other one is used
@@ -135,8 +135,8 @@ class _Session:
         self._writing = Writing(
             setup, relay.producers, admin=self._admin, learned=relay.learned, metrics=relay.metrics
         )
-        self._assigned: frozenset[Place] | None = None
-        self._places: frozenset[Place] = frozenset()
+        self._assigned: frozenset[TopicPartition] | None = None
+        self._places: frozenset[TopicPartition] = frozenset()
         self._membership: object = None
         self._topic_id, self._id_at = "", float("-inf")
         self._has_joined = self._is_paused = False
@@ -205,7 +205,7 @@ class _Session:
 
     # --- the group ---------------------------------------------------------------------------
 
-    def _on_assigned(self, member: Member, places: frozenset[Place]) -> None:
+    def _on_assigned(self, member: Member, places: frozenset[TopicPartition]) -> None:
         # Called inside poll: an exception would lose records. Kept until the next assignment.
         with suppress(KafkaFailure, RuntimeError):
             self._membership = member.membership()
@@ -215,7 +215,7 @@ class _Session:
     def _on_revoked(self, _member: Member) -> None:
         self._places, self._assigned = frozenset(), None
 
-    def _begin(self, member: Member, places: frozenset[Place]) -> None:
+    def _begin(self, member: Member, places: frozenset[TopicPartition]) -> None:
         self._assigned = None
         committed = member.committed(places, QUESTION_S) if places else {}
         positions = {
@@ -231,7 +231,9 @@ class _Session:
             self._is_paused = False
         _LOG.info("relaying %s, from %s", self._setup.topic, _shown(offsets))
 
-    def _start(self, member: Member, place: Place, offset: int, metadata: str | None) -> Position:
+    def _start(
+        self, member: Member, place: TopicPartition, offset: int, metadata: str | None
+    ) -> Position:
         """Return where to begin.
 
         PositionLostError: the next event was deleted, or belongs to an earlier topic.
@@ -328,5 +330,5 @@ def _event(record: Record) -> Event:
     )
 
 
-def _shown(offsets: Mapping[Place, int]) -> str:
+def _shown(offsets: Mapping[TopicPartition, int]) -> str:
     return ", ".join(f"{number}@{at}" for (_, number), at in sorted(offsets.items())) or "nothing"

@@ -238,10 +238,10 @@ def show_many(
 
 def _as_json(each: Decided) -> dict[str, Any]:
     first = each.first
-    stands = None
+    decision = None
     if first is not None:
         op = first.op
-        stands = {
+        decision = {
             "decision": op.kind.value,
             "source": op.source.value,
             "actor": op.actor,
@@ -254,16 +254,16 @@ def _as_json(each: Decided) -> dict[str, Any]:
         "won": each.outcome is ActionOutcome.DONE,
         "partition": each.undecided.partition,
         "offset": each.offset,
-        "stands": stands,
+        "first_decision": decision,
         "detail": each.detail or None,
     }
 
 
 def _line(each: Decided) -> str:
     name, detail = one_line(each.undecided.id), one_line(each.detail)
-    stands = "" if each.first is None else one_line(first_text(each.first))
+    first = "" if each.first is None else one_line(first_text(each.first))
     return {
-        ActionOutcome.DONE: f"{name}: won; {stands}",
-        ActionOutcome.OVERRULED: f"{name}: not won, this came before: {stands}",
+        ActionOutcome.DONE: f"{name}: won; {first}",
+        ActionOutcome.OVERRULED: f"{name}: not won, this came before: {first}",
         ActionOutcome.FAILED: f"{name}: nothing was written: {detail}",
     }.get(each.outcome, f"{name}: not known whether it won: {detail}; check with `tx show`")

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
-from confluent_kafka import TopicPartition as _Place
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
     AclOperation,
     AlterConfigOpType,
@@ -31,7 +31,7 @@ from halfbridge.kafka.ports import Edge, SeenCluster, SeenPartition, SeenTopic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import NewTopic, Place
+    from halfbridge.kafka.ports import NewTopic, TopicPartition
 
 # How much longer than the question's time-out to wait: the client's own error names the reason.
 _CLIENT_GRACE_S = 1.0
@@ -99,11 +99,11 @@ class KafkaAdmin:
         return len(self._metadata(timeout_s).brokers)
 
     def ask_ends(
-        self, places: Iterable[Place], edge: Edge, timeout_s: float
-    ) -> dict[Place, KafkaAnswer]:
+        self, places: Iterable[TopicPartition], edge: Edge, timeout_s: float
+    ) -> dict[TopicPartition, KafkaAnswer]:
         spec, isolation = _EDGES[edge]
         futures = self._client.list_offsets(
-            {_Place(*place): spec for place in places},
+            {ClientTopicPartition(*place): spec for place in places},
             isolation_level=isolation,
             request_timeout=timeout_s,
         )
@@ -155,9 +155,9 @@ class KafkaAdmin:
         return {name: KafkaAnswer(future, _nothing, timeout_s) for name, future in futures.items()}
 
     def delete_records(
-        self, offsets: Mapping[Place, int], timeout_s: float
-    ) -> dict[Place, KafkaAnswer]:
-        wanted = [_Place(*place, offset) for place, offset in offsets.items()]
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, KafkaAnswer]:
+        wanted = [ClientTopicPartition(*place, offset) for place, offset in offsets.items()]
         futures = self._client.delete_records(wanted, request_timeout=timeout_s)
         return {
             (place.topic, place.partition): KafkaAnswer(future, _nothing, timeout_s)

@@ -7,7 +7,8 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from halfbridge.kafka.admin import seen_topics
 from halfbridge.kafka.client_errors import failure_of, raised
@@ -17,7 +18,13 @@ from halfbridge.kafka.ports import Committed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import ClientError, DeliveryCallback, Place, Record, SeenTopic
+    from halfbridge.kafka.ports import (
+        ClientError,
+        DeliveryCallback,
+        Record,
+        SeenTopic,
+        TopicPartition,
+    )
     from halfbridge.serde.headers import Headers
 
 
@@ -33,7 +40,7 @@ class KafkaReader:
         consumer: Any,
         *,
         stays: bool = False,
-        on_read: Callable[[Mapping[Place, int]], None] = lambda _: None,
+        on_read: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
     ) -> None:
         self._on_read = on_read
         self._consumer: Any = consumer
@@ -41,11 +48,11 @@ class KafkaReader:
         self._no_commit = Event()  # unset while `commit_as` runs, maybe in another thread
         self._no_commit.set()
 
-    def read_from(self, offsets: Mapping[Place, int]) -> None:
+    def read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._on_read(offsets)
         self._call(
             self._consumer.assign,
-            [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()],
+            [ClientTopicPartition(topic, number, at) for (topic, number), at in offsets.items()],
         )
 
     def poll(self, wait_s: float) -> Any:
@@ -67,41 +74,43 @@ class KafkaReader:
         records: list[Record] = self._call(self._consumer.consume, records_max, 0)
         return records
 
-    def pause(self, places: Iterable[Place]) -> None:
+    def pause(self, places: Iterable[TopicPartition]) -> None:
         self._call(self._consumer.pause, _places(places))
 
-    def resume(self, places: Iterable[Place]) -> None:
+    def resume(self, places: Iterable[TopicPartition]) -> None:
         self._call(self._consumer.resume, _places(places))
 
-    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+    def positions(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         asked = _places(places)
         found = self._call(self._consumer.position, asked) if asked else ()
         return {(one.topic, one.partition): one.offset for one in found}
 
-    def assignment(self) -> list[Place]:
+    def assignment(self) -> list[TopicPartition]:
         return [(one.topic, one.partition) for one in self._call(self._consumer.assignment)]
 
-    def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
+    def committed(
+        self, places: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
         found = self._call(self._consumer.committed, _places(places), timeout=timeout_s)
         _raise_first(found)
         return {(one.topic, one.partition): Committed(one.offset, one.metadata) for one in found}
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         wanted = [
-            TopicPartition(topic, number, offset, metadata)
+            ClientTopicPartition(topic, number, offset, metadata)
             for (topic, number), (offset, metadata) in offsets.items()
         ]
         _raise_first(self._call(self._consumer.commit, offsets=wanted, asynchronous=False))
 
-    def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
-        where = TopicPartition(*place)
+    def ends(self, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        where = ClientTopicPartition(*place)
         start, end = self._call(self._consumer.get_watermark_offsets, where, timeout=timeout_s)
         return int(start), int(end)
 
     def offsets_at(
-        self, times_ms: Mapping[Place, int], timeout_s: float
-    ) -> dict[Place, int | None]:
-        asked = [TopicPartition(*place, at_ms) for place, at_ms in times_ms.items()]
+        self, times_ms: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, int | None]:
+        asked = [ClientTopicPartition(*place, at_ms) for place, at_ms in times_ms.items()]
         found = self._call(self._consumer.offsets_for_times, asked, timeout=timeout_s)
         _raise_first(found)
         return {
@@ -132,7 +141,7 @@ class KafkaReader:
     def join(
         self,
         topics: Sequence[str],
-        on_assigned: Callable[[KafkaReader, frozenset[Place]], None],
+        on_assigned: Callable[[KafkaReader, frozenset[TopicPartition]], None],
         on_revoked: Callable[[KafkaReader], None],
     ) -> None:
         def assigned(_consumer: Any, partitions: Sequence[Any]) -> None:
@@ -155,13 +164,15 @@ class KafkaReader:
     def join_and_read(self, topics: Sequence[str]) -> None:
         self._call(self._consumer.subscribe, list(topics))
 
-    def skip_to(self, place: Place, offset: int) -> None:
-        self._call(self._consumer.seek, TopicPartition(*place, offset))
+    def skip_to(self, place: TopicPartition, offset: int) -> None:
+        self._call(self._consumer.seek, ClientTopicPartition(*place, offset))
 
     def membership(self) -> object:
         return self._call(self._consumer.consumer_group_metadata)
 
-    def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
+    def commit_as(
+        self, offsets: Mapping[TopicPartition, tuple[int, str]], membership: object
+    ) -> None:
         """Commit offsets as the member that `membership` names, or raise.
 
         The client's request names its present generation, so that is compared first. It cannot
@@ -190,8 +201,8 @@ class KafkaReader:
             raise failure_of(error) from error
 
 
-def _places(places: Iterable[Place]) -> list[Any]:
-    return [TopicPartition(*place) for place in places]
+def _places(places: Iterable[TopicPartition]) -> list[Any]:
+    return [ClientTopicPartition(*place) for place in places]
 
 
 def _raise_first(answers: Iterable[Any]) -> None:
@@ -291,7 +302,7 @@ class KafkaTransactionalWriter(KafkaWriter):
     def send_offsets(
         self, offsets: Sequence[tuple[str, int, int, str]], member: object, timeout_s: float
     ) -> None:
-        positions = [TopicPartition(*each) for each in offsets]
+        positions = [ClientTopicPartition(*each) for each in offsets]
         self._call(self._producer.send_offsets_to_transaction, positions, member, timeout_s)
 
     def commit(self, timeout_s: float) -> None:

@@ -16,7 +16,7 @@ from halfbridge.kafka.ports import Edge
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfbridge.kafka.ports import Admin, Place
+    from halfbridge.kafka.ports import Admin, TopicPartition
 
 
 def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> int:
@@ -40,7 +40,12 @@ class Ends:
     """A question where partitions end; partitions silent for `timeout_s` are given up."""
 
     def __init__(
-        self, admin: Admin, wanted: Iterable[Place], timeout_s: float, *, edge: Edge = Edge.END
+        self,
+        admin: Admin,
+        wanted: Iterable[TopicPartition],
+        timeout_s: float,
+        *,
+        edge: Edge = Edge.END,
     ) -> None:
         self._answers = admin.ask_ends(wanted, edge, timeout_s)
 
@@ -49,7 +54,7 @@ class Ends:
         """Whether `answers` returns without waiting."""
         return all(each.done() for each in self._answers.values())
 
-    def answers(self) -> dict[Place, int]:
+    def answers(self) -> dict[TopicPartition, int]:
         """Return the end of each partition whose broker answered; blocks."""
         found = {}
         for place, answer in self._answers.items():

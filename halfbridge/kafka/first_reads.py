@@ -16,14 +16,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from halfbridge.kafka.making import made
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 # Signals by which a process ends because of a crash, and not because another process ends it.
 LETHAL = frozenset(
@@ -55,7 +56,9 @@ class LethalRecord(NamedTuple):
     signal: str
 
 
-def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
+def probe(
+    properties: Mapping[str, Any], starts: Mapping[TopicPartition, int]
+) -> LethalRecord | None:
     """Read partitions to their ends in a child process; blocks for at most some minutes.
 
     `properties` are a consumer's. Return where a record ended the child; None: all was read, or
@@ -65,7 +68,9 @@ def probe(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalR
     return found if found is not None and found.signal else None
 
 
-def find_damage(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> LethalRecord | None:
+def find_damage(
+    properties: Mapping[str, Any], starts: Mapping[TopicPartition, int]
+) -> LethalRecord | None:
     """As `probe`; a record that is only an error is found too."""
     found = _run(properties, [(*place, start) for place, start in starts.items()])
     if found is None or not found.signal:
@@ -117,7 +122,7 @@ def _main() -> None:
     )
     is_whole = True
     for topic, partition, start in order["starts"]:
-        consumer.assign([TopicPartition(topic, partition, start)])
+        consumer.assign([ClientTopicPartition(topic, partition, start)])
         is_whole = _read(consumer, topic, partition, start, records=order["records"])
     os._exit(0 if is_whole else _UNREADABLE)  # a client that closes may not return
 
@@ -126,7 +131,9 @@ def _read(consumer: Any, topic: str, partition: int, start: int, *, records: int
     """Read to the present end; return whether there was no error, as far as it was read."""
     _tell(topic, partition, start)
     # Under load the end moves on, and a reader may never see an end-of-partition event.
-    _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_QUIET_S)
+    _, end = consumer.get_watermark_offsets(
+        ClientTopicPartition(topic, partition), timeout=_QUIET_S
+    )
     until = time.monotonic() + _QUIET_S
     while time.monotonic() < until:
         for record in consumer.consume(records, _POLL_S):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 # Size of the memory that guard and child share: some 5,000 partitions with names of usual length.
 _BYTES_MAX = 1 << 19
@@ -28,7 +28,7 @@ class Reading(NamedTuple):
     starts: list[tuple[str, int, int]]
 
 
-# Place -> offset of a damaged record there, and why: those which have ended an earlier child.
+# Partition -> offset of a damaged record there, and why: those which have ended an earlier child.
 DAMAGED: dict[tuple[str, int], tuple[int, str]] = {}
 
 _shared: list[mmap.mmap] = []  # one when this process is guarded
@@ -46,7 +46,7 @@ def verifies() -> bool:
     return any(_verifies)
 
 
-def note(properties: Mapping[str, Any], starts: Mapping[Place, int]) -> None:
+def note(properties: Mapping[str, Any], starts: Mapping[TopicPartition, int]) -> None:
     """Keep what a reader is about to read; nothing where it takes too much memory."""
     if not _shared or not starts:
         return

@@ -9,7 +9,7 @@ Records, and the errors of records and acknowledgements, are the client library'
 nothing is wrapped per record, and `client_errors.failure_of` converts such an error. All other
 methods raise KafkaFailure themselves.
 
-Times are seconds, unless a name says otherwise. A `Place` is (topic, partition).
+Times are seconds, unless a name says otherwise. A `TopicPartition` is (topic, partition).
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ __all__ = [
     "Kafka",
     "Member",
     "NewTopic",
-    "Place",
     "Ports",
     "Reader",
     "Record",
@@ -50,6 +49,7 @@ __all__ = [
     "SentRecord",
     "SideThread",
     "StoredRecord",
+    "TopicPartition",
     "TransactionalWriter",
     "Waker",
     "Writer",
@@ -155,7 +155,7 @@ class Committed(NamedTuple):
 class Reader(Protocol):
     """Reads assigned partitions."""
 
-    def read_from(self, offsets: Mapping[Place, int]) -> None:
+    def read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions from these offsets on (assign); empty: read nothing."""
 
     def poll(self, wait_s: float) -> Record | None:
@@ -164,30 +164,32 @@ class Reader(Protocol):
     def take(self, records_max: int) -> list[Record]:
         """Return records that were fetched already; never waits."""
 
-    def pause(self, places: Iterable[Place]) -> None:
+    def pause(self, places: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions; their fetched records are dropped."""
 
-    def resume(self, places: Iterable[Place]) -> None:
+    def resume(self, places: Iterable[TopicPartition]) -> None:
         """Fetch these partitions again."""
 
-    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+    def positions(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset after the last returned record; negative if there was none."""
 
-    def assignment(self) -> list[Place]:
+    def assignment(self) -> list[TopicPartition]:
         """Return the partitions that are read at present."""
 
-    def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
+    def committed(
+        self, places: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
         """Return the group's committed offsets; with read_committed, stable ones."""
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit offsets of the group outside any kafka_txn, in one request; waits."""
 
-    def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
+    def ends(self, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Ask a broker for log start and high watermark, and return them."""
 
     def offsets_at(
-        self, times_ms: Mapping[Place, int], timeout_s: float
-    ) -> dict[Place, int | None]:
+        self, times_ms: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, int | None]:
         """Return the first offset whose record is not older than a time; None: there is none.
 
         Times are ms since 1970. With read_committed only offsets below the last stable one are
@@ -207,7 +209,7 @@ class Member(Reader, Protocol):
     def join(
         self,
         topics: Sequence[str],
-        on_assigned: Callable[[Member, frozenset[Place]], None],
+        on_assigned: Callable[[Member, frozenset[TopicPartition]], None],
         on_revoked: Callable[[Member], None],
     ) -> None:
         """Join the group (subscribe).
@@ -220,13 +222,15 @@ class Member(Reader, Protocol):
     def join_and_read(self, topics: Sequence[str]) -> None:
         """Join the group, and read the assigned partitions from the committed offsets on."""
 
-    def skip_to(self, place: Place, offset: int) -> None:
+    def skip_to(self, place: TopicPartition, offset: int) -> None:
         """Read an assigned partition from an offset on (seek); fetched records are dropped."""
 
     def membership(self) -> object:
         """Return the member's id and generation, for `send_offsets` and `commit_as`."""
 
-    def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
+    def commit_as(
+        self, offsets: Mapping[TopicPartition, tuple[int, str]], membership: object
+    ) -> None:
         """Commit all offsets outside any kafka_txn, as the member of `membership`, or none; waits.
 
         Another thread may poll meanwhile: a poll that has not begun waits until the commit ends.
@@ -341,7 +345,7 @@ class TransactionalWriter(Writer, Protocol):
         """Abort."""
 
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -462,8 +466,8 @@ class Admin(Protocol):
         """Return the number of brokers in the metadata."""
 
     def ask_ends(
-        self, places: Iterable[Place], edge: Edge, timeout_s: float
-    ) -> Mapping[Place, Answer[int]]:
+        self, places: Iterable[TopicPartition], edge: Edge, timeout_s: float
+    ) -> Mapping[TopicPartition, Answer[int]]:
         """Ask where logs begin or end."""
 
     def ask_settings(
@@ -499,8 +503,8 @@ class Admin(Protocol):
         """Create topics; the answer for a topic that exists is TOPIC_ALREADY_EXISTS."""
 
     def delete_records(
-        self, offsets: Mapping[Place, int], timeout_s: float
-    ) -> Mapping[Place, Answer[None]]:
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float
+    ) -> Mapping[TopicPartition, Answer[None]]:
         """Have the records of each place below an offset deleted; its log then starts there."""
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> Answer[None]:

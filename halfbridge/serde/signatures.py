@@ -46,7 +46,7 @@ class Signature(NamedTuple):
     signature: bytes
 
 
-class Place(NamedTuple):
+class SigningScope(NamedTuple):
     """Where a record belongs: a signature holds in one partition of one installation.
 
     Attributes:
@@ -63,7 +63,7 @@ SIGNATURE: Codec[Signature] = Codec(Signature, ("signature.v1",), bytes_max=SIGN
 
 
 def half_bytes(
-    place: Place,
+    scope: SigningScope,
     *,
     key_id: str,
     signed_at_ms: int,
@@ -76,7 +76,7 @@ def half_bytes(
     return _joined(
         (
             _HALF_FORM,
-            *_common(place, key_id, signed_at_ms),
+            *_common(scope, key_id, signed_at_ms),
             metadata,
             key,
             None if value is None else sha256(value).digest(),
@@ -86,10 +86,10 @@ def half_bytes(
 
 
 def op_bytes(
-    place: Place, *, key_id: str, signed_at_ms: int, key: bytes | None, value: bytes
+    scope: SigningScope, *, key_id: str, signed_at_ms: int, key: bytes | None, value: bytes
 ) -> bytes:
     """Return the canonical bytes of an op record: `value`, the encoded op, says all."""
-    return _joined((_OP_FORM, *_common(place, key_id, signed_at_ms), key, value))
+    return _joined((_OP_FORM, *_common(scope, key_id, signed_at_ms), key, value))
 
 
 def signature_in(headers: Sequence[Header] | None) -> bytes | None:
@@ -98,11 +98,11 @@ def signature_in(headers: Sequence[Header] | None) -> bytes | None:
     return found[0] if len(found) == 1 else None
 
 
-def _common(place: Place, key_id: str, signed_at_ms: int) -> tuple[bytes, ...]:
+def _common(scope: SigningScope, key_id: str, signed_at_ms: int) -> tuple[bytes, ...]:
     return (
-        place.installation.encode(),
-        place.topic.encode(),
-        b"%d" % place.partition,
+        scope.installation.encode(),
+        scope.topic.encode(),
+        b"%d" % scope.partition,
         key_id.encode(),
         b"%d" % signed_at_ms,
     )
@@ -156,7 +156,7 @@ class Signer:
         """
         signing_key = self._key(group, now_ms)
         data = half_bytes(
-            Place(self._ring.installation, self._names.half, partition),
+            SigningScope(self._ring.installation, self._names.half, partition),
             key_id=signing_key.id,
             signed_at_ms=now_ms,
             metadata=half_value(headers),
@@ -172,7 +172,7 @@ class Signer:
         """Return the headers of an op record: its signature; arguments and errors as of `half`."""
         signing_key = self._key(group, now_ms)
         data = op_bytes(
-            Place(self._ring.installation, self._names.op, partition),
+            SigningScope(self._ring.installation, self._names.op, partition),
             key_id=signing_key.id,
             signed_at_ms=now_ms,
             key=key,
@@ -232,11 +232,11 @@ class Verifier:
         value: bytes | None,
     ) -> None:
         """Check a half record (`append_ms` below 0: unknown), or raise NotBelievedError."""
-        place = Place(self._ring.installation, self._names.half, partition)
+        scope = SigningScope(self._ring.installation, self._names.half, partition)
 
         def signed(signature: Signature) -> bytes:
             return half_bytes(
-                place,
+                scope,
                 key_id=signature.key_id,
                 signed_at_ms=signature.signed_at_ms,
                 metadata=half_value(headers),
@@ -259,11 +259,11 @@ class Verifier:
         value: bytes,
     ) -> None:
         """Check an op record as `check_half`; `headers` is called where signatures are demanded."""
-        place = Place(self._ring.installation, self._names.op, partition)
+        scope = SigningScope(self._ring.installation, self._names.op, partition)
 
         def signed(signature: Signature) -> bytes:
             return op_bytes(
-                place,
+                scope,
                 key_id=signature.key_id,
                 signed_at_ms=signature.signed_at_ms,
                 key=key,

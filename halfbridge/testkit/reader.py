@@ -28,7 +28,7 @@ from halfbridge.testkit.history import ReadOp, ReadRecord, from_hex, to_hex
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from halfbridge.kafka.ports import Place, Record
+    from halfbridge.kafka.ports import Record, TopicPartition
 
 _BATCH_MAX = 2000  # records at a time
 _POLL_S = 0.1  # how late a stop is seen
@@ -45,8 +45,8 @@ class TopicReader:
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         self._topics = topics
-        self._reached: dict[Place, int] = {}
-        self._astray: set[Place] = set()  # whose beginning is to be asked for
+        self._reached: dict[TopicPartition, int] = {}
+        self._astray: set[TopicPartition] = set()  # whose beginning is to be asked for
         self._refresh_at = 0.0
         self.statistics = ""  # the client's newest, JSON
         kafka, servers = system_ports().kafka, {"bootstrap.servers": bootstrap_servers}
@@ -114,9 +114,9 @@ class TopicReader:
         elif failure.code != _NOT_KNOWN_YET and not failure.is_retriable:
             raise failure
 
-    def _ends(self, deadline: float) -> dict[Place, int]:
+    def _ends(self, deadline: float) -> dict[TopicPartition, int]:
         """Return high watermarks: an open kafka_txn must be waited for, not overlooked."""
-        ends: dict[Place, int] = {}
+        ends: dict[TopicPartition, int] = {}
         while missing := [place for place in self._reached if place not in ends]:
             ends |= Ends(self._admin, missing, _METADATA_S).answers()
             if time.monotonic() > deadline:
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _place(record: Record) -> Place:
+def _place(record: Record) -> TopicPartition:
     return record.topic() or "", record.partition() or 0
 
 

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer
 
 from halfbridge.checker.loop.worker import UNDER_WAY_S
 from halfbridge.kafka.clients import KafkaReader
-from halfbridge.kafka.ports import Place
+from halfbridge.kafka.ports import TopicPartition
 from tests.integration.producing import Cluster
 from tests.kit.waiting import until
 
@@ -38,7 +38,7 @@ def test_a_commit_waits_for_the_poll_at_hand_only(cluster: Cluster) -> None:
     """
     client = Counted({"bootstrap.servers": cluster.servers, "group.id": cluster.names.daemon_group})
     member = KafkaReader(client)
-    assigned: list[frozenset[Place]] = []
+    assigned: list[frozenset[TopicPartition]] = []
     member.join([cluster.names.half], lambda _, places: assigned.append(places), lambda _: None)
     until("partitions are assigned", lambda: (member.poll(UNDER_WAY_S), assigned)[1])
     member.read_from(dict.fromkeys(assigned[0], 0))

@@ -283,7 +283,7 @@ def test_one_transaction_is_committed_and_another_rolled_back(
 
     status, reported = _decided_json(installation, *words, "--force")
     assert (status, reported["won"], reported["outcome"]) == (0, True, "DONE")
-    assert reported["stands"] == {
+    assert reported["first_decision"] == {
         "decision": "COMMIT",
         "source": "OPERATOR",
         "actor": "ada@h",

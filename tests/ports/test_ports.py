@@ -14,7 +14,7 @@ from tests.ports.world import LIMIT_S, World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 CHECKS = (
     *reading.CHECKS,
@@ -36,14 +36,15 @@ def memory() -> Iterator[World]:
 @pytest.fixture
 def kafka(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[World]:
     """Yield topics and groups of their own on a real broker."""
-    from confluent_kafka import TopicPartition  # noqa: PLC0415  (what no port has need of)
+    # What no port has need of.
+    from confluent_kafka import TopicPartition as ClientTopicPartition  # noqa: PLC0415  (see above)
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 (as above)
 
     common = {"bootstrap.servers": kafka_bootstrap_servers}
 
-    def delete_before(place: Place, offset: int) -> None:
+    def delete_before(place: TopicPartition, offset: int) -> None:
         client = AdminClient(common)
-        for future in client.delete_records([TopicPartition(*place, offset)]).values():
+        for future in client.delete_records([ClientTopicPartition(*place, offset)]).values():
             future.result(LIMIT_S)
 
     world = World(system_ports(), common, topic_prefix, delete_before)

@@ -12,7 +12,7 @@ from halfbridge.kafka.ports import Edge, NewTopic
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.kafka.ports import Place, Ports
+    from halfbridge.kafka.ports import Ports, TopicPartition
 
 LIMIT_S = 30.0
 # Of one poll; a check looks at other things in between.
@@ -35,7 +35,7 @@ class World:
         ports: Ports,
         common: Mapping[str, Any],
         prefix: str,
-        delete_before: Callable[[Place, int], None],
+        delete_before: Callable[[TopicPartition, int], None],
     ) -> None:
         self.ports, self.prefix, self.delete_before = ports, prefix, delete_before
         self.common = {
@@ -74,7 +74,7 @@ class World:
         )
         return start, stable, end
 
-    def _tells_ends(self, places: list[Place]) -> bool:
+    def _tells_ends(self, places: list[TopicPartition]) -> bool:
         try:
             for answer in self.admin.ask_ends(places, Edge.END, LIMIT_S).values():
                 answer.result()
@@ -244,9 +244,9 @@ class Joined:
     def __init__(self, world: World, topics: list[str], **properties: Any) -> None:
         self.world = world
         self.member = world.member(**properties)
-        self.assigned: list[frozenset[Place] | None] = []
+        self.assigned: list[frozenset[TopicPartition] | None] = []
         self.memberships: list[object] = []
-        self.reads_from: dict[Place, int] = {}
+        self.reads_from: dict[TopicPartition, int] = {}
         self.member.join(topics, self._on_assigned, self._on_revoked)
 
     def wait(self, count: int = 1, *others: Joined) -> Joined:
@@ -260,7 +260,7 @@ class Joined:
         self.world.until(look)
         return self
 
-    def _on_assigned(self, member: Any, places: frozenset[Place]) -> None:
+    def _on_assigned(self, member: Any, places: frozenset[TopicPartition]) -> None:
         self.assigned.append(places)
         self.memberships.append(member.membership())
         member.read_from(self.reads_from)

@@ -24,7 +24,7 @@ from tests.simulation.settings import NAMES, PARTITIONS, BrokenPromiseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.testkit.memory.log import Record
     from tests.ledger_log import Log
@@ -51,7 +51,7 @@ class FeedJudge:
         if batch not in self._winners():
             raise BrokenPromiseError(f"batch {batch} was committed without a manifest")
 
-    def add_deliveries(self, found: list[dict[Place, list[str]]]) -> None:
+    def add_deliveries(self, found: list[dict[TopicPartition, list[str]]]) -> None:
         """Add what was delivered of the query to each half partition's, in words.
 
         Raises:
@@ -144,7 +144,7 @@ class FeedJudge:
                 newest[place[0], key] = number
         return delivered
 
-    def _records(self) -> list[tuple[Place, Record]]:
+    def _records(self) -> list[tuple[TopicPartition, Record]]:
         return [
             (place, record)
             for place in FEED_PLACES
@@ -184,7 +184,7 @@ class FeedJudge:
         return found
 
 
-def _is_as_sent(place: Place, record: Record, half: HalfRead) -> bool:
+def _is_as_sent(place: TopicPartition, record: Record, half: HalfRead) -> bool:
     sent = half.body
     users = [each for each in sent.headers() or [] if each[0] not in {HALF, CONTEXT}]
     return (

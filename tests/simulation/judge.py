@@ -44,7 +44,7 @@ from tests.simulation.stranger import NO_SUCH_PARTITION
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.testkit.memory.log import Record
     from tests.simulation.settings import Profile
     from tests.simulation.world import World
@@ -101,7 +101,7 @@ class Judge:
             self._places += FEED_PLACES
         self._positions = dict.fromkeys(self._places, 0)
         self._deaf = frozenset(world.deaf)
-        self._seen: dict[Place, list[Record]] = {place: [] for place in self._places}
+        self._seen: dict[TopicPartition, list[Record]] = {place: [] for place in self._places}
 
     def watch(self) -> None:
         """Read on, as a read_committed consumer that was there all the time."""
@@ -112,7 +112,7 @@ class Judge:
             self._seen[place] += found
 
     @property
-    def _there(self) -> list[Place]:
+    def _there(self) -> list[TopicPartition]:
         """The real partitions that are there."""
         return [place for place in self._places if place[0] in self._world.broker.topics]
 
@@ -157,10 +157,10 @@ class Judge:
         if is_final:
             self._compare_with_database(truths)
 
-    def _delivered(self) -> list[dict[Place, list[str]]]:
+    def _delivered(self) -> list[dict[TopicPartition, list[str]]]:
         """Return what each half partition's transactions delivered, in words, by real partition."""
         world = self._world
-        found: list[dict[Place, list[str]]] = [{} for _ in range(PARTITIONS)]
+        found: list[dict[TopicPartition, list[str]]] = [{} for _ in range(PARTITIONS)]
         for place in self._there:
             if place in FEED_PLACES:
                 continue
@@ -242,7 +242,7 @@ class Judge:
                 raise BrokenPromiseError(f"{name}: committed, and its half messages are not stored")
 
 
-def _is_of_its_key(place: Place, key: bytes | None) -> bool:
+def _is_of_its_key(place: TopicPartition, key: bytes | None) -> bool:
     """Tell whether Java's default partitioner puts this key there; a null key goes anywhere."""
     return key is None or place[1] == partition_of(key, REAL_TOPICS[place[0]])
 
@@ -296,7 +296,7 @@ def _keys(truth: Rulings) -> dict[str, object]:
 
 def _compare_deliveries(
     expected: list[str],
-    delivered: dict[Place, list[str]],
+    delivered: dict[TopicPartition, list[str]],
     keys: dict[str, object],
     *,
     is_final: bool,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Check, Plan
     from halfbridge.checker.loop.pair import Pair
-    from halfbridge.kafka.ports import Committed, Event, Place
+    from halfbridge.kafka.ports import Committed, Event, TopicPartition
 
 
 def _allow(self: Ledger) -> None:
@@ -137,7 +137,7 @@ _read_from = Input.read_from
 _on_assigned = Input._on_assigned
 
 
-def _unstable(self: Input, wanted: Iterable[Place]) -> dict[Place, Committed]:
+def _unstable(self: Input, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
     member: Any = self._member
     member._is_committed = False
     try:
@@ -146,7 +146,7 @@ def _unstable(self: Input, wanted: Iterable[Place]) -> dict[Place, Committed]:
         member._is_committed = True
 
 
-def _go_on_reading(self: Input, offsets: Mapping[Place, int]) -> None:
+def _go_on_reading(self: Input, offsets: Mapping[TopicPartition, int]) -> None:
     places = [place for place in self._served if place in offsets]
     reached = {at: end for at, end in self._member.positions(places).items() if end >= 0}
     _read_from(self, {**offsets, **reached})
@@ -161,7 +161,7 @@ def _keep_the_first_membership(self: Input, *arguments: Any) -> None:
 # --- stall watch ---------------------------------------------------------------------------
 
 
-def _never_give_up(self: StallWatch, stalled: Mapping[Place, float]) -> None:
+def _never_give_up(self: StallWatch, stalled: Mapping[TopicPartition, float]) -> None:
     pass
 
 

@@ -14,7 +14,7 @@ from tests.simulation.settings import LATE_MS, NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.serde.headers import Headers
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
@@ -89,7 +89,7 @@ class ChosenNetwork(Network):
         self,
         client: Client,
         kind: Kind,
-        place: Place | str | None,
+        place: TopicPartition | str | None,
         do: Callable[[], T],
         timeout_s: float,
     ) -> T:
@@ -129,7 +129,9 @@ class ChosenNetwork(Network):
             self.scheduler.wait(client.process, None, min(timeout_s, SILENT_S_MAX))
         raise RequestTimeoutError
 
-    def _fate(self, process: Process, kind: Kind, place: Place | str | None) -> RequestOutcome:
+    def _fate(
+        self, process: Process, kind: Kind, place: TopicPartition | str | None
+    ) -> RequestOutcome:
         """Choose what becomes of a request."""
         world, choices = self._world, self._world.choices
         is_outage = world.now_ms < self._outage_until_ms
@@ -152,7 +154,7 @@ class ChosenNetwork(Network):
             return RequestOutcome.LOST
         return fate
 
-    def records_max(self, client: Client, place: Place) -> int:
+    def records_max(self, client: Client, place: TopicPartition) -> int:
         """Return how many records a fetch brings at most."""
         if client in self.stalled:
             return 0
@@ -190,7 +192,7 @@ class ChosenNetwork(Network):
                 group.leave(slot.member_id, self.scheduler.now_ns)
 
     def append(
-        self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None
+        self, place: TopicPartition, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> int:
         """Store a stranger's record; return its offset."""
         row = Row(key, value, headers, self._world.now_ms)

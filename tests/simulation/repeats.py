@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 
 def without_repeats(
-    delivered: dict[Place, list[str]], known: set[str], expected: set[str]
-) -> dict[Place, list[str]]:
+    delivered: dict[TopicPartition, list[str]], known: set[str], expected: set[str]
+) -> dict[TopicPartition, list[str]]:
     """Return what one who takes each message once sees: its first record in each partition.
 
     A message without a key may be repeated in another partition; then no partition tells its place.
@@ -30,7 +30,7 @@ def without_repeats(
     return found
 
 
-def repeats_in(delivered: dict[Place, list[str]]) -> int:
+def repeats_in(delivered: dict[TopicPartition, list[str]]) -> int:
     """Return how many records say what another one says."""
     lines = [words for found in delivered.values() for words in found]
     return len(lines) - len(set(lines))

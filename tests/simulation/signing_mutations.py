@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import PutBack
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.serde.records import HalfMetadata
-    from halfbridge.serde.signatures import Place
+    from halfbridge.serde.signatures import SigningScope
 
 _check_half = Verifier.check_half
 _put_back = Publisher._put_back
@@ -38,7 +38,7 @@ def _put_back_unsigned(self: Publisher, put_back: PutBack, now_ms: int, signed_m
     return _put_back(self, put_back, now_ms, signed_ms)
 
 
-def _without_partition(place: Place, key_id: str, signed_at_ms: int) -> tuple[bytes, ...]:
+def _without_partition(place: SigningScope, key_id: str, signed_at_ms: int) -> tuple[bytes, ...]:
     return _common(place._replace(partition=0), key_id, signed_at_ms)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.checker.loop.worker import Worker
-    from halfbridge.kafka.ports import Place, Ports
+    from halfbridge.kafka.ports import Ports, TopicPartition
     from halfbridge.serde.headers import Headers
     from halfbridge.testkit.memory.log import Partition
     from halfbridge.testkit.memory.process import Process
@@ -176,7 +176,7 @@ class World:
         process = self.machine.process(name)
         return process, self.machine.ports(process)
 
-    def partition(self, place: Place) -> Partition:
+    def partition(self, place: TopicPartition) -> Partition:
         """Return a partition of the broker."""
         return self.broker.partition(place)
 
@@ -303,7 +303,7 @@ class World:
             self.broker.coordinator.mark(writable[self.choices.below(len(writable))])
 
     def append(
-        self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None
+        self, place: TopicPartition, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> int:
         """Store a stranger's record without any trouble; return its offset."""
         return self.network.append(place, key, value, headers)

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from sqlalchemy import select, update
 
 from halfbridge.bridge.config import BridgeConfig
@@ -14,7 +15,7 @@ from halfbridge.bridge.message import Message
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.admin import AdminClient
 from halfbridge.kafka.errors import Code, KafkaFailure, TopicSetupError
-from halfbridge.kafka.ports import Place
+from halfbridge.kafka.ports import TopicPartition
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
@@ -152,7 +153,7 @@ def test_the_group_of_relays_gets_over_letters_of_others(
         other.produce(names.dead, b"of another group")
         assert other.flush(TIMEOUT_S) == 0
         group = names.relay_group(made.producer.config.producer_group)
-        topic = [TopicPartition(names.dead, 0)]
+        topic = [ClientTopicPartition(names.dead, 0)]
         wanted = ConsumerGroupTopicPartitions(group, topic)
         admin, reader = AdminClient(servers), Consumer({**servers, "group.id": "watermarks"})
 
@@ -219,9 +220,9 @@ class _Member:
 
     def __init__(self) -> None:
         self.records: list[Any] = []
-        self.assigned: list[Place] = [FIRST, SECOND]
+        self.assigned: list[TopicPartition] = [FIRST, SECOND]
         self.failure: KafkaFailure | None = None
-        self.commits: list[dict[Place, int]] = []
+        self.commits: list[dict[TopicPartition, int]] = []
         self.joined: list[str] = []
 
     def join_and_read(self, topics: list[str]) -> None:
@@ -235,10 +236,10 @@ class _Member:
         taken, self.records = self.records[:records_max], self.records[records_max:]
         return taken
 
-    def assignment(self) -> list[Place]:
+    def assignment(self) -> list[TopicPartition]:
         return self.assigned
 
-    def commit(self, offsets: dict[Place, tuple[int, str]]) -> None:
+    def commit(self, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
         """Note what is committed, or fail."""
         if self.failure is not None:
             raise self.failure
@@ -257,7 +258,7 @@ def reader(member: _Member) -> LetterReader:
     return LetterReader(CONFIG, replace(system_ports(), kafka=kafka))
 
 
-def _record(place: Place, offset: int, error: KafkaFailure | None = None) -> Any:
+def _record(place: TopicPartition, offset: int, error: KafkaFailure | None = None) -> Any:
     told = {"topic": place[0], "partition": place[1], "offset": offset, "error": error}
     told |= {"headers": []}
     return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.kafka.ports import ClientError, Place, SentRecord, Writer
+    from halfbridge.kafka.ports import ClientError, SentRecord, TopicPartition, Writer
     from halfbridge.serde.headers import Headers
 
 # The client library retries for so long; an operator waits for it.
@@ -43,7 +43,7 @@ class Appender:
         self._proofs = Acknowledgements(cluster.ports.run.current)
 
     def append(
-        self, place: Place, value: bytes, key: bytes, headers: Headers | None = None
+        self, place: TopicPartition, value: bytes, key: bytes, headers: Headers | None = None
     ) -> tuple[int, int]:
         """Return the offset and the timestamp (ms since 1970) of the record, which is stored.
 

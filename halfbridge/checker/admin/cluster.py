@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.kafka.ports import Admin, Place, Ports, Reader, TransactionalWriter, Writer
+    from halfbridge.kafka.ports import (
+        Admin,
+        Ports,
+        Reader,
+        TopicPartition,
+        TransactionalWriter,
+        Writer,
+    )
     from halfbridge.kafka.ports import SeenTopic as Metadata
 
 T = TypeVar("T")
@@ -156,7 +163,9 @@ class Cluster:
                     return []
                 raise
 
-    def committed(self, group: str, partitions: Sequence[Place]) -> dict[Place, CommittedOffset]:
+    def committed(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
         """Return the group's committed offsets; uncommitted partitions have offset -1."""
         # A reader, not AdminClient.list_consumer_group_offsets: while the coordinator still loads
         # its offsets, that call dereferences a consumer group, which an admin client does not have
@@ -170,7 +179,7 @@ class Cluster:
             for place, each in found.items()
         }
 
-    def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit offsets with metadata for a group without live members, all in one request."""
         with self.errors(f"commit offsets of group {group}"), self.reader(group) as reader:
             self.retrying(lambda: reader.commit(offsets))
@@ -213,14 +222,14 @@ class Cluster:
                 on_silence=self.find_damage,
             )
 
-    def refuse_damaged(self, spans: Mapping[Place, tuple[int, int]]) -> None:
+    def refuse_damaged(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Raise DamagedRecordError if a span has a record that ended this command before."""
         for place, (start, end) in spans.items():
             at, why = last_read.DAMAGED.get(place, (-1, ""))
             if start <= at < end:
                 raise DamagedRecordError(place, at, why)
 
-    def find_damage(self, starts: Mapping[Place, int]) -> None:
+    def find_damage(self, starts: Mapping[TopicPartition, int]) -> None:
         """Raise DamagedRecordError if nothing comes of partitions because a record is damaged."""
         if self._has_system_ports:
             found = find_damage(self._reading, starts)
@@ -269,7 +278,7 @@ class Cluster:
             {**self._common, **properties, "error_cb": self._reasons.note}
         )
 
-    def delete_before(self, offsets: Mapping[Place, int]) -> None:
+    def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Delete the records below some offsets; the log start is at least there afterwards."""
         with self.errors("delete records"):
             for answer in self._admin.delete_records(offsets, CALL_TIMEOUT_S).values():

@@ -21,7 +21,7 @@ from halfbridge.serde.protocol import State, state_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from halfbridge.kafka.ports import Clock, Place, Reader, StoredRecord
+    from halfbridge.kafka.ports import Clock, Reader, StoredRecord, TopicPartition
     from halfbridge.serde.records import HalfMetadata, Op
     from halfbridge.serde.signatures import Verifier
 
@@ -126,13 +126,13 @@ def first_decisions(ops: Iterable[OpRead], first_append_ms: Mapping[Key, int]) -
 
 def records_between(
     reader: Reader,
-    place: Place,
+    place: TopicPartition,
     start: int,
     end: int,
     *,
     clock: Clock,
     patience_s: float,
-    on_silence: Callable[[Mapping[Place, int]], None] = lambda _: None,
+    on_silence: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
 ) -> Iterator[LogRecord]:
     """Yield the committed records of a partition from `start` up to `end`, an end it has had.
 
@@ -168,7 +168,7 @@ def records_between(
             )
 
 
-def named(failure: KafkaFailure, place: Place, offset: int | None) -> Exception:
+def named(failure: KafkaFailure, place: TopicPartition, offset: int | None) -> Exception:
     """Return what to raise for an error that came in place of a record; it names the place."""
     if failure.code in DAMAGED and offset is not None and offset >= 0:
         return DamagedRecordError(place, offset, failure.text)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.kafka.ports import Admin, Answer, Clock, Place, Ports, SeenTopic
+    from halfbridge.kafka.ports import Admin, Answer, Clock, Ports, SeenTopic, TopicPartition
 
 # Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
@@ -116,7 +116,7 @@ class EndAnswer:
 class Ranges:
     """A question to brokers that was sent: where partitions begin and end (read_uncommitted)."""
 
-    def __init__(self, admin: Admin, wanted: Iterable[Place]) -> None:
+    def __init__(self, admin: Admin, wanted: Iterable[TopicPartition]) -> None:
         places = list(wanted)
         self._firsts = admin.ask_ends(places, Edge.START, QUESTION_S)
         self._ends = admin.ask_ends(places, Edge.END, QUESTION_S)
@@ -126,11 +126,11 @@ class Ranges:
         """Whether `answers` returns without waiting."""
         return all(each.done() for each in (*self._firsts.values(), *self._ends.values()))
 
-    def answers(self) -> dict[Place, tuple[int, int] | InputLostError]:
+    def answers(self) -> dict[TopicPartition, tuple[int, int] | InputLostError]:
         """Return log start and end of each partition, or why its broker did not answer; blocks."""
         return {place: self._range_of(place) for place in self._firsts}
 
-    def _range_of(self, place: Place) -> tuple[int, int] | InputLostError:
+    def _range_of(self, place: TopicPartition) -> tuple[int, int] | InputLostError:
         try:
             return self._firsts[place].result(), self._ends[place].result()
         except KafkaFailure as failure:
@@ -195,7 +195,7 @@ class Questions:
         self._on_replaced = on_replaced
         self._silence = UnansweredTimer()
         self._admin = self._kafka.admin(self._properties)
-        self._open: dict[Place, tuple[int, Answer[int]]] = {}
+        self._open: dict[TopicPartition, tuple[int, Answer[int]]] = {}
         self._were_answered = False
 
     def ask_end(self, topic: str, partition: int, token: int) -> None:
@@ -213,11 +213,11 @@ class Questions:
             with suppress(KafkaFailure):  # the ledger still waits, and asks again
                 yield EndAnswer(*place, token, answer.result())
 
-    def ask_ranges(self, wanted: Iterable[Place]) -> Ranges:
+    def ask_ranges(self, wanted: Iterable[TopicPartition]) -> Ranges:
         """Ask where partitions begin and end (read_uncommitted); each has an answer of its own."""
         return Ranges(self._admin, wanted)
 
-    def ask_stable_ends(self, wanted: Iterable[Place]) -> Ends:
+    def ask_stable_ends(self, wanted: Iterable[TopicPartition]) -> Ends:
         """Ask where partitions end for read_committed consumers (last stable offset)."""
         return Ends(self._admin, wanted, QUESTION_S, edge=Edge.STABLE_END)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.status import Status
     from halfbridge.kafka.errors import KafkaFailure
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 
 class InputLostError(Exception):
@@ -41,7 +41,7 @@ class KafkaTxnFailedError(Exception):
         topic: str = "",
         fenced: bool = False,
         is_vague: bool = False,
-        places: Iterable[Place] = (),
+        places: Iterable[TopicPartition] = (),
     ) -> None:
         super().__init__(text)
         self.failure = failure

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
         Clock,
         Committed,
         Member,
-        Place,
         Ports,
         Reader,
         Record,
+        TopicPartition,
     )
     from halfbridge.serde.progress import Progress
 
-    Probe = Callable[[Mapping[str, object], Mapping[Place, int]], LethalRecord | None]
+    Probe = Callable[[Mapping[str, object], Mapping[TopicPartition, int]], LethalRecord | None]
 
 _log = logging.getLogger("halfbridge.checker")
 # Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
@@ -89,12 +89,12 @@ class Input:
         self._ids = ids
         self._ports = ports
         self._monotonic = ports.clock.monotonic
-        self.assigned: frozenset[Place] = frozenset()
+        self.assigned: frozenset[TopicPartition] = frozenset()
         self.changed = False
         self.membership: object = None
-        self._served: list[Place] = []
+        self._served: list[TopicPartition] = []
         self.reading = Reading()
-        self._paused: set[Place] = set()
+        self._paused: set[TopicPartition] = set()
         self._generation = 0
         self.group_trouble = GroupTrouble()
         self.is_member = False
@@ -130,7 +130,7 @@ class Input:
         self._replace_if_broken()
         return records
 
-    def reached(self) -> dict[Place, int]:
+    def reached(self) -> dict[TopicPartition, int]:
         """Return the positions of partitions that are not paused; markers count as read."""
         fetched = [place for place in self._served if place not in self._paused]
         return {  # a negative position: nothing has been read
@@ -143,7 +143,7 @@ class Input:
         self._failures.give_up(why)
         self._renew(why)
 
-    def committed(self, wanted: Iterable[Place]) -> dict[Place, Committed]:
+    def committed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Return committed, stable offsets. InputLostError: the coordinator did not answer."""
         asked_at = self._monotonic()
         try:
@@ -154,7 +154,7 @@ class Input:
         self._silence.end()
         return found
 
-    def read_from(self, offsets: Mapping[Place, int]) -> None:
+    def read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, from these offsets."""
         self._lift_pauses()
         self._served = list(offsets)
@@ -183,7 +183,9 @@ class Input:
     # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
     # it has fetched. So callbacks only take notes. A replaced member may still call them.
 
-    def _on_assigned(self, generation: int, member: Member, places: frozenset[Place]) -> None:
+    def _on_assigned(
+        self, generation: int, member: Member, places: frozenset[TopicPartition]
+    ) -> None:
         if generation != self._generation:
             return
         try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
-    from halfbridge.kafka.ports import ClientError, Clock, Place, Ports, SentRecord, Writer
+    from halfbridge.kafka.ports import ClientError, Clock, Ports, SentRecord, TopicPartition, Writer
 
 # A commit that took longer may have been sent twice, and the second request may end a later
 # kafka_txn of the same producer (KAFKA-17754). So the producer is replaced before its next
@@ -149,7 +149,7 @@ class BatchWriter(Generic[AnyWriter]):
             f"{left} records were not acknowledged in time{where}", places=places
         )
 
-    def _places(self) -> frozenset[Place]:
+    def _places(self) -> frozenset[TopicPartition]:
         is_clear = self.names_places or self._reports.has_stored
         return frozenset(self._reports.away) if is_clear else frozenset()
 
@@ -347,7 +347,7 @@ def failed(
     topic: str = "",
     fenced: bool = False,
     is_vague: bool = False,
-    places: Iterable[Place] = (),
+    places: Iterable[TopicPartition] = (),
 ) -> KafkaTxnFailedError:
     """Return the error of a batch that failed."""
     text = failure.text
@@ -375,7 +375,7 @@ class DeliveryReports:
         self.copies_end: dict[int, int] = {}
         self.refused: tuple[KafkaFailure, str] | None = None
         self.has_stored = False
-        self.away: set[Place] = set()
+        self.away: set[TopicPartition] = set()
         self.is_given_up = False
 
     def begin(self) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.tracing import WorkerTracing
     from halfbridge.checker.metrics import Metrics
     from halfbridge.checker.status import Status
-    from halfbridge.kafka.ports import Clock, Place, Record
+    from halfbridge.kafka.ports import Clock, Record, TopicPartition
     from halfbridge.serde.records import Op
 
 # The same trouble of one name is logged again after this time; at most REPORTED_MAX names are kept.
@@ -287,7 +287,7 @@ class HealthReport:
         self._routes = routes
         self._input = intake
         self._reporter = reporter
-        self._own_away: Mapping[Place, str] = {}
+        self._own_away: Mapping[TopicPartition, str] = {}
         self._waited: set[tuple[int, str, int]] = set()  # (pair, topic, partition) with a log line
 
     def refresh(self, now: float, assignment: Assignment, *, barriers_problem: str) -> None:

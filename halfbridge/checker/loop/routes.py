@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Delivery
-    from halfbridge.kafka.ports import Place, SeenTopic
+    from halfbridge.kafka.ports import SeenTopic, TopicPartition
     from halfbridge.serde.records import HalfMetadata
 
 # For this time deliveries to a topic without a right wait without a try, if no broker can tell the
@@ -83,8 +83,8 @@ class Routes:
         self._refused_topics: dict[str, tuple[int, str]] = {}
         self._refused: dict[tuple[str, int], str] = {}
         self._away: dict[str, dict[int, str]] = {}  # topic -> partition -> why
-        self._away_ms: dict[Place, int] = {}  # for how long, by answered look-ups
-        self._blamed: dict[Place, _Blamed] = {}
+        self._away_ms: dict[TopicPartition, int] = {}  # for how long, by answered look-ups
+        self._blamed: dict[TopicPartition, _Blamed] = {}
         self._updated_ms = 0
 
     def update(
@@ -149,13 +149,13 @@ class Routes:
         for (topic, number), why in away.items():
             self._away.setdefault(topic, {})[number] = why
 
-    def _due_for_last_try(self, place: Place, blamed: _Blamed, now_ms: int) -> _Blamed:
+    def _due_for_last_try(self, place: TopicPartition, blamed: _Blamed, now_ms: int) -> _Blamed:
         """Return `blamed`, due at once for a last try if its partition was away for too long."""
         if blamed.is_last or self._away_ms.get(place, 0) < self._away_limit_ms:
             return blamed
         return blamed._replace(until_ms=min(blamed.until_ms, now_ms))
 
-    def blame(self, place: Place, why: str, now_ms: int) -> None:
+    def blame(self, place: TopicPartition, why: str, now_ms: int) -> None:
         """Record why records of a partition were not acknowledged: it is not written to for now."""
         topic, number = place
         if not 0 <= number < self._partitions.get(topic, 0):
@@ -167,7 +167,7 @@ class Routes:
         self._away.setdefault(topic, {}).setdefault(number, why)
         self._away_ms.setdefault(place, 0)
 
-    def was_blamed(self, place: Place) -> bool:
+    def was_blamed(self, place: TopicPartition) -> bool:
         """Tell whether a partition acknowledged nothing a while ago."""
         return place in self._blamed
 
@@ -175,11 +175,11 @@ class Routes:
         """Tell whether a partition may be written to that acknowledged nothing a moment ago."""
         return any(one.until_ms <= now_ms for one in self._blamed.values())
 
-    def absence(self, place: Place) -> str:
+    def absence(self, place: TopicPartition) -> str:
         """Return why a partition takes no records, by the last look-up; empty if it does."""
         return self._away.get(place[0], {}).get(place[1], "")
 
-    def away_of(self, topics: Iterable[str]) -> dict[Place, str]:
+    def away_of(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
         """Return the partitions of `topics` that take no records, and why."""
         return {
             (topic, number): why

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.status import Status
-    from halfbridge.kafka.ports import Clock, Place
+    from halfbridge.kafka.ports import Clock, TopicPartition
 
 # Intervals of look-ups: usually, and while a topic is missing. A partition that is away is named
 # within the first one: longer reports it later, shorter costs brokers an answer about all topics. A
@@ -136,7 +136,7 @@ class TopicWatch:
                 return f"{topic}[{number}] {why}"
         return ""
 
-    def own_away(self) -> dict[Place, str]:
+    def own_away(self) -> dict[TopicPartition, str]:
         """Return why partitions of half, op and dead-letter topic take no records."""
         names = self._names
         return self._routes.away_of((names.half, names.op, names.dead))

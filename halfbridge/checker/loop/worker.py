@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.status import Status
     from halfbridge.kafka.ends import Ends
     from halfbridge.kafka.errors import KafkaFailure
-    from halfbridge.kafka.ports import Clock, Event, Place, Ports
+    from halfbridge.kafka.ports import Clock, Event, Ports, TopicPartition
     from halfbridge.kafka.signatures import Signatures
     from halfbridge.kafka.stalls import LaggingPartition
     from halfbridge.serde.records import Op
@@ -359,7 +359,7 @@ class StallWatch:
         self._metrics = metrics
         self._asked_at = -POLL_S
         self._question: Ends | None = None
-        self._behind: dict[Place, LaggingPartition] = {}
+        self._behind: dict[TopicPartition, LaggingPartition] = {}
 
     def poll(self, now: float) -> None:
         """Compare the positions with the ends of logs; never waits.
@@ -379,14 +379,14 @@ class StallWatch:
         elif now - self._asked_at > FORGOTTEN_S:
             self._question, self._behind = None, {}
 
-    def _compare(self, ends: Mapping[Place, int], now: float) -> None:
+    def _compare(self, ends: Mapping[TopicPartition, int], now: float) -> None:
         self._behind = compare(self._behind, self._input.reached(), ends, now)
         read_since = self._input.reading.since(now)
         stand = {place: max(each.since, read_since) for place, each in self._behind.items()}
         if stalled := {place: since for place, since in stand.items() if now - since >= STALLED_S}:
             self._give_up(stalled)
 
-    def _give_up(self, stalled: Mapping[Place, float]) -> None:
+    def _give_up(self, stalled: Mapping[TopicPartition, float]) -> None:
         """Replace the consumer; `stalled` says since when each place has stood still."""
         self._behind = {}
         self._metrics.consumer_stalled()

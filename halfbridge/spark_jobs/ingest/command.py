@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.spark_jobs.jobs.progress import Totals
-    from halfbridge.spark_jobs.reading.cluster import Brokers, Place
+    from halfbridge.spark_jobs.reading.cluster import Brokers
     from halfbridge.spark_jobs.reading.schemas import WriterSchema
 
 
@@ -113,7 +114,7 @@ def main(**values: Any) -> int:
         )
         cluster = stack.enter_context(connect(spark, job.bootstrap_servers, job.kafka))
 
-        def stalls() -> dict[Place, int]:
+        def stalls() -> dict[TopicPartition, int]:
             return cluster.stalls(job.topics)
 
         stack.enter_context(metrics_served(spark, values["metrics_port"], say=say, stalls=stalls))
@@ -155,7 +156,7 @@ def _job(values: dict[str, Any]) -> Ingest:
     )
 
 
-def _text(job: Ingest, totals: Totals, hidden: dict[Place, int]) -> str:
+def _text(job: Ingest, totals: Totals, hidden: dict[TopicPartition, int]) -> str:
     ended = "stopped" if totals.interrupted else "done"
     text = (
         f"{ended}: {totals.rows:,} rows of {job.topics} in {totals.batches} batches to"

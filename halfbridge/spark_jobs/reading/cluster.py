@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.spark_jobs.reading.topics import Topics
 
 _ANSWER_MS = 30_000  # longest wait for an answer
 _POLL_S = 0.1  # between two polls of a last stable offset
-
-Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Brokers:
         """Remove a topic."""
         self._get(self._admin.deleteTopics([name]).all())
 
-    def partitions(self, topics: Iterable[str]) -> list[Place]:
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return the partitions of topics, all of which must exist."""
         described = self._get(self._admin.describeTopics(list(topics)).allTopicNames())
         return sorted(
@@ -96,19 +95,19 @@ class Brokers:
             for number in range(described[topic].partitions().size())
         )
 
-    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+    def starts(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where the logs begin."""
         return self._offsets(places, self._spec.earliest(), self._levels.READ_COMMITTED)
 
-    def stable_ends(self, places: Iterable[Place]) -> dict[Place, int]:
+    def stable_ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offsets, to which a `read_committed` consumer can read."""
         return self._offsets(places, self._spec.latest(), self._levels.READ_COMMITTED)
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+    def ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermarks; rows of open kafka_txns are below them."""
         return self._offsets(places, self._spec.latest(), self._levels.READ_UNCOMMITTED)
 
-    def stalls(self, topics: Topics) -> dict[Place, int]:
+    def stalls(self, topics: Topics) -> dict[TopicPartition, int]:
         """Return how many offsets open kafka_txns hide, for each partition that has any.
 
         A reader of committed records sees nothing behind the last stable offset, and no error.
@@ -122,8 +121,8 @@ class Brokers:
         }
 
     def awaited_ends(
-        self, places: Iterable[Place], within_s: float
-    ) -> tuple[dict[Place, int], frozenset[Place]]:
+        self, places: Iterable[TopicPartition], within_s: float
+    ) -> tuple[dict[TopicPartition, int], frozenset[TopicPartition]]:
         """Return last stable offsets above all that is appended now, and where there are none.
 
         A kafka_txn that is open now hides later rows until it ends. The daemon's end within
@@ -170,7 +169,9 @@ class Brokers:
         matches = self._jvm.java.util.regex.Pattern.compile(topics.pattern).asMatchPredicate()
         return tuple(self._jvm.java.util.ArrayList(present).stream().filter(matches).toList())
 
-    def _offsets(self, places: Iterable[Place], spec: Any, level: Any) -> dict[Place, int]:
+    def _offsets(
+        self, places: Iterable[TopicPartition], spec: Any, level: Any
+    ) -> dict[TopicPartition, int]:
         wanted = self._jvm.java.util.HashMap()
         for topic, number in places:
             wanted.put(self._kafka.common.TopicPartition(topic, number), spec)
@@ -190,7 +191,7 @@ class Brokers:
 
 
 def read_applied(
-    committed: Mapping[Place, tuple[int, str | None]], *, half: str, op: str
+    committed: Mapping[TopicPartition, tuple[int, str | None]], *, half: str, op: str
 ) -> Applied:
     """Return the positions in the offsets and metadata that the daemon's group has committed."""
     ops = {number: said for (topic, number), said in committed.items() if topic == op}

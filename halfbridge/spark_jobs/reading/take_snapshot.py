@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.reading.cluster import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 # The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
 SETTLE_S = 25.0
@@ -157,7 +157,7 @@ def undecided_snapshot(
     )
 
 
-def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
+def first_times(rows: DataFrame, real: Iterable[str]) -> dict[TopicPartition, int]:
     """Return when the log of each partition begins, as far as `rows`, its first records, tell that.
 
     In `real` topics and the dead-letter topic only the daemon's records count, which bear partition
@@ -200,7 +200,7 @@ def _missing(topic: str, prefix: str = "") -> str:
     return f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
 
 
-def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Ranges:
+def _ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Ranges:
     ranges: Ranges = {}
     for (topic, number), end in sorted(ends.items()):
         start = starts[topic, number]
@@ -248,7 +248,7 @@ def _first_ms(
     ranges: Mapping[str, Mapping[int, Range]],
     options: Mapping[str, str],
     real: Iterable[str],
-) -> dict[Place, int]:
+) -> dict[TopicPartition, int]:
     if not any(ranges.values()):
         return {}
     return first_times(read_ranges(spark, ranges, options), real)

@@ -159,8 +159,8 @@ def _plan_text(sent: Sent) -> str:
     if sent.done_before:
         lines[0] += f"; {sent.done_before} of these slices were sent before, and are not sent again"
     lines += [
-        f"  {place.topic} {place.partition}: {place.rows:,} rows, offsets {place.low} to"
-        f" {place.high - 1}"
-        for place in plan.places
+        f"  {each.topic} {each.partition}: {each.rows:,} rows, offsets {each.low} to"
+        f" {each.high - 1}"
+        for each in plan.ranges
     ]
     return "\n".join(lines)

@@ -126,11 +126,11 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
     counted = rows.groupBy("topic", "partition").agg(
         F.min("offset").alias("low"), F.max("offset").alias("high"), F.count(F.lit(1)).alias("rows")
     )
-    places = [
-        Place(row["topic"], row["partition"], row["low"], row["high"] + 1, row["rows"])
+    ranges = [
+        SourceRange(row["topic"], row["partition"], row["low"], row["high"] + 1, row["rows"])
         for row in counted.collect()
     ]
-    return make_plan(job.identity(), places, slice_rows=job.slice_rows, topic_id=topic_id)
+    return make_plan(job.identity(), ranges, slice_rows=job.slice_rows, topic_id=topic_id)
 
 
 def preview(spark: SparkSession, job: Replay) -> Sent:
@@ -269,7 +269,7 @@ Bounds = dict[tuple[str, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceRange:
     """The rows of one source partition."""
 
     topic: str
@@ -285,7 +285,7 @@ class ReplayPlan:
 
     # The settings that must not change when the replay is resumed; JSON values.
     identity: Mapping[str, object]
-    places: tuple[Place, ...]
+    ranges: tuple[SourceRange, ...]
     slices: int  # number of slices; each is one batch of the sink
     # Kafka's id of the source topic; empty for a table, and in plans of halfbridge 0.1.
     topic_id: str = ""
@@ -293,7 +293,7 @@ class ReplayPlan:
     @property
     def rows(self) -> int:
         """Number of rows in all source partitions."""
-        return sum(place.rows for place in self.places)
+        return sum(each.rows for each in self.ranges)
 
     def bounds(self, number: int) -> Bounds:
         """Return the offsets [low, high) of each source partition in slice `number`.
@@ -303,33 +303,36 @@ class ReplayPlan:
         4 has [250, 500).
         """
         return {
-            (place.topic, place.partition): (_cut(place, number, self.slices), end)
-            for place in self.places
-            if (end := _cut(place, number + 1, self.slices)) > _cut(place, number, self.slices)
+            (each.topic, each.partition): (_cut(each, number, self.slices), end)
+            for each in self.ranges
+            if (end := _cut(each, number + 1, self.slices)) > _cut(each, number, self.slices)
         }
 
     def to_json(self) -> str:
         """Return the plan as the text of the checkpoint's file."""
-        places = [
-            [place.topic, place.partition, place.low, place.high, place.rows]
-            for place in self.places
+        ranges = [
+            [each.topic, each.partition, each.low, each.high, each.rows] for each in self.ranges
         ]
         plan = {
             "plan_version": PLAN_VERSION,
             "identity": dict(self.identity),
             "slices": self.slices,
             "topic_id": self.topic_id,
-            "places": places,
+            "places": ranges,
         }
         return json.dumps(plan, indent=1) + "\n"
 
 
 def make_plan(
-    identity: Mapping[str, object], places: Sequence[Place], *, slice_rows: int, topic_id: str = ""
+    identity: Mapping[str, object],
+    ranges: Sequence[SourceRange],
+    *,
+    slice_rows: int,
+    topic_id: str = "",
 ) -> ReplayPlan:
     """Return a plan of slices with about `slice_rows` rows each; 0 slices for 0 rows."""
-    rows = sum(place.rows for place in places)
-    ordered = sorted(places, key=lambda place: (place.topic, place.partition))
+    rows = sum(each.rows for each in ranges)
+    ordered = sorted(ranges, key=lambda each: (each.topic, each.partition))
     return ReplayPlan(identity, tuple(ordered), -(-rows // slice_rows), topic_id)
 
 
@@ -339,17 +342,17 @@ def read_plan(text: str, where: str) -> ReplayPlan:
         kept = json.loads(text)
         if kept["plan_version"] != PLAN_VERSION:
             raise ValueError(f"version {kept['plan_version']}")  # noqa: TRY301 (one handler)
-        places = tuple(Place(*each) for each in kept["places"])
+        ranges = tuple(SourceRange(*each) for each in kept["places"])
         topic_id = str(kept.get("topic_id", ""))
-        return ReplayPlan(kept["identity"], places, int(kept["slices"]), topic_id)
+        return ReplayPlan(kept["identity"], ranges, int(kept["slices"]), topic_id)
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(
             f"{where} is damaged: {error}. Restore it, or start again with another --replay-id"
         ) from error
 
 
-def _cut(place: Place, number: int, slices: int) -> int:
-    return place.low + (place.high - place.low) * number // slices
+def _cut(source: SourceRange, number: int, slices: int) -> int:
+    return source.low + (source.high - source.low) * number // slices
 
 
 REPLAY_ID = "replay.id"

@@ -31,7 +31,7 @@ from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
 from halfbridge.spark_jobs.sink.sender import Record, Sender
 
 if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Place, Ports
+    from halfbridge.kafka.ports import Ports, TopicPartition
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
@@ -167,7 +167,7 @@ class ManifestLog:
             )
         return found
 
-    def _ends(self, place: Place, beyond: int) -> tuple[int, int]:
+    def _ends(self, place: TopicPartition, beyond: int) -> tuple[int, int]:
         """Ask brokers for a partition's start and high watermark, and return them.
 
         A new leader may report a high watermark that is too low. So the question is repeated until
@@ -188,7 +188,9 @@ class ManifestLog:
             " again"
         )
 
-    def _read(self, place: Place, low: int, high: int, key: bytes, batch_id: int) -> list[Entry]:
+    def _read(
+        self, place: TopicPartition, low: int, high: int, key: bytes, batch_id: int
+    ) -> list[Entry]:
         """Return the app's records in [low, high), without a time limit while records come.
 
         Records of other batches come without their attempts, which would not fit into memory for a

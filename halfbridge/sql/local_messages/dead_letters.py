@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.kafka.ports import Place, Ports
+    from halfbridge.kafka.ports import Ports, TopicPartition
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.marks import Failed, Marks
     from halfbridge.sql.local_messages.metrics import RelayMetrics
@@ -170,7 +170,7 @@ class LetterReader:
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._producer_group = config.producer_group
-        self._reached: dict[Place, int] = {}  # positions that are not committed yet
+        self._reached: dict[TopicPartition, int] = {}  # positions that are not committed yet
         self._member = ports.kafka.member(letters_properties(config, ports.clock))
         self._member.join_and_read([config.names.dead])
 

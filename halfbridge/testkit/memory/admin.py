@@ -13,12 +13,12 @@ from halfbridge.testkit.memory.client import Client, Kind, RequestTimeoutError, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import Edge, NewTopic, Place, SeenPartition, SeenTopic
+    from halfbridge.kafka.ports import Edge, NewTopic, SeenPartition, SeenTopic, TopicPartition
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
-P = TypeVar("P", bound="Place | str")
+P = TypeVar("P", bound="TopicPartition | str")
 
 _BROKER_SETTINGS = {
     "transaction.max.timeout.ms": "900000",
@@ -93,9 +93,9 @@ class MemoryAdmin(Client):
         return self._persist(Kind.METADATA, None, lambda: BROKERS, deadline_ns)
 
     def ask_ends(
-        self, places: Iterable[Place], edge: Edge, timeout_s: float
-    ) -> dict[Place, MemoryAnswer[int]]:
-        def end(place: Place) -> int:
+        self, places: Iterable[TopicPartition], edge: Edge, timeout_s: float
+    ) -> dict[TopicPartition, MemoryAnswer[int]]:
+        def end(place: TopicPartition) -> int:
             try:
                 return self._broker.end(place, edge)
             except KafkaFailure as failure:
@@ -168,9 +168,9 @@ class MemoryAdmin(Client):
         }
 
     def delete_records(
-        self, offsets: Mapping[Place, int], timeout_s: float
-    ) -> dict[Place, MemoryAnswer[None]]:
-        def delete(place: Place) -> None:
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, MemoryAnswer[None]]:
+        def delete(place: TopicPartition) -> None:
             self._broker.delete_records(place, wanted[place])
 
         wanted = dict(offsets)
@@ -190,7 +190,7 @@ class MemoryAdmin(Client):
         self.is_closed = True
 
     def _ask(
-        self, kind: Kind, place: Place | str, do: Callable[[], T], timeout_s: float
+        self, kind: Kind, place: TopicPartition | str, do: Callable[[], T], timeout_s: float
     ) -> MemoryAnswer[T]:
         """Ask without waiting; where the network may wait, a task asks."""
         self._scheduler.check(self.process)

@@ -19,7 +19,7 @@ from halfbridge.testkit.memory.transactions import Coordinator
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import NewTopic, Place
+    from halfbridge.kafka.ports import NewTopic, TopicPartition
     from halfbridge.testkit.memory.group import Membership, Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Partition, Row
     from halfbridge.testkit.memory.scheduler import Scheduler
@@ -49,7 +49,7 @@ class Broker:
         self.groups: dict[str, Group] = {}
         self.rights: dict[str, Rights] = {}
         self.version = 0
-        self.away: dict[Place, bool] = {}
+        self.away: dict[TopicPartition, bool] = {}
         self.coordinator = Coordinator(self._existing, self.changed, self.away)
         self._retention_checked_ns = 0
         scheduler.on_time.append(self._on_time)
@@ -111,7 +111,7 @@ class Broker:
             raise KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART, _NO_SUCH_TOPIC)
         return topic
 
-    def partition(self, place: Place) -> Partition:
+    def partition(self, place: TopicPartition) -> Partition:
         """Return a partition; raises KafkaFailure where there is none."""
         partitions = self.topic(place[0]).partitions
         if not 0 <= place[1] < len(partitions):
@@ -126,17 +126,17 @@ class Broker:
             if name not in unseen
         }
 
-    def end(self, place: Place, edge: Edge) -> int:
+    def end(self, place: TopicPartition, edge: Edge) -> int:
         partition = self.partition(place)
         if edge is Edge.START:
             return partition.start
         return partition.end if edge is Edge.END else partition.lso
 
-    def delete_records(self, place: Place, offset: int) -> None:
+    def delete_records(self, place: TopicPartition, offset: int) -> None:
         self.partition(place).delete_before(offset)
         self.changed()
 
-    def go_away(self, place: Place, *, is_leaderless: bool) -> None:
+    def go_away(self, place: TopicPartition, *, is_leaderless: bool) -> None:
         """Have a partition take no records and no markers, until `come_back`.
 
         With `is_leaderless`, metadata name no leader; otherwise requests are not answered.
@@ -145,7 +145,7 @@ class Broker:
         self.away[place] = is_leaderless
         self.changed()
 
-    def come_back(self, place: Place) -> None:
+    def come_back(self, place: TopicPartition) -> None:
         """Have a partition take records again, and the markers that wait for it."""
         self.away.pop(place, None)
         self.coordinator.mark_at_once()
@@ -179,7 +179,7 @@ class Broker:
     def produce(
         self,
         process: str,
-        place: Place,
+        place: TopicPartition,
         rows: Sequence[Row],
         number: BatchNumber | None,
         transactional_id: str = "",
@@ -201,7 +201,9 @@ class Broker:
         self.changed()
         return offset
 
-    def add_partition(self, process: str, transactional_id: str, epoch: int, place: Place) -> None:
+    def add_partition(
+        self, process: str, transactional_id: str, epoch: int, place: TopicPartition
+    ) -> None:
         self.partition(place)
         self.check_write(process, place[0])
         self.coordinator.add(transactional_id, epoch, place, "", self.scheduler.now_ns)
@@ -239,7 +241,7 @@ class Broker:
 
     # --- parts ------------------------------------------------------------------------------
 
-    def _existing(self, place: Place) -> Partition:
+    def _existing(self, place: TopicPartition) -> Partition:
         """Return a partition, or one that nobody sees where its topic was deleted meanwhile."""
         topic = self.topics.get(place[0])
         if topic is not None and place[1] < len(topic.partitions):

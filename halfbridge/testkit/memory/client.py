@@ -15,7 +15,7 @@ from halfbridge.serde.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.kafka.ports import ClientError, Place, SeenTopic
+    from halfbridge.kafka.ports import ClientError, SeenTopic, TopicPartition
     from halfbridge.testkit.memory.broker import Broker
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
@@ -91,7 +91,7 @@ class Client:
         return served
 
     def _request(
-        self, kind: Kind, place: Place | str | None, do: Callable[[], T], timeout_s: float
+        self, kind: Kind, place: TopicPartition | str | None, do: Callable[[], T], timeout_s: float
     ) -> T:
         """Ask once; a silent broker is a failure that may be tried again."""
         try:
@@ -102,7 +102,7 @@ class Client:
     def _persist(
         self,
         kind: Kind,
-        place: Place | str | None,
+        place: TopicPartition | str | None,
         do: Callable[[], T],
         deadline_ns: int,
         again: frozenset[int] = frozenset(),
@@ -199,7 +199,7 @@ class Network:
         self,
         client: Client,
         kind: Kind,
-        place: Place | str | None,
+        place: TopicPartition | str | None,
         do: Callable[[], T],
         timeout_s: float,
     ) -> T:
@@ -223,7 +223,7 @@ class Network:
         del process
         return not self.is_down
 
-    def records_max(self, client: Client, place: Place) -> int:
+    def records_max(self, client: Client, place: TopicPartition) -> int:
         """Return how many records a fetch brings at most."""
         del client, place
         return _FETCH_RECORDS_MAX

@@ -14,12 +14,12 @@ from halfbridge.kafka.errors import Code, KafkaFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
 
 # Kafka's offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096
 _METADATA_TOO_LARGE = 12  # Kafka's error code
-Offsets = dict["Place", "tuple[int, str | None]"]
+Offsets = dict["TopicPartition", "tuple[int, str | None]"]
 
 
 class Group:
@@ -29,7 +29,7 @@ class Group:
         generation: Counts rebalances that came to their end.
         is_rebalancing: Members are awaited.
         slots: Member id -> member.
-        committed: Place -> (number of the commit, offset, metadata).
+        committed: TopicPartition -> (number of the commit, offset, metadata).
     """
 
     def __init__(self, partitions_of: Callable[[str], int], changed: Callable[[], None]) -> None:
@@ -38,8 +38,8 @@ class Group:
         self.is_rebalancing = False
         self.rebalance_until_ns: int | None = None
         self.slots: dict[int, MemberSlot] = {}
-        self.committed: dict[Place, tuple[int, int, str | None]] = {}
-        self.pending: dict[Place, int] = {}
+        self.committed: dict[TopicPartition, tuple[int, int, str | None]] = {}
+        self.pending: dict[TopicPartition, int] = {}
         self._partitions_of = partitions_of
         self._instances: dict[str, int] = {}
         self._ids = 0
@@ -186,8 +186,8 @@ class Group:
     # --- offsets ----------------------------------------------------------------------------
 
     def fetch(
-        self, places: Iterable[Place], *, is_stable: bool
-    ) -> Mapping[Place, tuple[int, str | None]] | None:
+        self, places: Iterable[TopicPartition], *, is_stable: bool
+    ) -> Mapping[TopicPartition, tuple[int, str | None]] | None:
         """Return (offset, metadata) by place; None while a commit to them is pending: ask again."""
         places = list(places)
         if is_stable and any(self.pending.get(place) for place in places):
@@ -261,7 +261,7 @@ class MemberSlot:
     heard_ns: int  # when the last sign of life came
     is_heard: Callable[[], bool]  # whether heartbeats arrive now
     has_joined: bool = True  # the rebalance at hand
-    assigned: frozenset[Place] = frozenset()
+    assigned: frozenset[TopicPartition] = frozenset()
 
     @property
     def order(self) -> tuple[bool, str, int]:

@@ -14,7 +14,7 @@ from halfbridge.testkit.memory.reader import ErrorRecord, MemoryReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.testkit.memory.group import Group, Offsets
 
 # librdkafka's defaults.
@@ -43,13 +43,13 @@ class MemoryMember(MemoryReader):
         self._commits_itself = self.flag("enable.auto.commit", default=True)
         self._commit_every_ns = self.number("auto.commit.interval.ms", _AUTO_COMMIT_MS) * NS_PER_MS
         self._topics: tuple[str, ...] = ()
-        self._on_assigned: Callable[[Any, frozenset[Place]], None] | None = None
+        self._on_assigned: Callable[[Any, frozenset[TopicPartition]], None] | None = None
         self._on_revoked: Callable[[Any], None] | None = None
         self._member_id = 0
         self._generation = NO_GENERATION
         self._is_assigned = self._is_leaving = False
         self._fatal: KafkaFailure | None = None
-        self._stored: dict[Place, int] = {}
+        self._stored: dict[TopicPartition, int] = {}
         self._commit_at_ns = self._refresh_at_ns = 0
         self._counts: dict[str, int] = {}
         self._untold: set[str] = set()
@@ -57,7 +57,7 @@ class MemoryMember(MemoryReader):
     def join(
         self,
         topics: Sequence[str],
-        on_assigned: Callable[[Any, frozenset[Place]], None],
+        on_assigned: Callable[[Any, frozenset[TopicPartition]], None],
         on_revoked: Callable[[Any], None],
     ) -> None:
         self.join_and_read(topics)
@@ -81,13 +81,13 @@ class MemoryMember(MemoryReader):
             raise KafkaFailure(Code.FATAL, "Failed to remove subscription: Local: Fatal error")
         self._is_leaving = bool(self._topics)
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str | None]]) -> None:
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
         super().commit(offsets)
 
     def commit_as(
-        self, offsets: Mapping[Place, tuple[int, str | None]], membership: object
+        self, offsets: Mapping[TopicPartition, tuple[int, str | None]], membership: object
     ) -> None:
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
@@ -181,7 +181,7 @@ class MemoryMember(MemoryReader):
             ),
         )
 
-    def _assign(self, places: frozenset[Place]) -> None:
+    def _assign(self, places: frozenset[TopicPartition]) -> None:
         self._is_assigned = True
         before = self._next = {}
         if self._on_assigned is not None:

@@ -15,7 +15,7 @@ from halfbridge.testkit.memory.log import OutOfRangeError, Placed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.kafka.ports import Place, Record
+    from halfbridge.kafka.ports import Record, TopicPartition
     from halfbridge.testkit.memory.log import Partition
 
 # librdkafka's names of places in a log that are not offsets.
@@ -33,7 +33,9 @@ class GroupOffsets(Client):
         self._group = self.text("group.id")
         self._is_committed = self.text("isolation.level", "read_committed") == "read_committed"
 
-    def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
+    def committed(
+        self, places: Iterable[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
         self._check_open()
         asked, deadline_ns = list(places), self._deadline(timeout_s)
         while True:
@@ -53,11 +55,13 @@ class GroupOffsets(Client):
                 )
             self._wait_for_change(left_s)
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str | None]]) -> None:
         self._check_open()
         self._commit(self._committer(), offsets)
 
-    def _commit(self, member: Membership, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
+    def _commit(
+        self, member: Membership, offsets: Mapping[TopicPartition, tuple[int, str | None]]
+    ) -> None:
         wanted = dict(offsets)
         self._request(
             Kind.COMMIT_OFFSETS,
@@ -66,7 +70,7 @@ class GroupOffsets(Client):
             _ANSWER_S,
         )
 
-    def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
+    def ends(self, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
         self._check_open()
 
         def ask() -> tuple[int, int]:
@@ -82,12 +86,12 @@ class GroupOffsets(Client):
             ) from failure
 
     def offsets_at(
-        self, times_ms: Mapping[Place, int], timeout_s: float
-    ) -> dict[Place, int | None]:
+        self, times_ms: Mapping[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, int | None]:
         self._check_open()
         deadline_ns = self._deadline(timeout_s)
 
-        def ask(place: Place, at_ms: int) -> int | None:
+        def ask(place: TopicPartition, at_ms: int) -> int | None:
             partition = self._broker.partition(place)
             return partition.offset_at(at_ms, is_committed=self._is_committed)
 
@@ -130,18 +134,22 @@ class MemoryReader(GroupOffsets):
         self._tells_ends = self.flag("enable.partition.eof", default=False)
         self._reset = self.text("auto.offset.reset", "latest")
         self._fetch_backoff_s = self.number("fetch.error.backoff.ms", _FETCH_BACKOFF_MS) / 1000
-        self._next: dict[Place, int] = {}  # what is fetched next; negative: where it stands
-        self._positions: dict[Place, int] = {}
-        self._reported_ends: dict[Place, int] = {}
-        self._paused: set[Place] = set()
-        self._stopped: set[Place] = set()  # after an error that only a new `read_from` heals
+        self._next: dict[
+            TopicPartition, int
+        ] = {}  # what is fetched next; negative: where it stands
+        self._positions: dict[TopicPartition, int] = {}
+        self._reported_ends: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._stopped: set[TopicPartition] = (
+            set()
+        )  # after an error that only a new `read_from` heals
         self._fetched: deque[Any] = deque()
         self._silent_until_ns = 0
         self._seen_version = -1
 
     # --- what is read -----------------------------------------------------------------------
 
-    def read_from(self, offsets: Mapping[Place, int]) -> None:
+    def read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_open()
         self._next = dict(offsets)
         self._positions.clear()
@@ -181,7 +189,7 @@ class MemoryReader(GroupOffsets):
                 taken.append(record)
         return taken
 
-    def pause(self, places: Iterable[Place]) -> None:
+    def pause(self, places: Iterable[TopicPartition]) -> None:
         self._check_open()
         paused = set(places)
         self._paused |= paused
@@ -191,7 +199,7 @@ class MemoryReader(GroupOffsets):
                 self._next[place] = one.offset()
         self._drop(paused)
 
-    def skip_to(self, place: Place, offset: int) -> None:
+    def skip_to(self, place: TopicPartition, offset: int) -> None:
         self._check_open()
         self._drop({place})
         self._next[place] = offset
@@ -199,18 +207,18 @@ class MemoryReader(GroupOffsets):
         self._reported_ends.pop(place, None)
         self._seen_version = -1
 
-    def resume(self, places: Iterable[Place]) -> None:
+    def resume(self, places: Iterable[TopicPartition]) -> None:
         self._check_open()
         for place in places:
             self._paused.discard(place)
             self._reported_ends.pop(place, None)
         self._seen_version = -1
 
-    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+    def positions(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         self._check_open()
         return {place: self._positions.get(place, NO_COMMITTED_OFFSET) for place in places}
 
-    def assignment(self) -> list[Place]:
+    def assignment(self) -> list[TopicPartition]:
         self._check_open()
         return sorted(self._next)
 
@@ -220,7 +228,7 @@ class MemoryReader(GroupOffsets):
 
     # --- parts ------------------------------------------------------------------------------
 
-    def _drop(self, places: set[Place]) -> None:
+    def _drop(self, places: set[TopicPartition]) -> None:
         kept = (one for one in self._fetched if (one.topic(), one.partition()) not in places)
         self._fetched = deque(kept)
 
@@ -245,7 +253,7 @@ class MemoryReader(GroupOffsets):
         self._seen_version = version
         return False
 
-    def _is_fetchable(self, place: Place, at: int) -> bool:
+    def _is_fetchable(self, place: TopicPartition, at: int) -> bool:
         if place in self._paused or place in self._stopped:
             return False
         topic = self._broker.topics.get(place[0])
@@ -267,7 +275,7 @@ class MemoryReader(GroupOffsets):
                     self._silent_until_ns = self._deadline(self._fetch_backoff_s)
                     return
 
-    def _fetch_one(self, place: Place, at: int) -> None:
+    def _fetch_one(self, place: TopicPartition, at: int) -> None:
         network, count = self._network, self._network.records_max(self, place)
 
         def read() -> tuple[list[Any], int, int]:
@@ -296,7 +304,7 @@ class MemoryReader(GroupOffsets):
                 text = f"Fetch from broker 1 reached end of partition at offset {then}"
                 self._put_error(KafkaFailure(Code.PARTITION_EOF, text), place, then)
 
-    def _resolved(self, place: Place, at: int, partition: Partition) -> int:
+    def _resolved(self, place: TopicPartition, at: int, partition: Partition) -> int:
         if at == _BEGINNING:
             return partition.start
         if at == _END:
@@ -307,7 +315,7 @@ class MemoryReader(GroupOffsets):
         why = "no previously committed offset available: Local: No offset stored"
         return self._reset_to(partition, why)
 
-    def _out_of_range(self, place: Place, at: int) -> None:
+    def _out_of_range(self, place: TopicPartition, at: int) -> None:
         text = (
             "fetch failed due to requested offset not available on the broker:"
             " Broker: Offset out of range (broker 1)"
@@ -324,11 +332,11 @@ class MemoryReader(GroupOffsets):
             return partition.lso if self._is_committed else partition.end
         raise KafkaFailure(Code.AUTO_OFFSET_RESET, why)
 
-    def _stop(self, place: Place, failure: KafkaFailure, at: int | None) -> None:
+    def _stop(self, place: TopicPartition, failure: KafkaFailure, at: int | None) -> None:
         self._stopped.add(place)
         self._put_error(failure, place, at)
 
-    def _put_error(self, failure: KafkaFailure, place: Place, at: int | None) -> None:
+    def _put_error(self, failure: KafkaFailure, place: TopicPartition, at: int | None) -> None:
         self._fetched.append(ErrorRecord(failure, *place, at))
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from halfbridge.bridge import Answer, MessageView, Resolution
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.serde.records import DeadLetter, Op
     from halfbridge.serde.topics import TopicNames
     from halfbridge.testkit.memory.broker import Broker
@@ -487,7 +487,7 @@ class Installation:
             < (end := self._broker.partition((topic, number)).end)
         ]
 
-    def _done(self, place: Place) -> int:
+    def _done(self, place: TopicPartition) -> int:
         return self._broker.group(self._names.daemon_group).committed[place][1]
 
     def _records(self, topic: str) -> Iterator[Record]:

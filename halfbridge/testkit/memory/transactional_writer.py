@@ -16,7 +16,7 @@ from halfbridge.testkit.memory.writer import MemoryWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.testkit.memory.group import Membership, Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Row
 
@@ -56,7 +56,7 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._fatal_unreported = False
         self._abortable: KafkaFailure | None = None
         self._failed = 0
-        self._added: set[Place | str] = set()
+        self._added: set[TopicPartition | str] = set()
         self._needs_new_epoch = False
 
     def init(self, timeout_s: float) -> None:
@@ -228,7 +228,7 @@ class MemoryTransactionalWriter(MemoryWriter):
             self._fatal_unreported = True
         return self._fatal
 
-    def _prepare(self, place: Place, deadline_ns: int) -> None:
+    def _prepare(self, place: TopicPartition, deadline_ns: int) -> None:
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Local: Fatal error")
         if place in self._added:
@@ -249,7 +249,7 @@ class MemoryTransactionalWriter(MemoryWriter):
             raise
         self._added.add(place)
 
-    def _store(self, place: Place, rows: list[Row], number: BatchNumber | None) -> int:
+    def _store(self, place: TopicPartition, rows: list[Row], number: BatchNumber | None) -> int:
         return self._broker.produce(self.process.name, place, rows, number, self._id)
 
     def _note_failure(self, failure: KafkaFailure) -> None:

@@ -15,7 +15,7 @@ from halfbridge.kafka.errors import Code, KafkaFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from halfbridge.kafka.ports import Place
+    from halfbridge.kafka.ports import TopicPartition
     from halfbridge.testkit.memory.group import Group, Offsets
     from halfbridge.testkit.memory.log import Partition, PartitionTxn
 
@@ -26,7 +26,7 @@ class KafkaTxn:
 
     began_ns: int
     # None: before the first record.
-    parts: dict[Place, PartitionTxn | None] = field(default_factory=dict)
+    parts: dict[TopicPartition, PartitionTxn | None] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)  # whose offsets it may commit
     # Group, number of the commit, offsets.
     offsets: list[tuple[str, int, Offsets]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Marker(NamedTuple):
     """A marker under way to a partition, or to a group where offsets are committed."""
 
     identity: Identity
-    place: Place | str
+    place: TopicPartition | str
     txn: KafkaTxn
     is_aborted: bool
 
@@ -63,11 +63,11 @@ class Coordinator:
 
     def __init__(
         self,
-        partition_of: Callable[[Place], Partition],
+        partition_of: Callable[[TopicPartition], Partition],
         changed: Callable[[], None],
-        away: Mapping[Place, bool] | None = None,
+        away: Mapping[TopicPartition, bool] | None = None,
     ) -> None:
-        self._away: Mapping[Place, bool] = {} if away is None else away
+        self._away: Mapping[TopicPartition, bool] = {} if away is None else away
         self.marks_at_once = True
         self.identities: dict[str, Identity] = {}
         self.markers: list[Marker] = []
@@ -98,7 +98,12 @@ class Coordinator:
         return identity.producer_id, identity.epoch
 
     def add(
-        self, transactional_id: str, epoch: int, part: Place | Group, name: str, now_ns: int
+        self,
+        transactional_id: str,
+        epoch: int,
+        part: TopicPartition | Group,
+        name: str,
+        now_ns: int,
     ) -> None:
         """Have a kafka_txn open that covers a partition, or the offsets of a group."""
         identity = self._identity(transactional_id, epoch)
@@ -111,7 +116,9 @@ class Coordinator:
         else:
             identity.txn.groups[name] = part
 
-    def partition_txn(self, transactional_id: str, epoch: int, place: Place) -> PartitionTxn:
+    def partition_txn(
+        self, transactional_id: str, epoch: int, place: TopicPartition
+    ) -> PartitionTxn:
         """Return the part of the open kafka_txn to which the next records of a producer belong.
 
         Raises:
@@ -226,7 +233,7 @@ class Coordinator:
         txn, identity.txn = identity.txn, None
         if txn is None:
             return
-        places: list[Place | str] = [*txn.parts, *txn.groups]
+        places: list[TopicPartition | str] = [*txn.parts, *txn.groups]
         identity.marking += len(places)
         self.markers += [Marker(identity, place, txn, not is_commit) for place in places]
         self.mark_at_once()

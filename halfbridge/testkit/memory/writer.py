@@ -27,7 +27,7 @@ from halfbridge.testkit.memory.scheduler import BEGAN_MS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from halfbridge.kafka.ports import DeliveryCallback, Place, SeenTopic
+    from halfbridge.kafka.ports import DeliveryCallback, SeenTopic, TopicPartition
     from halfbridge.serde.headers import Headers
 
 # librdkafka's defaults.
@@ -54,22 +54,22 @@ class SendQueue(Client):
         self._is_gapless = self.flag("enable.gapless.guarantee", default=False)
         self._has_gap = False  # with enable.gapless.guarantee: nothing more is sent
         self._producer_id, self._epoch = 0, 0
-        self._next_numbers: dict[Place, int] = {}
+        self._next_numbers: dict[TopicPartition, int] = {}
         self._known: dict[str, tuple[int, int]] = {}  # topic -> partitions, when they were read
-        self._waiting: dict[Place, deque[Sent]] = {}  # -1: the topic is not known yet
-        self._in_flight: dict[Place, list[Sent]] = {}
+        self._waiting: dict[TopicPartition, deque[Sent]] = {}  # -1: the topic is not known yet
+        self._in_flight: dict[TopicPartition, list[Sent]] = {}
         self._reports: deque[Sent] = deque()
         self._turn = 0
 
     # --- what a transactional writer does otherwise -----------------------------------------
 
-    def _prepare(self, place: Place, deadline_ns: int) -> None:
+    def _prepare(self, place: TopicPartition, deadline_ns: int) -> None:
         """Do what comes before a batch; the batch fails with the KafkaFailure that this raises."""
         del place, deadline_ns
         if self._is_idempotent and not self._producer_id:
             self._producer_id = self._broker.coordinator.new_producer_id()
 
-    def _store(self, place: Place, rows: list[Row], number: BatchNumber | None) -> int:
+    def _store(self, place: TopicPartition, rows: list[Row], number: BatchNumber | None) -> int:
         return self._broker.produce(self.process.name, place, rows, number)
 
     def _note_failure(self, failure: KafkaFailure) -> None:
@@ -140,7 +140,7 @@ class SendQueue(Client):
             return self._turn % count
         return partition_of(key, count) if self._is_java else partition_by_crc(key, count)
 
-    def _enqueue(self, place: Place, sent: Sent) -> None:
+    def _enqueue(self, place: TopicPartition, sent: Sent) -> None:
         queue = self._waiting.get(place)
         if queue is None:
             queue = self._waiting[place] = deque()
@@ -148,7 +148,7 @@ class SendQueue(Client):
             self._scheduler.start(self.process, lambda: call(place), f"send to {place}")
         queue.append(sent)
 
-    def _look_up(self, place: Place) -> None:
+    def _look_up(self, place: TopicPartition) -> None:
         """Learn how many partitions a topic has, and hand on what waits for that."""
         topic = place[0]
         failure = self._topic_failure(topic)
@@ -195,7 +195,7 @@ class SendQueue(Client):
 
     # --- sending ----------------------------------------------------------------------------
 
-    def _send(self, place: Place) -> None:
+    def _send(self, place: TopicPartition) -> None:
         """Send what waits for a partition, batch by batch."""
         queue = self._waiting[place]
         while queue and not self._has_gap:
@@ -229,7 +229,7 @@ class SendQueue(Client):
             batch.append(queue.popleft())
         return batch
 
-    def _transmitted(self, place: Place, batch: list[Sent]) -> int | None:
+    def _transmitted(self, place: TopicPartition, batch: list[Sent]) -> int | None:
         """Have a batch stored; return the first offset, or None where that is only inferred.
 
         Raises:
@@ -268,7 +268,7 @@ class SendQueue(Client):
         raise KafkaFailure(Code.MSG_TIMED_OUT, "Local: Message timed out")
 
     def _ask_to_store(
-        self, place: Place, rows: list[Row], number: BatchNumber | None, deadline_ns: int
+        self, place: TopicPartition, rows: list[Row], number: BatchNumber | None, deadline_ns: int
     ) -> int | None:
         timeout_s = min(self._request_s, self._left_s(deadline_ns))
         try:
@@ -280,7 +280,7 @@ class SendQueue(Client):
                 return None
             raise
 
-    def _note_stored(self, place: Place, batch: list[Sent], offset: int | None) -> None:
+    def _note_stored(self, place: TopicPartition, batch: list[Sent], offset: int | None) -> None:
         """Tell each record where it stands.
 
         Where the client only infers that a batch is stored, it counts offsets up from -1, which is

@@ -146,7 +146,7 @@ class Brokers:
     """Brokers who answer at once, and say what a test sets.
 
     Attributes:
-        ends: Place -> end; of the others nobody answers.
+        ends: TopicPartition -> end; of the others nobody answers.
         error: Raised instead, when it is set.
         asked: For each question, whether a new client asked it.
     """

@@ -125,7 +125,7 @@ def found(*words: str) -> list[dict[str, str]]:
     result = CliRunner().invoke(cli, ["doctor", "--json", *NO_DATABASE, *words])
     assert result.exit_code == 2, result.output
     every: list[dict[str, str]] = json.loads(result.stdout)["findings"]
-    return [each for each in every if each["code"].startswith(("connect", "slot", "not-told"))]
+    return [each for each in every if each["code"].startswith(("connect", "slot", "unanswered"))]
 
 
 @pytest.mark.process
@@ -167,7 +167,7 @@ def test_silence_is_a_finding() -> None:
     database = f"postgresql+psycopg://shop:correct-horse@127.0.0.1:{port}/shop"
     url = f"http://127.0.0.1:{port}"
     silent = found("--connect-url", url, "--changes-url", database)
-    assert {each["code"] for each in silent} == {"connect-silent", "not-told"}
+    assert {each["code"] for each in silent} == {"connect-silent", "unanswered"}
     assert "correct-horse" not in json.dumps(silent)
 
 

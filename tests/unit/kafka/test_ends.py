@@ -7,7 +7,7 @@ import pytest
 
 from halfbridge.kafka.ends import Ends, half_end
 from halfbridge.kafka.errors import Code, FatalError, KafkaFailure, RetriableError, TopicSetupError
-from halfbridge.kafka.ports import Edge, Place
+from halfbridge.kafka.ports import Edge, TopicPartition
 from halfbridge.kafka.stalls import LaggingPartition, compare
 
 
@@ -32,7 +32,9 @@ class Brokers:
         self._reported = reported
         self.edges: list[Edge] = []
 
-    def ask_ends(self, places: Iterable[Place], edge: Edge, timeout_s: float) -> dict[Place, Any]:
+    def ask_ends(
+        self, places: Iterable[TopicPartition], edge: Edge, timeout_s: float
+    ) -> dict[TopicPartition, Any]:
         assert timeout_s
         self.edges.append(edge)
         return {

@@ -15,9 +15,9 @@ from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 from halfbridge.serde.signatures import (
     SIGNATURE,
     Doubt,
-    Place,
     Signature,
     Signer,
+    SigningScope,
     Verifier,
     half_bytes,
     op_bytes,
@@ -36,8 +36,8 @@ from halfbridge.serde.topics import TopicNames
 from tests.kit.records import A_HALF, AN_OP, BORN_MS, GROUP
 from tests.kit.signing import INSTALLATION, a_key, a_ring, a_table, secret, write_key_file
 
-HALF_PLACE = Place("shop", "RMQ_SYS_TRANS_HALF_TOPIC", 3)
-OP_PLACE = Place("shop", "RMQ_SYS_TRANS_OP_HALF_TOPIC", 3)
+HALF_PLACE = SigningScope("shop", "RMQ_SYS_TRANS_HALF_TOPIC", 3)
+OP_PLACE = SigningScope("shop", "RMQ_SYS_TRANS_OP_HALF_TOPIC", 3)
 SECRET = bytes(range(32))
 METADATA = HALF_METADATA.encode(A_HALF)
 HEADERS = [("trace", b"abc"), ("empty", b""), ("null", None)]

@@ -37,7 +37,7 @@ _DECIDED_BY = {
 }
 
 
-class LetterPlace(NamedTuple):
+class LetterPosition(NamedTuple):
     """A position in the dead-letter topic."""
 
     partition: int
@@ -55,7 +55,7 @@ class Body(NamedTuple):
 class Letter(NamedTuple):
     """A dead letter without its body."""
 
-    place: LetterPlace
+    place: LetterPosition
     stored_ms: int  # its record's timestamp
     dead: DeadLetter  # the content of RMQ_DEAD
     half: HalfMetadata | None  # the content of RMQ_HALF; None where that cannot be read
@@ -82,20 +82,20 @@ class Letter(NamedTuple):
 class Mark(NamedTuple):
     """A mark and its position."""
 
-    place: LetterPlace
+    place: LetterPosition
     said: DeadMark
 
     @property
-    def about(self) -> LetterPlace:
+    def about(self) -> LetterPosition:
         """The place of the dead letter that is marked."""
-        return LetterPlace(self.place.partition, self.said.letter_offset)
+        return LetterPosition(self.place.partition, self.said.letter_offset)
 
 
 def parse_record(record: LogRecord) -> Letter | Mark | None:
     """Return a record of the dead-letter topic as a letter or a mark; None: it is neither."""
     if not record.headers:
         return None
-    place = LetterPlace(record.partition, record.offset)
+    place = LetterPosition(record.partition, record.offset)
     name, value = record.headers[-1]
     try:
         if name == MARK_HEADER:
@@ -250,7 +250,7 @@ class DeadTransaction:
 
     key: Key  # whose they are; without a transaction id, one letter whose RMQ_HALF cannot be read
     letters: tuple[Letter, ...]  # in the order of their messages' indices, then of the half offsets
-    marks: dict[LetterPlace, DeadMark]  # marks of letters, by the letters' positions
+    marks: dict[LetterPosition, DeadMark]  # marks of letters, by the letters' positions
 
     @property
     def name(self) -> str:
@@ -340,7 +340,7 @@ class Found:
     strange: int = 0  # records that are neither letters nor marks
     left_out: int = 0  # letters beyond LETTERS_MAX. Their transactions are left out whole
     _letters: dict[Key, list[Letter]] = field(default_factory=dict)
-    _marks: dict[tuple[LetterPlace, str], DeadMark] = field(default_factory=dict)
+    _marks: dict[tuple[LetterPosition, str], DeadMark] = field(default_factory=dict)
     _lives: dict[str, int] = field(default_factory=dict)
     _cut: set[str] = field(default_factory=set)
     _left_out_from: dict[int, int] = field(default_factory=dict)
@@ -367,7 +367,7 @@ class Found:
         return self._lives.get(transaction_id, 0) + 1
 
     def deletable(
-        self, ends: Mapping[int, int], given_up: frozenset[LetterPlace] = frozenset()
+        self, ends: Mapping[int, int], given_up: frozenset[LetterPosition] = frozenset()
     ) -> dict[int, int]:
         """Return partition -> offset, `ends` at most, below which all letters are dealt with.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ExaminedLetter,
         Key,
         Letter,
-        LetterPlace,
+        LetterPosition,
     )
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.records import Op
@@ -56,7 +56,7 @@ class NewLife(NamedTuple):
     halves: tuple[NewHalf, ...]  # in the order of their message indices
     # The OPERATOR's COMMIT's: COUNT_UNKNOWN where an index is missing. A resume writes no op.
     message_count: int
-    marked: tuple[LetterPlace, ...]  # the letters to mark, duplicates included
+    marked: tuple[LetterPosition, ...]  # the letters to mark, duplicates included
     resume_count: int
 
     @property

@@ -9,7 +9,7 @@ from halfbridge.checker.admin.dead.letters import (
     ExaminedLetter,
     Found,
     Letter,
-    LetterPlace,
+    LetterPosition,
     Source,
     body_of,
     examined,
@@ -109,10 +109,10 @@ def examine(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> l
 
 
 def read_at(
-    cluster: Cluster, topic: str, places: Iterable[LetterPlace]
-) -> dict[LetterPlace, Source]:
+    cluster: Cluster, topic: str, places: Iterable[LetterPosition]
+) -> dict[LetterPosition, Source]:
     """Return the records at some offsets of a topic; none for offsets that never existed."""
-    found: dict[LetterPlace, Source] = {}
+    found: dict[LetterPosition, Source] = {}
     wanted: dict[int, list[int]] = {}
     for place in set(places):
         wanted.setdefault(place.partition, []).append(place.offset)
@@ -124,11 +124,11 @@ def read_at(
         low, end = cluster.watermarks(topic, partition)
         for offset in offsets:
             if offset < low:
-                found[LetterPlace(partition, offset)] = Source(is_deleted=True)
+                found[LetterPosition(partition, offset)] = Source(is_deleted=True)
         there = sorted(offset for offset in offsets if low <= offset < end)
         for run in _runs(there):
             for record in cluster.read(topic, partition, start=run[0], end=run[-1] + 1):
-                place = LetterPlace(partition, record.offset)
+                place = LetterPosition(partition, record.offset)
                 if place in found:
                     found[place] = Source(record)
     return found
@@ -154,10 +154,10 @@ def _body(letter: Letter, stored: Source) -> Body | None:
     return body_of(record)
 
 
-def _source_place(letter: Letter) -> LetterPlace:
-    return LetterPlace(letter.dead.source_partition, letter.dead.source_offset)
+def _source_place(letter: Letter) -> LetterPosition:
+    return LetterPosition(letter.dead.source_partition, letter.dead.source_offset)
 
 
-def _op_place(letter: Letter) -> LetterPlace:
+def _op_place(letter: Letter) -> LetterPosition:
     offset = letter.dead.op_offset
-    return LetterPlace(letter.dead.source_partition, max(offset, NO_OFFSET))
+    return LetterPosition(letter.dead.source_partition, max(offset, NO_OFFSET))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.checker.admin.dead.letters import LetterPlace
+    from halfbridge.checker.admin.dead.letters import LetterPosition
     from halfbridge.checker.admin.dead.plans import NewLife
     from halfbridge.kafka.ports import ClientError, SentRecord, TransactionalWriter
     from halfbridge.serde.headers import Headers
@@ -95,7 +95,7 @@ class DeadWriter:
         """
         self._in_kafka_txn(lambda: self._write_lives(lives))
 
-    def purge(self, letters: Iterable[tuple[LetterPlace, str]]) -> None:
+    def purge(self, letters: Iterable[tuple[LetterPosition, str]]) -> None:
         """Mark letters, given with their transaction ids, as given up; raises as `write`."""
         every = list(letters)
 
@@ -155,7 +155,7 @@ class DeadWriter:
         self._produce(self._names.op, life.key.partition, key, value, headers)
 
     def _mark(
-        self, place: LetterPlace, transaction_id: str, action: MarkAction, resume_count: int
+        self, place: LetterPosition, transaction_id: str, action: MarkAction, resume_count: int
     ) -> None:
         mark = DeadMark(
             transaction_id=transaction_id,

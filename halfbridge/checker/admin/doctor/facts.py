@@ -222,7 +222,7 @@ _ERRORS = {
     "client-library": "the Kafka client library skips records",
 }
 _WARNINGS = {
-    "not-told": "a question was not answered: its findings are not known",
+    "unanswered": "a question was not answered: its findings are not known",
     "topic-replicas": "a topic has fewer replicas than the brokers allow",
     "topic-in-sync": "a replica has not caught up: its broker is down, or slow",
     "offsets-retention": "brokers forget the offsets of a stopped daemon too soon",

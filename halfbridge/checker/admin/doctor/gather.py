@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import OpRead
     from halfbridge.checker.policy import Policy
-    from halfbridge.kafka.ports import Admin, Answer, Place, Ports, Running
+    from halfbridge.kafka.ports import Admin, Answer, Ports, Running, TopicPartition
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import KeyRing
 
@@ -189,7 +189,7 @@ class _Gatherer:
         )
         return check_topics(cluster, self.config.names, layout, is_real=set(self.real).__contains__)
 
-    def _damaged(self, halves: list[Place]) -> dict[int, str]:
+    def _damaged(self, halves: list[TopicPartition]) -> dict[int, str]:
         found = self._cluster().committed(self.config.names.reading_group, halves)
         return {
             number: each.metadata.removeprefix(DEADLY)
@@ -201,7 +201,7 @@ class _Gatherer:
         found = placed(self._cluster(), topics)
         return tuple(each for topic in found.values() for each in topic if each.why)
 
-    def _delayed(self, halves: list[Place]) -> tuple[Delayed, ...]:
+    def _delayed(self, halves: list[TopicPartition]) -> tuple[Delayed, ...]:
         """Return what committed transactions wait for; only pairs that have some are read."""
         cluster, names = self._cluster(), self.config.names
         ops = [(names.op, number) for _, number in halves]
@@ -218,7 +218,7 @@ class _Gatherer:
         deferred = [one for pair in pairs for one in pair.ledger.deferred]
         return _delayed(cluster, deferred, self.config.topic_gone_ms)
 
-    def _half_per_s(self, halves: list[Place]) -> float:
+    def _half_per_s(self, halves: list[TopicPartition]) -> float:
         time = Slice(self.facts.asked_at_ms - _RATE_S * MS_PER_S, None)
         spans = spans_between(self._cluster(), halves, time)
         return sum(span.end - span.start for span in spans.values()) / _RATE_S

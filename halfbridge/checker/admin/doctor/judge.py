@@ -90,7 +90,7 @@ def _unreachable(facts: Facts, config: CheckerConfig) -> Finding:
 def _silent(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     for question, why in facts.silent.items():
         what = f"{question}: {one_line(why)}"
-        yield finding("not-told", what, f"halfbridge doctor {where(config)} --timeout 120")
+        yield finding("unanswered", what, f"halfbridge doctor {where(config)} --timeout 120")
 
 
 def _topics(facts: Facts) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from halfbridge.serde.signing_keys import ANY_GROUP, MARGIN_MS, Role
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from halfbridge.kafka.ports import Admin, Place, Ports, Reader, StoredRecord
+    from halfbridge.kafka.ports import Admin, Ports, Reader, StoredRecord, TopicPartition
     from halfbridge.serde.records import HalfMetadata
     from halfbridge.serde.signing_keys import KeyRing, SigningKey
     from halfbridge.serde.topics import TopicNames
@@ -41,7 +41,7 @@ PLAIN_PLACES_MAX = 64
 
 
 def open_txns(
-    places: Sequence[Place], ports: Ports, common: Mapping[str, object]
+    places: Sequence[TopicPartition], ports: Ports, common: Mapping[str, object]
 ) -> tuple[Stall, ...]:
     """Return the partitions whose last stable offset is below the end, and stays there.
 
@@ -61,7 +61,7 @@ def open_txns(
 
 
 def plain_records(
-    places: Sequence[Place], ports: Ports, common: Mapping[str, object]
+    places: Sequence[TopicPartition], ports: Ports, common: Mapping[str, object]
 ) -> tuple[PlainRecords, ...]:
     """Return the topics in which newest records were not written by the daemon."""
     admin = ports.kafka.admin(common)
@@ -79,14 +79,14 @@ def plain_records(
     return tuple(found.values())
 
 
-def _held(admin: Admin, places: Sequence[Place]) -> dict[Place, int]:
+def _held(admin: Admin, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the last stable offset of partitions in which it is below the end."""
     stable = ends_of(admin, places, Edge.STABLE_END)
     ends = ends_of(admin, places, Edge.END)
     return {place: offset for place, offset in stable.items() if offset < ends[place]}
 
 
-def _stall(reader: Reader, place: Place, offset: int, ports: Ports) -> Stall:
+def _stall(reader: Reader, place: TopicPartition, offset: int, ports: Ports) -> Stall:
     record = next(records_of(reader, {place: offset}, ports), None)
     if record is None:
         return Stall(*place, offset, -1, "")
@@ -121,7 +121,7 @@ class NewestHalves(NamedTuple):
 
 
 def newest_halves(
-    places: Sequence[Place],
+    places: Sequence[TopicPartition],
     ports: Ports,
     common: Mapping[str, object],
     *,
@@ -218,14 +218,16 @@ _POLL_S = 0.1  # at most so much longer than READ_S a read takes
 RECORDS_MAX = 200
 
 
-def newest_starts(admin: Admin, places: Sequence[Place]) -> dict[Place, int]:
+def newest_starts(admin: Admin, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return where the newest RECORDS_MAX records of each partition begin, empty ones left out."""
     firsts = ends_of(admin, places, Edge.START)
     ends = {place: end for place, end in ends_of(admin, places, Edge.END).items() if end > 0}
     return {place: max(firsts[place], end - RECORDS_MAX) for place, end in ends.items()}
 
 
-def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, int]:
+def ends_of(
+    admin: Admin, places: Sequence[TopicPartition], edge: Edge
+) -> dict[TopicPartition, int]:
     """Return one end of each partition."""
     if not places:
         return {}
@@ -233,7 +235,9 @@ def ends_of(admin: Admin, places: Sequence[Place], edge: Edge) -> dict[Place, in
     return {place: answer.result() for place, answer in answers.items()}
 
 
-def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Iterator[StoredRecord]:
+def records_of(
+    reader: Reader, starts: Mapping[TopicPartition, int], ports: Ports
+) -> Iterator[StoredRecord]:
     """Yield records from offsets to the ends of their partitions, for at most `READ_S`."""
     left = set(starts)
     if not left:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.read import Key
-    from halfbridge.kafka.ports import Place, StoredRecord
+    from halfbridge.kafka.ports import StoredRecord, TopicPartition
     from halfbridge.serde.records import CheckRequest, Op
     from halfbridge.serde.topics import TopicNames
 
@@ -88,7 +88,7 @@ def members_of(cluster: Cluster, groups: Iterable[str]) -> dict[str, tuple[str, 
 
 def requests(
     cluster: Cluster,
-    places: Collection[Place],
+    places: Collection[TopicPartition],
     *,
     since_ms: int,
     records_max: int,
@@ -135,7 +135,7 @@ def asked_by_transaction(found: Iterable[Request]) -> dict[Key, CheckRequests]:
     return asked
 
 
-def check_places(names: TopicNames, group: str, counts: Mapping[str, int]) -> list[Place]:
+def check_places(names: TopicNames, group: str, counts: Mapping[str, int]) -> list[TopicPartition]:
     """Return the partitions of a group's check topic; none where there is no such topic."""
     topic = names.check(group)
     return [(topic, number) for number in range(counts.get(topic, 0))]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.life import Event
     from halfbridge.checker.core.settings import LedgerSettings
-    from halfbridge.kafka.ports import Place, StoredRecord
+    from halfbridge.kafka.ports import StoredRecord, TopicPartition
     from halfbridge.serde.topics import TopicNames
 
 # Half records of one search, the newest ones: about a minute's reading. As many records are read
@@ -252,7 +252,7 @@ class _Search:
                 scan.skip(spans)
         return tuple(hits.values())
 
-    def _end_spans(self, traces: list[_Trace]) -> dict[Place, Span]:
+    def _end_spans(self, traces: list[_Trace]) -> dict[TopicPartition, Span]:
         counts = partition_counts(self._cluster)
         topics = {each.half.real_topic or "" for each in traces} | {self._names.dead}
         places = {(self._names.op, each.half.partition) for each in traces}
@@ -287,7 +287,7 @@ class _Search:
                 return trace.id
         return ""
 
-    def _bounded(self, spans: dict[Place, Span]) -> dict[Place, Span]:
+    def _bounded(self, spans: dict[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """Return the spans, shortened to the limit by the oldest records of each partition."""
         wanted = sum(max(0, span.end - span.start) for span in spans.values())
         most = self._sought.records_max

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from halfbridge.checker.admin.cluster import Cluster
-    from halfbridge.kafka.ports import Clock, Place, Reader, StoredRecord
+    from halfbridge.kafka.ports import Clock, Reader, StoredRecord, TopicPartition
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.signatures import Verifier
 
@@ -50,18 +50,18 @@ class Span(NamedTuple):
 class Scan:
     """One reading of several partitions. `skip` ends the reading of a partition early."""
 
-    def __init__(self, cluster: Cluster, spans: Mapping[Place, Span]) -> None:
+    def __init__(self, cluster: Cluster, spans: Mapping[TopicPartition, Span]) -> None:
         self._cluster = cluster
         self._spans = {place: span for place, span in spans.items() if span.start < span.end}
         self._ends = {place: span.end for place, span in self._spans.items()}
-        self._skipped: set[Place] = set()
+        self._skipped: set[TopicPartition] = set()
 
     @property
     def total(self) -> int:
         """Number of offsets in the spans: at most as many records come."""
         return sum(span.end - span.start for span in self._spans.values())
 
-    def skip(self, places: Iterable[Place]) -> None:
+    def skip(self, places: Iterable[TopicPartition]) -> None:
         """Read no more of some partitions; records that were fetched already may still come."""
         for place in places:
             if self._ends.pop(place, None) is not None:
@@ -148,13 +148,15 @@ class Progress:
                 self._tell(f"{what}: {done} of at most {scan.total} {unit}")
 
 
-def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, int]:
+def edges(
+    cluster: Cluster, places: Iterable[TopicPartition], edge: Edge
+) -> dict[TopicPartition, int]:
     """Return one edge of the logs of many partitions, asked all at once."""
     wanted = list(places)
     if not wanted:
         return {}
 
-    def ask() -> dict[Place, int]:
+    def ask() -> dict[TopicPartition, int]:
         answers = cluster.admin.ask_ends(wanted, edge, CALL_TIMEOUT_S)
         return {place: answer.result() for place, answer in answers.items()}
 
@@ -167,13 +169,13 @@ def partition_counts(cluster: Cluster) -> dict[str, int]:
     return {topic: seen.partitions for topic, seen in cluster.seen_topics().items()}
 
 
-def leaderless(cluster: Cluster) -> frozenset[Place]:
+def leaderless(cluster: Cluster) -> frozenset[TopicPartition]:
     """Return the partitions without a leader: a question about their logs is not answered."""
     known = cluster.seen_topics()
     return frozenset((topic, number) for topic, seen in known.items() for number in seen.leaderless)
 
 
-def not_read(places: Iterable[Place], topics: Collection[str]) -> list[str]:
+def not_read(places: Iterable[TopicPartition], topics: Collection[str]) -> list[str]:
     """Return a note for each of the first NOTED_MAX of `places` that is of one of `topics`."""
     return [
         f"partition {number} of topic {topic} has no leader, so it was not read"
@@ -181,7 +183,7 @@ def not_read(places: Iterable[Place], topics: Collection[str]) -> list[str]:
     ]
 
 
-def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:
+def stable_ends(cluster: Cluster, least: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return where partitions can be read to (read_committed), at least to the offsets in `least`.
 
     Such an offset is waited for: an open kafka_txn may hold it back for a moment. AdminError after
@@ -202,7 +204,9 @@ def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int
         run.pause(_WAIT_S)
 
 
-def offsets_at(cluster: Cluster, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+def offsets_at(
+    cluster: Cluster, times_ms: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
     """Return the first offset whose record is not older than a time; None: there is none."""
     if not times_ms:
         return {}
@@ -210,7 +214,9 @@ def offsets_at(cluster: Cluster, times_ms: Mapping[Place, int]) -> dict[Place, i
         return reader.offsets_at(times_ms, CALL_TIMEOUT_S)
 
 
-def spans_between(cluster: Cluster, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
+def spans_between(
+    cluster: Cluster, places: Iterable[TopicPartition], time: Slice
+) -> dict[TopicPartition, Span]:
     """Return the offsets of a range of time, up to the last stable offsets.
 
     Places without a record in or after the range are left out.
@@ -218,7 +224,7 @@ def spans_between(cluster: Cluster, places: Iterable[Place], time: Slice) -> dic
     wanted = list(places)
     ends = edges(cluster, wanted, Edge.STABLE_END)
     begins = offsets_at(cluster, dict.fromkeys(wanted, time.from_ms))
-    stops: dict[Place, int | None] = {}
+    stops: dict[TopicPartition, int | None] = {}
     if time.until_ms is not None:
         stops = offsets_at(cluster, dict.fromkeys(wanted, time.until_ms))
     found = {}
@@ -234,7 +240,7 @@ def _fetched(reader: Reader) -> list[Any]:
     return [] if first is None else [first, *reader.take(READ_BATCH)]
 
 
-def _named(places: Iterable[Place]) -> str:
+def _named(places: Iterable[TopicPartition]) -> str:
     topic, partition = min(places)
     return f"{topic} {partition}"
 

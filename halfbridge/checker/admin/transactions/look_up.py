@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.waits import Limits
     from halfbridge.checker.core.deferred import Lack
     from halfbridge.checker.core.events import JunkRead
-    from halfbridge.kafka.ports import Place, StoredRecord
+    from halfbridge.kafka.ports import StoredRecord, TopicPartition
     from halfbridge.serde.avro import DeadMark
     from halfbridge.serde.progress import Progress as CommittedProgress
     from halfbridge.serde.topics import TopicNames
@@ -130,7 +130,7 @@ class _LookUp:
         self._cluster, self._names, self._wanted, self._tell = cluster, names, wanted, tell
         self._trail = RecordFinder(cluster, wanted.id, tell)
         self._notes: list[str] = []
-        self._leaderless: frozenset[Place] = frozenset()
+        self._leaderless: frozenset[TopicPartition] = frozenset()
 
     def life(self) -> Life:
         wanted = self._wanted
@@ -413,7 +413,9 @@ class RecordFinder:
         self._needle = transaction_id.encode("utf-8", "surrogatepass")
         self._progress = Progress(cluster.ports.clock, tell)
 
-    def first(self, places: Iterable[Place], time: Slice, *, is_half: bool) -> Match | None:
+    def first(
+        self, places: Iterable[TopicPartition], time: Slice, *, is_half: bool
+    ) -> Match | None:
         """Return the record of the id that was appended first in a range of time.
 
         A stranger who knows the id may write it to another pair as well. So every other partition
@@ -441,7 +443,7 @@ class RecordFinder:
         self,
         half: Span,
         op: Span,
-        places: tuple[Place, Place],
+        places: tuple[TopicPartition, TopicPartition],
         is_settled: Callable[[FoundRecords], bool],
     ) -> FoundRecords:
         """Return the half records and ops of the id in one pair.
@@ -465,7 +467,7 @@ class RecordFinder:
 
     def ends(
         self,
-        spans: dict[Place, Span],
+        spans: dict[TopicPartition, Span],
         dead_topic: str,
         is_whole: Callable[[list[StoredRecord]], bool],
     ) -> list[StoredRecord]:
@@ -483,7 +485,7 @@ class RecordFinder:
                 scan.skip(spans)
         return found
 
-    def marks(self, spans: dict[Place, Span]) -> list[tuple[StoredRecord, DeadMark]]:
+    def marks(self, spans: dict[TopicPartition, Span]) -> list[tuple[StoredRecord, DeadMark]]:
         """Return the marks of dead letters of the id: what operators did about them (ADR 18)."""
         found: list[tuple[StoredRecord, DeadMark]] = []
         for batch in self._progress.batches(Scan(self.cluster, spans), "looking for later lives"):
@@ -560,7 +562,7 @@ class Outcomes:
     trail: RecordFinder
     names: TopicNames
     counts: Mapping[str, int]
-    leaderless: frozenset[Place]
+    leaderless: frozenset[TopicPartition]
     judged: Judged
     events: dict[tuple[str, int, int], Event] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -639,10 +641,10 @@ class Outcomes:
             event = self.events[place] = make(record)
         return event
 
-    def _places(self, half_events: Sequence[Event]) -> list[Place]:
+    def _places(self, half_events: Sequence[Event]) -> list[TopicPartition]:
         """Return the partitions that may have messages: an exact one, or all of a topic."""
         dead = self.names.dead
-        places: dict[Place, None] = {
+        places: dict[TopicPartition, None] = {
             (dead, number): None for number in range(self.counts.get(dead, 0))
         }
         absent: set[str] = set()

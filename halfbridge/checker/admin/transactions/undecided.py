@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import Key
     from halfbridge.checker.admin.transactions.waits import Limits, Undecided
     from halfbridge.checker.core.entries import Entry
-    from halfbridge.kafka.ports import Place, StoredRecord
+    from halfbridge.kafka.ports import StoredRecord, TopicPartition
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
     from halfbridge.serde.signatures import Verifier
@@ -211,7 +211,7 @@ def begun_of(
 
 def _spans(
     cluster: Cluster, names: TopicNames, pairs: Mapping[int, PairState]
-) -> dict[Place, Span]:
+) -> dict[TopicPartition, Span]:
     begun = {number: pair.progress for number, pair in pairs.items()}
     # Ops first: the half message of an op that can be read was stored before the op.
     ops = stable_ends(cluster, {(names.op, number): at.op for number, at in begun.items()})

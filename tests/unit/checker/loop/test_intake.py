@@ -22,7 +22,7 @@ from halfbridge.checker.loop.intake import (
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.kafka.errors import UNREACHABLE, Code, ConfigError, KafkaFailure
 from halfbridge.kafka.first_reads import LethalRecord
-from halfbridge.kafka.ports import NewTopic, Place
+from halfbridge.kafka.ports import NewTopic, TopicPartition
 from halfbridge.serde.progress import Progress
 from halfbridge.testkit.memory.machine import Machine
 from tests.fake_ports import Clock, fake_ports
@@ -352,11 +352,11 @@ class Taster:
     """Finds the records in `deadly`; notes what it was asked about."""
 
     def __init__(self) -> None:
-        self.deadly: dict[Place, LethalRecord] = {}
-        self.asked: list[Mapping[Place, int]] = []
+        self.deadly: dict[TopicPartition, LethalRecord] = {}
+        self.asked: list[Mapping[TopicPartition, int]] = []
 
     def __call__(
-        self, _properties: Mapping[str, Any], starts: Mapping[Place, int]
+        self, _properties: Mapping[str, Any], starts: Mapping[TopicPartition, int]
     ) -> LethalRecord | None:
         self.asked.append(starts)
         return next((self.deadly[place] for place in starts if place in self.deadly), None)

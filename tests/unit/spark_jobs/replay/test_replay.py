@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.replay import main
-from halfbridge.spark_jobs.replay.job import Place, Replay, ReplayPlan, make_plan, read_plan
+from halfbridge.spark_jobs.replay.job import Replay, ReplayPlan, SourceRange, make_plan, read_plan
 
 _UNCOMMITTED = "isolation.level=read_uncommitted"
 _TOKENS = "oauth_cb=shop.tokens:token"
@@ -56,7 +56,11 @@ def test_the_key_file_is_the_sinks() -> None:
 # --- a replay's slices: all rows, each once, in order, and the same after every restart ----
 
 IDENTITY = {"replay_id": "fix-1", "to_topic": "orders"}
-PLACES = (Place("b", 0, 5, 6, 1), Place("a", 1, 100, 200, 60), Place("a", 0, 0, 7, 7))
+PLACES = (
+    SourceRange("b", 0, 5, 6, 1),
+    SourceRange("a", 1, 100, 200, 60),
+    SourceRange("a", 0, 0, 7, 7),
+)
 
 
 @pytest.mark.parametrize("slice_rows", [1, 3, 7, 60, 68, 10_000])
@@ -78,7 +82,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     of_0_1 = plan.to_json().replace(' "topic_id": "AbC",\n', "")
     assert read_plan(of_0_1, "plan.json").topic_id == ""
     assert plan.rows == 68
-    assert [place.topic for place in plan.places] == ["a", "a", "b"]
+    assert [place.topic for place in plan.ranges] == ["a", "a", "b"]
 
 
 def test_nothing_to_send_is_a_plan() -> None:

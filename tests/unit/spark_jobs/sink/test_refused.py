@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from halfbridge.kafka.errors import Code, KafkaFailure
-from halfbridge.kafka.ports import Committed, Edge, Place, Ports, SeenTopic
+from halfbridge.kafka.ports import Committed, Edge, Ports, SeenTopic, TopicPartition
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF, RESERVED, Headers
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
@@ -113,7 +113,9 @@ class Kafka:
             raise self.failure
         return {TOPIC: SeenTopic(1, 1)}
 
-    def ask_ends(self, places: list[Place], edge: Edge, _timeout_s: float) -> dict[Place, Any]:
+    def ask_ends(
+        self, places: list[TopicPartition], edge: Edge, _timeout_s: float
+    ) -> dict[TopicPartition, Any]:
         """Return where the partition begins or ends."""
         offset = 0 if edge is Edge.START else self._end(edge)
         return {place: SimpleNamespace(result=lambda: offset) for place in places}
@@ -121,10 +123,12 @@ class Kafka:
     def ask_topic_ids(self, topics: list[str], _timeout_s: float) -> dict[str, Any]:
         return {topic: SimpleNamespace(result=lambda: self.topic_id) for topic in topics}
 
-    def read_from(self, offsets: dict[Place, int]) -> None:
+    def read_from(self, offsets: dict[TopicPartition, int]) -> None:
         self.position = offsets[TOPIC, 0]
 
-    def committed(self, places: dict[Place, int], timeout_s: float) -> dict[Place, Committed]:
+    def committed(
+        self, places: dict[TopicPartition, int], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
         """Return the daemon's place: behind all decisions."""
         assert timeout_s > 0
         return {place: Committed(1_000, "") for place in places}

@@ -17,7 +17,7 @@ from halfbridge.checker.admin.dead.letters import (
     Found,
     Key,
     Letter,
-    LetterPlace,
+    LetterPosition,
     Mark,
     Remedy,
     ReplacementMessage,
@@ -47,7 +47,7 @@ def letter(index: int, reason: DeadReason, *, at: int = -1, flaw: str = "") -> L
     """Return the dead letter of message `index`, at offset `index` unless given."""
     dead = A_LETTER._replace(reason=reason, source_offset=index, op_offset=0)
     half = A_HALF._replace(message_index=index, check_times=3, origin_offset=2)
-    return Letter(LetterPlace(0, index if at < 0 else at), 1, dead, half, flaw, 10)
+    return Letter(LetterPosition(0, index if at < 0 else at), 1, dead, half, flaw, 10)
 
 
 def examined(each: Letter, count: int | None = None, **changes: Any) -> ExaminedLetter:
@@ -223,7 +223,7 @@ def test_the_decision_says_what_helps(reasons: tuple[DeadReason, ...], remedy: R
 def test_a_dead_change_event_is_refused_with_the_way_on() -> None:
     """It belongs to no message transaction; the text names the change topic."""
     dead = A_LETTER._replace(reason=UNDELIVERABLE, source_topic="shop.public.orders")
-    of_change = Letter(LetterPlace(0, 5), 1, dead, None, "", 10)
+    of_change = Letter(LetterPosition(0, 5), 1, dead, None, "", 10)
     found = chosen_letters(DeadTransaction(Key("", 5, "x", 0), (of_change,), {}), DELIVER)
     assert isinstance(found, Refusal)
     assert "change event of shop.public.orders" in found.why
@@ -239,14 +239,14 @@ def letter_of(
     """Return a letter of a transaction; without a name its RMQ_HALF cannot be read."""
     half = A_HALF._replace(transaction_id=name, resume_count=life, message_index=index)
     dead = A_LETTER._replace(reason=DeadReason.EXTRA, source_offset=offset, op_offset=offset)
-    place = LetterPlace(partition, offset)
+    place = LetterPosition(partition, offset)
     return Letter(place, offset, dead, half if name else None, "", 1)
 
 
 def mark(name: str, offset: int, about: int, *, partition: int = 0, life: int = 1) -> Mark:
     """Return a mark about the letter at `about`."""
     said = DeadMark(name, 0, MarkAction.REDELIVERED, about, life, "ann", "why")
-    return Mark(LetterPlace(partition, offset), said)
+    return Mark(LetterPosition(partition, offset), said)
 
 
 def found(*records: Letter | Mark | None) -> Found:
@@ -276,7 +276,7 @@ def test_a_mark_is_believed_of_its_own_transaction_only() -> None:
     every = found(letter_of("a", 0), mark("b", 1, 0), mark("a", 2, 0), mark("a", 3, 0, life=7))
     assert states(every) == [("a", "REDELIVERED")]
     (only,) = every.transactions(Wanted())
-    assert only.marks[LetterPlace(0, 0)].resume_count == 1
+    assert only.marks[LetterPosition(0, 0)].resume_count == 1
 
 
 def test_part_of_a_transaction_may_be_dealt_with() -> None:
@@ -387,7 +387,7 @@ BODY = Body(b"\xff", None, [("h", b"\x00"), ("none", None), (HALF, b"x")])
 
 def line(**changes: Any) -> str:
     """Return a line as it is exported, but for some fields."""
-    letter = Letter(LetterPlace(0, 7), 1, A_LETTER, A_HALF, "", 1)
+    letter = Letter(LetterPosition(0, 7), 1, A_LETTER, A_HALF, "", 1)
     transaction = DeadTransaction(Key(A_HALF.transaction_id, 0, "orders", 0), (letter,), {})
     reported = exported(transaction, ExaminedLetter(letter, Authenticity.PROVEN, BODY, None))
     return json.dumps({**reported, **changes})

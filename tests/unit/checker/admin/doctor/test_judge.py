@@ -108,7 +108,7 @@ def drift(one: Drift) -> dict[str, Any]:
 # Code -> facts that make it, and words of the command.
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unreachable": ({"unreachable": "refused"}, "nc -vz kafka 9092"),
-    "not-told": ({"silent": {"brokers": "no answer"}}, "--timeout 120"),
+    "unanswered": ({"silent": {"brokers": "no answer"}}, "--timeout 120"),
     "topic-missing": (problem("topic-missing"), "topics create"),
     "topic-setting": (problem("topic-setting"), "topics create"),
     "topic-replicas": (half(replicas=1), "--broker-list 1,2,3"),
@@ -368,4 +368,4 @@ def test_a_slot_without_a_reader_shows_how_to_drop_it() -> None:
 def test_connectors_and_slots_are_judged_without_a_broker() -> None:
     """They answer where Kafka does not; so does the reason why a database did not."""
     facts = {**slot(is_active=False), "silent": {"replication slots": "no"}, "unreachable": "no"}
-    assert [each.code for each in found(facts)] == ["unreachable", "not-told", "slot-inactive"]
+    assert [each.code for each in found(facts)] == ["unreachable", "unanswered", "slot-inactive"]
