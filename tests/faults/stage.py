@@ -59,6 +59,7 @@ LIMITS = {
     "BATCH_RECORDS_MAX": "200",
     "REPUBLISH_WINDOW_RECORDS": "400",
 }
+# To begin to dump its stacks: faulthandler takes milliseconds, unless the process is stopped.
 _LATE_S = 3.0
 _LAST_LINES = 120
 _DUMP_S = 30.0  # to write where its threads stand, on a busy machine

@@ -12,7 +12,9 @@ from tests.faults.stage import Stage, seed_of_run
 
 pytestmark = pytest.mark.broker
 
-_SLEEP_S = 2.5  # the coordinator looks every second
+# More than the kafka_txn time-out of that test (1 s) and the coordinator's interval (1 s).
+_SLEEP_S = 2.5
+# A kafka_txn time-out (stage.LIMITS): those that are open then are aborted.
 _SILENCE_S = 5.0
 _NAPS = 6
 

@@ -26,9 +26,11 @@ _BENCH_S_MAX = 300
 _SAME = 0.75  # other tests may run beside one of the two; the figures are printed
 _ROOT = Path(__file__).parents[2]
 _DRAINED_S_MAX = 900.0  # a busy machine's bound; the figure is printed
+# A delivery follows within a fraction of a second of what decides it.
 _NOTHING_MORE_S = 3.0
 _AT_ONCE = 10_000
 _KILL_EVERY = DECIDED // 30  # deliveries, on average
+# After the deliveries that were counted: kills fall at any point of the next kafka_txn.
 _PAUSE_S_MAX = 0.5
 
 

@@ -20,6 +20,7 @@ MakeStage = Callable[..., Stage]
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 
 _REFUSED = "certificate verify failed"  # the client says no more than that
+# Twice the session (6 s): no member has a session from before.
 _OUT_S = 12.0
 _RENEWED = 12  # tokens for five processes, some with several clients: most have a second one
 _TEN_MINUTES_S = 600.0

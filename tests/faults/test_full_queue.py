@@ -16,6 +16,7 @@ _TINY = (
     *("--kafka", "queue.buffering.max.kbytes=64"),
 )
 _NAPS = 4
+# Shorter than the session (6 s): the workers fall behind, and stay members.
 _NAP_S = 2.0
 
 
@@ -34,7 +35,7 @@ def test_case_20_the_queue_is_full_in_each_kafka_txn(stage: Stage) -> None:
         workers = daemon.await_workers(2)
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(_NAP_S)  # shorter than the session: they only fall behind
+        time.sleep(_NAP_S)
         for pid in workers:
             os.kill(pid, signal.SIGCONT)
         stage.injected["a backlog meets a queue with room for 40 records"] += 1

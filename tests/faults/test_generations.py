@@ -31,6 +31,7 @@ _NO_GENERATION = -1
 _MARK = b"CGMDv2:"
 _GENERATION_BYTES = 4
 _ROUNDS = 12
+# The guest leaves within the rebalance, or after it.
 _STAYS_S = (0.0, 1.5)
 
 

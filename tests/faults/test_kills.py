@@ -19,6 +19,7 @@ _WORKER_KILLS = 22
 _MANY_KILLS = 200
 _PATIENT = pytest.mark.timeout(1200)
 _SUPERVISOR_KILL_AT = 11
+# A worker starts and rebuilds in about a second: kills fall into both, and after them.
 _PAUSE_S_MAX = 0.8
 # A worker that lost its supervisor ends its kafka_txn and closes its clients, however busy all is.
 _ENDED_S = 30.0

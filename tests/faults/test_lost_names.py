@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 
 _NAME = "kafka.halfbridge.test"  # nobody has it
 _NEW_ADDRESS = "127.0.0.2"
+# More than two sessions (6 s): no member has one from before.
 _WITHOUT_S = 15.0
 
 

@@ -23,6 +23,7 @@ from tests.kit.waiting import until
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _CALL_S = 20.0
+# More than the daemon's kafka_txn time-out (5 s), by which it could judge a stranger's.
 _HANGS_S = 8
 _EXPIRES_MS = 5_000
 _POLL_MS_MAX = 7_000  # more than the session, as the client demands

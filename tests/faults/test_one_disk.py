@@ -24,6 +24,7 @@ _FULL_S = 60.0
 _ALERT_S = 120.0
 _START_S = 180.0
 _SYNC_MS = 2000
+# Ten syncs of _SYNC_MS, one after the other.
 _SLOW_S = 20.0
 _SYNCED = {
     **PATIENT,

@@ -24,6 +24,7 @@ _KILLS = 7
 _CALM_DELIVERIES = 200
 _SESSION_S = 6.0
 _EXIT_OPERATOR = 3
+# Two sessions (6 s): a worker that was disturbed would have rejoined.
 _WATCH_S = 15.0
 
 

@@ -22,7 +22,9 @@ MINUTES = float(os.environ.get("HALFBRIDGE_SOAK_MINUTES") or 60)
 
 pytestmark = [pytest.mark.broker, pytest.mark.soak, pytest.mark.timeout(round(MINUTES * 60) + 1800)]
 
+# Shorter and longer than a session (6 s): a worker or broker is missed, or is not.
 _LASTS_S = (1.0, 8.0)
+# The next fault meets a daemon that still rebuilds, or one at work.
 _CALM_S = (0.5, 5.0)
 _LATE_MS = (20, 2500)
 _ROUNDS_MIN = 8  # fewer say nothing of growth

@@ -15,6 +15,7 @@ from tests.kit.waiting import until
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 _FULL_NODE = 3
+# Twice the broker's session (6 s): the others no longer count it as in sync.
 _FULL_S = 15.0
 _START_S = 180.0
 

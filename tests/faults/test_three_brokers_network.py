@@ -10,8 +10,11 @@ from tests.kit.proxy import Act, Api, Rule
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
+# Six kafka_txn time-outs (5 s): commits of unknown outcome follow each other.
 _ANSWERS_LOST_S = 30.0
+# Twice the session of brokers and workers (6 s): others take over.
 _ISOLATED_S = 12.0
+# Three of these sessions, in which requests arrive and nobody hears of it.
 _ASYMMETRIC_S = 20.0
 _LATE_ROUNDS = 8
 _LATE_MS = (20, 100, 300, 1000, 2500)

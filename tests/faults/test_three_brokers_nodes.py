@@ -16,9 +16,11 @@ _SESSION_S = 6.0
 _NAPS = 4
 _SILENT_S = 10.0  # the brokers miss one of theirs after 6 s
 _START_S = 180.0  # three of them and their load share the cores with a broker that starts
+# Four kafka_txn time-outs (5 s), so that each worker tries to commit several times.
 _TOO_FEW_S = 20.0
 _ACKS_END_S = 2.0  # what was in flight when the second broker died
 _MOVES = 25
+# Longer than a client needs to find a new leader, so that each move meets traffic.
 _MOVE_EVERY_S = 2.0
 _OFFSETS_LOG = "__consumer_offsets"
 
