@@ -5,9 +5,9 @@
     found = read_transactions(spark, bootstrap_servers="localhost:9092", topics="orders")
     found.groupBy("state").count().show()
 
-Rows of the half topic are joined with their deliveries and dead letters, summed to one row for each
-transaction, and joined with the ops. All of that Spark does by sorts and aggregations that spill
-to disk; nothing is cached, and nothing comes to the driver but what the caller collects.
+Rows of the half topic are joined with their deliveries, dead letters and ops, and summed to one row
+for each message, then for each transaction. All of that Spark does by sorts and aggregations that
+spill to disk; nothing is cached, and nothing comes to the driver but what the caller collects.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from halfbridge.serde.records import OpKind
+from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark.frames import messages, topics_of
 from halfbridge.spark_jobs.audit.facts import (
@@ -29,7 +30,7 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_letters,
     identity,
 )
-from halfbridge.spark_jobs.audit.ruling import ASIDE, first_decision
+from halfbridge.spark_jobs.audit.ruling import ASIDE, first_decision, is_above
 from halfbridge.spark_jobs.audit.verdict import (
     DELIVERED,
     DISCARDED,
@@ -40,7 +41,7 @@ from halfbridge.spark_jobs.audit.verdict import (
 from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides, signature_judge
 from halfbridge.spark_jobs.reading.offsets import EARLIEST, parse_position
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics
-from halfbridge.spark_jobs.stuck.table import LIFE, state_of_halves, summed
+from halfbridge.spark_jobs.stuck.table import LIFE, state_of_halves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,15 +54,6 @@ if TYPE_CHECKING:
 # topics that are read do not have all of its messages.
 COMMITTED = "committed"
 _MESSAGE = ("transaction_id", "message_index")
-# What is known about a transaction without its ops.
-_FACTS = (
-    *("first_ms", "half_offset", "real_topic"),  # as in STATE
-    *("message_count", "first_key"),
-    "arrived",  # when its last message was delivered
-    "letter",  # the reason of a dead letter of a message that was not delivered
-    "is_delivered",  # all messages were delivered
-    "is_settled",  # each message was delivered or has such a dead letter
-)
 
 
 def read_transactions(
@@ -125,17 +117,13 @@ def transactions(
     judge: SignatureJudge | None = None,
 ) -> DataFrame:
     """Return `read_transactions` of rows of the four kinds of topics, in Kafka's columns."""
-    lives = _lives(state_of_halves(halves, judge, more=("key",)), _refusals(letters, judge), reals)
-    details = ("decided_timestamp", "op_reason")
-    decided = (
-        lives.join(_decisions(ops, judge), list(LIFE), how="left")
-        .groupBy(*LIFE)
-        .agg(
-            first_decision(*details).alias("decision"),
-            *(F.first(name).alias(name) for name in _FACTS),
-        )
-        .select("*", "decision.*")
-    )
+    rows = _rows(halves, judge)
+    seen = rows.join(_letters(letters, judge), [*_MESSAGE, "ident"], how="left")
+    if reals is None:
+        seen = seen.withColumn("arrived", F.lit(None).cast("timestamp"))
+    else:
+        seen = seen.join(_arrivals(reals), list(_MESSAGE), how="left")
+    decided = _lives(_messages(seen, _decisions(ops, judge)))
     kind = F.col("kind")
     state = (
         F.when(kind.isNull(), UNDECIDED)
@@ -162,30 +150,77 @@ def transactions(
     )
 
 
-def _lives(rows: DataFrame, refusals: DataFrame, reals: DataFrame | None) -> DataFrame:
-    """Return one row for each transaction: LIFE, _FACTS, born_ms."""
-    own = rows.withColumn(
-        "ident", identity(F.col("pair"), F.col("resume_count"), F.col("producer_group"))
+def _rows(halves: DataFrame, judge: SignatureJudge | None) -> DataFrame:
+    """Return the STATE of each half record, and: key, ident, origin (offset of the original)."""
+    rows = state_of_halves(halves, judge, more=("key", "meta"))
+    return rows.withColumns(
+        {
+            "ident": identity(F.col("pair"), F.col("resume_count"), F.col("producer_group")),
+            "origin": F.coalesce("original_at", F.col("meta.origin_offset")),
+        }
+    ).drop("meta")
+
+
+def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
+    """Return one row for each message, with the decision of its transaction.
+
+    Of several records of a message the first original counts, as in the daemon.
+    """
+    life = Window.partitionBy(*LIFE)
+    is_original = F.col("original_at").isNotNull()
+    original = F.min(F.when(is_original, F.struct("original_at", "original_ms"))).over(life)
+    born = born_ms(original["original_ms"], F.min("copied_ms").over(life))
+    record = F.struct("origin", "half_offset", "real_topic", "key")
+    return (
+        rows.withColumn("born_ms", born)
+        .join(decisions, list(LIFE), how="left")
+        .groupBy(*LIFE, "message_index")
+        .agg(
+            first_decision("half_to", "decided_timestamp", "op_reason").alias("decision"),
+            F.min(record).alias("record"),
+            F.min("first_ms").alias("first_ms"),
+            F.min("half_offset").alias("first_at"),
+            *(F.first(name).alias(name) for name in ("arrived", "refusal", "invalid", "late_at")),
+        )
+        .select("*", "decision.*", "record.origin", "record.real_topic", "record.key")
     )
-    seen = own.join(refusals, [*_MESSAGE, "ident"], how="left")
-    if reals is None:
-        arrived = seen.withColumn("arrived", F.lit(None).cast("timestamp"))
-    else:
-        arrived = seen.join(_arrivals(reals), list(_MESSAGE), how="left")
-    has_come = F.col("arrived").isNotNull()
-    # Other dead letters may be about a late duplicate of a message that was delivered.
-    is_refused = F.col("refusal").isNotNull() | (F.col("letter").isNotNull() & ~has_come)
-    lives = summed(
-        arrived,
-        message_count=F.count_distinct("message_index").cast("int"),
-        first_key=F.min_by("key", "message_index"),
-        arrived=F.max("arrived"),
-        letter=F.min(F.when(is_refused, F.coalesce("refusal", "letter"))),
-        is_delivered=F.bool_and(has_come & ~is_refused),
-        is_settled=F.bool_and(has_come | is_refused),
+
+
+def _lives(messages: DataFrame) -> DataFrame:
+    """Return one row for each transaction.
+
+    Columns: LIFE; those of its decision; first_ms, half_offset, real_topic as in STATE; arrived:
+    when its last message was delivered; letter: the reason of a dead letter of a message that was
+    not delivered; is_delivered: all messages were; is_settled: each was, or has such a dead letter.
+    """
+    # A dead letter of the message's own record. One of a record behind it is about a duplicate.
+    is_own = F.col("late_at") <= F.col("origin")
+    is_late = F.coalesce(is_above() | is_own, F.lit(col=False))
+    # The record of a late message in a real topic is another life's, which redelivered it.
+    has_come = F.col("arrived").isNotNull() & ~is_late
+    letter = F.coalesce(
+        "refusal",
+        F.when(is_late & F.col("late_at").isNotNull(), DeadReason.LATE.value),
+        F.when(~has_come, F.col("invalid")),
     )
-    born = born_ms(F.col("original_ms"), F.col("copied_ms"))
-    return lives.select(*LIFE, *_FACTS, born.alias("born_ms"))
+    is_refused = F.col("letter").isNotNull()
+    decision = ("kind", "decided_timestamp", "op_reason")
+    return (
+        messages.withColumns({"has_come": has_come, "letter": letter})
+        .groupBy(*LIFE)
+        .agg(
+            *(F.first(name).alias(name) for name in decision),
+            F.min("first_ms").alias("first_ms"),
+            F.min("first_at").alias("half_offset"),
+            F.count("*").cast("int").alias("message_count"),
+            F.min_by("real_topic", "message_index").alias("real_topic"),
+            F.min_by("key", "message_index").alias("first_key"),
+            F.max("arrived").alias("arrived"),
+            F.min("letter").alias("letter"),
+            F.bool_and(F.col("has_come") & ~is_refused).alias("is_delivered"),
+            F.bool_and(F.col("has_come") | is_refused).alias("is_settled"),
+        )
+    )
 
 
 def _arrivals(reals: DataFrame) -> DataFrame:
@@ -193,20 +228,25 @@ def _arrivals(reals: DataFrame) -> DataFrame:
     return messages(reals).groupBy(*_MESSAGE).agg(F.min("timestamp").alias("arrived"))
 
 
-def _refusals(letters: DataFrame, judge: SignatureJudge | None) -> DataFrame:
-    """Return the reasons of each message's dead letters: letter of any, refusal without ASIDE."""
+def _letters(letters: DataFrame, judge: SignatureJudge | None) -> DataFrame:
+    """Return what the dead letters say about each message.
+
+    Columns: _MESSAGE, ident; refusal: the reason of one whose reason is not of ASIDE; invalid:
+    INVALID if there is one; late_at: the lowest half offset that is LATE.
+    """
     facts = facts_of_letters(letters, judge).where(F.col("what") == IS_LETTER)
     reason = F.col("kind")
     return facts.groupBy(
         F.col("txn").alias("transaction_id"), F.col("index").alias("message_index"), "ident"
     ).agg(
-        F.min(reason).alias("letter"),
         F.min(F.when(~reason.isin(*ASIDE), reason)).alias("refusal"),
+        F.min(F.when(reason == DeadReason.INVALID.value, reason)).alias("invalid"),
+        F.min(F.when(reason == DeadReason.LATE.value, F.col("origin"))).alias("late_at"),
     )
 
 
 def _decisions(ops: DataFrame, judge: SignatureJudge | None) -> DataFrame:
-    """Return the deciding ops: LIFE and the columns of `first_decision`."""
+    """Return the deciding ops: LIFE, half_to, and the columns of `first_decision`."""
     op = F.col("op")
     is_decision = F.col("unread").isNull() & decides(op["kind"], op["source"])
     return (
@@ -219,6 +259,7 @@ def _decisions(ops: DataFrame, judge: SignatureJudge | None) -> DataFrame:
             F.col("partition").alias("pair"),
             F.col("offset").alias("op_at"),
             op["kind"].alias("kind"),
+            op["half_offset"].alias("half_to"),
             claimed_age_ms(op["kind"], op["source"], op["age_ms"]).alias("age_ms"),
             append_ms().alias("op_ms"),
             F.col("timestamp").alias("decided_timestamp"),

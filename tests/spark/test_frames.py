@@ -184,13 +184,13 @@ def test_op_records_are_decoded(spark: SparkSession) -> None:
     assert (good["error"], junk["error"], junk["kind"]) == (None, NOT_OURS, None)
 
 
-def frame_of(spark: SparkSession, tape: Tape) -> DataFrame:
+def frame_of(spark: SparkSession, tape: Tape, *, reads_reals: bool = True) -> DataFrame:
     """Return the transactions of a tape."""
     return transactions(
         halves=tape.frame(spark, NAMES.half),
         ops=tape.frame(spark, NAMES.op),
         letters=tape.frame(spark, NAMES.dead),
-        reals=tape.frame(spark, *tape.real_topics()),
+        reals=tape.frame(spark, *tape.real_topics()) if reads_reals else None,
     )
 
 
@@ -257,6 +257,42 @@ def test_a_transaction_of_several_messages(spark: SparkSession) -> None:
     }
 
 
+def test_a_late_message_is_refused_even_if_another_life_delivers_it(spark: SparkSession) -> None:
+    """Stored above the decision's half offset, or dead-lettered because the op named more."""
+    tape = Tape()
+    above = tape.delivered()
+    later = tape.half(above.txn, message_index=1)
+    named = tape.half()
+    tape.op(OpKind.COMMIT, named, half_offset=named.at + 1, message_count=-1)
+    tape.real(named)
+    beyond = tape.half(named.txn, message_index=1)
+    assert beyond.at == named.at + 1
+    assert states_of(frame_of(spark, tape)) == {
+        (above.txn, 0): ("committed", None),
+        (named.txn, 0): ("committed", None),
+    }
+    wanted: dict[tuple[str, int], tuple[str, str | None]] = {}
+    for late in (later, beyond):
+        tape.dead(late, DeadReason.LATE)
+        again = tape.half(late.txn, message_index=1, resume_count=1)
+        tape.op(OpKind.COMMIT, again, source=OpSource.OPERATOR, message_count=-1)
+        tape.real(again)
+        wanted[late.txn, 0] = ("refused", "LATE")
+        wanted[late.txn, 1] = ("delivered", None)
+    assert states_of(frame_of(spark, tape)) == wanted
+
+
+def test_a_late_duplicate_says_nothing_of_its_message(spark: SparkSession) -> None:
+    """Its dead letter does not refuse the message, whether or not the real topic is read."""
+    tape = Tape()
+    half = tape.delivered()
+    tape.dead(tape.half(half.txn), DeadReason.LATE)
+    assert states_of(frame_of(spark, tape)) == {(half.txn, 0): ("delivered", None)}
+    assert states_of(frame_of(spark, tape, reads_reals=False)) == {
+        (half.txn, 0): ("committed", None)
+    }
+
+
 def test_columns_of_a_transaction(spark: SparkSession) -> None:
     """Times of half message, decision and delivery, and the place; deliveries only if read."""
     tape = Tape()
@@ -269,11 +305,6 @@ def test_columns_of_a_transaction(spark: SparkSession) -> None:
     assert [round(time * 1000) - half.ms for time in times] == [0, 1, 2]
     assert (row["producer_group"], row["real_topic"], row["first_key"]) == (GROUP, ORDERS, b"a")
     assert (row["half_partition"], row["half_offset"], row["message_count"]) == (1, 1, 1)
-    unread = transactions(
-        halves=tape.frame(spark, NAMES.half),
-        ops=tape.frame(spark, NAMES.op),
-        letters=tape.frame(spark, NAMES.dead),
-        reals=None,
-    )
+    unread = frame_of(spark, tape, reads_reals=False)
     assert dict(unread.dtypes) == TRANSACTIONS
     assert states_of(unread)[half.txn, 0] == ("committed", None)

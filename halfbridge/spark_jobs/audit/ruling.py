@@ -100,6 +100,14 @@ def first_decision(*details: str) -> Column:
     return F.min(F.when(_is_proven(), F.struct("op_at", "kind", *details)))
 
 
+def is_above() -> Column:
+    """Tell whether a message was stored above the half offset of its decision, so that it is late.
+
+    The columns are `origin` and `half_to`. Null: there is no decision.
+    """
+    return F.col("origin") > F.col("half_to")
+
+
 def _is_proven() -> Column:
     return proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
 
@@ -173,10 +181,9 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
     life = Window.partitionBy(*LIFE)
     decided = messages.select("*", "decision.*").drop("decision")
     committed = F.col("kind") == OpKind.COMMIT.value
-    is_late = F.col("origin") > F.col("half_to")
     is_extra = (F.col("count") >= 0) & (F.col("index") >= F.col("count"))
-    meant = decided.withColumn("is_late", is_late).withColumn(
-        "is_meant", F.coalesce(committed & ~is_late & ~is_extra, F.lit(col=False))
+    meant = decided.withColumn("is_late", is_above()).withColumn(
+        "is_meant", F.coalesce(committed & ~is_above() & ~is_extra, F.lit(col=False))
     )
     meant_here = F.count_if("is_meant").over(life)
     summed = (

@@ -180,27 +180,25 @@ def state_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> Dat
 
 def merged(*states: DataFrame) -> DataFrame:
     """Return one row a transaction of frames that have the columns STATE."""
-    return summed(reduce(DataFrame.unionAll, states))
-
-
-def summed(states: DataFrame, **more: Column) -> DataFrame:
-    """Return one row a transaction of STATE, with further aggregates as columns behind it."""
     original = F.struct("original_at", "original_ms")
-    rows = states.groupBy(*LIFE).agg(
-        F.min("first_ms").alias("first_ms"),
-        F.min(F.when(F.col("original_at").isNotNull(), original)).alias("original"),
-        F.min("copied_ms").alias("copied_ms"),
-        F.min("half_offset").alias("half_offset"),
-        F.min("message_index").alias("message_index"),
-        F.min_by("real_topic", "message_index").alias("real_topic"),
-        F.max("index_last").alias("index_last"),
-        F.max("checks").alias("checks"),
-        F.min("op_offset").alias("op_offset"),
-        F.max("aged_ms").alias("aged_ms"),
-        F.max("last_ms").alias("last_ms"),
-        *(column.alias(name) for name, column in more.items()),
+    rows = (
+        reduce(DataFrame.unionAll, states)
+        .groupBy(*LIFE)
+        .agg(
+            F.min("first_ms").alias("first_ms"),
+            F.min(F.when(F.col("original_at").isNotNull(), original)).alias("original"),
+            F.min("copied_ms").alias("copied_ms"),
+            F.min("half_offset").alias("half_offset"),
+            F.min("message_index").alias("message_index"),
+            F.min_by("real_topic", "message_index").alias("real_topic"),
+            F.max("index_last").alias("index_last"),
+            F.max("checks").alias("checks"),
+            F.min("op_offset").alias("op_offset"),
+            F.max("aged_ms").alias("aged_ms"),
+            F.max("last_ms").alias("last_ms"),
+        )
     )
-    return rows.select("*", "original.*").select(*STATE, *more)
+    return rows.select("*", "original.*").select(*STATE)
 
 
 def is_decided() -> Column:
