@@ -11,8 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
 from halfbridge.cli import cli
-from halfbridge.connect.columns import CHARSETS
 from halfbridge.connect.rest import ConnectRest, KafkaConnectError
+from halfbridge.connect.tables import CHARSETS
 from halfbridge.testkit.connect import ConnectWorker
 from halfbridge.testkit.ports import free_ports
 from tests.changes.streams import Stream, connector, execute, schema_of
