@@ -25,10 +25,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge import (
+    AsyncTransactionProducer,
+    Message,
+    MessageView,
+    Resolution,
+    TransactionProducer,
+)
 from halfbridge.bench.load import (
     BenchConfig,
     Turns,
+    due_times,
     lead_in,
     make_keys,
     make_packer,
@@ -39,7 +46,7 @@ from halfbridge.bench.load import (
 )
 from halfbridge.bench.plain_clients import consume, make_consumer, make_plain_producer, produce_all
 from halfbridge.bench.result import latency_of, per_second
-from halfbridge.bench.tasks import run_tasks
+from halfbridge.serde.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +62,7 @@ _SILENCE_S = 1.0  # a duplicate would follow within this time: a kafka_txn takes
 _LIVELY_RATE = 5_000  # above this rate the broker's CPU is the limit
 _PLAIN_WARM_MESSAGES = 50_000  # a new broker compiles meanwhile
 _PLAIN_MESSAGES = 300_000  # some seconds
+_PRINTED_MAX = 3  # of failures: they say what is wrong
 
 
 class Client:
@@ -165,6 +173,57 @@ class Client:
         return count
 
 
+class TaskClient:
+    """Runs transactions in `BenchConfig.tasks` tasks of asyncio; counts commits and failures."""
+
+    def __init__(self, config: BenchConfig, producer: AsyncTransactionProducer) -> None:
+        self._config = config
+        self._producer = producer
+        self._pack = make_packer(config.size_bytes)
+        self._keys = make_keys(config.keys)
+        self.committed = 0
+        self.failures: list[str] = []
+        self.first_send_ns = 0
+
+    async def warm_up(self) -> int:
+        """Run for warmup_s; return how many warm-up messages were sent."""
+        until = time.monotonic() + self._config.warmup_s
+        numbers = itertools.takewhile(lambda _: time.monotonic() < until, itertools.count(-1, -1))
+        await self._run((number, 0) for number in numbers)
+        return self.committed + len(self.failures)
+
+    async def measure(self, *, first_number: int) -> int:
+        """Run the lead-in, then the measured messages; return the number of lead-in messages."""
+        rate = self._config.rate
+        numbers = measured(self._config, first_number=first_number)
+        await self._run(due_times(numbers, rate) if rate else ((each, 0) for each in numbers))
+        return lead_in(rate)
+
+    async def _run(self, schedule: Iterator[tuple[int, int]]) -> None:
+        """Run each number of the schedule when it is due; due at 0 is due at once."""
+        await asyncio.gather(*(self._run_task(schedule) for _ in range(self._config.tasks)))
+        await self._producer.flush()
+
+    async def _run_task(self, schedule: Iterator[tuple[int, int]]) -> None:
+        for number, due_ns in schedule:
+            ahead_ns = due_ns - time.monotonic_ns()
+            if ahead_ns > 0:
+                await asyncio.sleep(ahead_ns / NS_PER_S)
+            sent_ns = due_ns or time.monotonic_ns()
+            if number == 0:
+                self.first_send_ns = sent_ns
+            key = self._keys[number % len(self._keys)]
+            value = self._pack(sent_ns, number)
+            try:
+                transaction = self._producer.begin()
+                await transaction.send(Message(self._config.real_topic, key=key, value=value))
+                await transaction.commit()
+            except Exception as error:  # noqa: BLE001  (a failed transaction fails the run)
+                self.failures.append(str(error))
+            else:
+                self.committed += 1
+
+
 class ArrivalCounter:
     """Counts arrivals. The first arrival of a number counts; each further one is a duplicate."""
 
@@ -207,7 +266,7 @@ def run_client(config: BenchConfig) -> int:
     """Warm up, wait for the signal, measure; return 1 if a transaction failed."""
     signalled = on_sigusr1()
     if config.tasks:
-        return asyncio.run(run_tasks(config, signalled, producer_group=PRODUCER_GROUP))
+        return asyncio.run(_run_tasks(config, signalled))
     with TransactionProducer(
         producer_group=PRODUCER_GROUP,
         checker=lambda _: Resolution.UNKNOWN,
@@ -227,9 +286,38 @@ def run_client(config: BenchConfig) -> int:
                 "failed": len(client.failures),
             }
         )
-        sys.stderr.write("".join(f"{line}\n" for line in client.failures[:3]))
+        sys.stderr.write("".join(f"{line}\n" for line in client.failures[:_PRINTED_MAX]))
         signalled.acquire()
     return 1 if client.failures else 0
+
+
+async def _run_tasks(config: BenchConfig, signalled: threading.Semaphore) -> int:
+    """Do as `run_client`, with tasks; return 1 if a transaction failed."""
+
+    async def never(_: MessageView) -> Resolution:
+        return Resolution.UNKNOWN
+
+    producer = AsyncTransactionProducer(
+        producer_group=PRODUCER_GROUP, checker=never, **config.producer_settings
+    )
+    async with producer:
+        tasks = TaskClient(config, producer)
+        warm = await tasks.warm_up()
+        print_fact({"warm": warm})
+        await asyncio.to_thread(signalled.acquire)
+        before = tasks.committed
+        lead = await tasks.measure(first_number=-1 - warm)
+        print_fact(
+            {
+                "committed": tasks.committed - before - lead,
+                "lead": lead,
+                "first_send_ns": tasks.first_send_ns,
+                "failed": len(tasks.failures),
+            }
+        )
+        sys.stderr.write("".join(f"{line}\n" for line in tasks.failures[:_PRINTED_MAX]))
+        await asyncio.to_thread(signalled.acquire)
+    return 1 if tasks.failures or producer.failed_decisions else 0
 
 
 def run_consumer(config: BenchConfig) -> int:
