@@ -6,13 +6,13 @@ Loaded by `TransactionProducer.collector`, so that a service without metrics doe
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from halfbridge import environment
 from halfbridge.bridge.delivery import HALF_MESSAGE
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ _LOG = logging.getLogger("halfbridge.bridge")
 _PREFIX = "halfbridge_client_"
 _GROUP = "producer_group"
 # prometheus_client's own variables: either one makes its values files that another process reads.
-_MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 # Name -> description. `labels` are those beside the producer group.
 DESCRIPTIONS = {
     "half_messages": Description(
@@ -110,7 +109,7 @@ class ClientCollector(Collector):
 
     def __init__(self, producers: Iterable[Source]) -> None:
         self._producers = tuple(producers)
-        if any(name in os.environ for name in _MULTIPROCESS):
+        if any(name in environment.VARIABLES for name in environment.PROMETHEUS_MULTIPROCESS):
             _LOG.warning(
                 "PROMETHEUS_MULTIPROC_DIR is set, and prometheus_client's multiprocess mode shows"
                 " no custom collector: serve the registry of this collector in each process"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from halfbridge import environment
 from halfbridge.bridge.check_pool import CheckCounts, CheckPool, is_async
 from halfbridge.bridge.check_responder import CheckResponder
 from halfbridge.bridge.config import (
@@ -442,7 +442,7 @@ def configured(config: BridgeConfig | None, settings: ClientSettings) -> BridgeC
         TypeError: there is no such setting; the programmer corrects it.
     """
     if config is None:
-        return BridgeConfig.from_environ(os.environ, **settings)
+        return BridgeConfig.from_environ(environment.VARIABLES, **settings)
     refuse_unknown(settings)
     return replace(config, **settings)
 

@@ -11,11 +11,11 @@ driver that is not started again. Any number of responders may run.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from halfbridge import environment
 from halfbridge.bridge import NoAnswerError, Resolution, TransactionProducer
 from halfbridge.kafka.threads import locked
 from halfbridge.serde.avro import SINK_CONTEXT
@@ -154,7 +154,7 @@ class SinkResponder:
         key_file: str | None = None,
     ) -> None:
         if key_file is None:
-            key_file = load(KeyFile, environ=os.environ).key_file
+            key_file = load(KeyFile, environ=environment.VARIABLES).key_file
         given = {
             "kafka.bootstrap.servers": bootstrap_servers,
             "app.id": app_id,

@@ -5,10 +5,10 @@ OpenTelemetry is imported late: a worker without tracing does not need it.
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from halfbridge import environment
 from halfbridge.extras import install
 from halfbridge.kafka.errors import ConfigError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.tracing import WorkerTracing
 
 _EXPORTERS = "opentelemetry_traces_exporter"  # the entry points of OpenTelemetry's exporters
-_VARIABLE, _DEFAULT = "OTEL_TRACES_EXPORTER", "otlp"
+_DEFAULT = "otlp"
 _OTLP = ("otlp_proto_http", "otlp_proto_grpc")
 
 
@@ -55,14 +55,15 @@ def _set_provider() -> None:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  (see above)
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  (see above)
 
-    name = os.environ.get(_VARIABLE, "") or _DEFAULT
+    name = environment.VARIABLES.get(environment.OTEL_TRACES_EXPORTER, "") or _DEFAULT
     found = {each.name: each for each in metadata.entry_points(group=_EXPORTERS)}
     names = _OTLP if name == _DEFAULT else (name,)
     exporter = next((found[each] for each in names if each in found), None)
     if exporter is None:
         raise _refused(
-            f"false, or a span exporter that is installed: {_VARIABLE}={name} needs a package such"
-            " as opentelemetry-exporter-otlp-proto-http"
+            "false, or a span exporter that is installed:"
+            f" {environment.OTEL_TRACES_EXPORTER}={name} needs a package such as"
+            " opentelemetry-exporter-otlp-proto-http"
         )
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(exporter.load()()))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge import environment
 from halfbridge.extras import install
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             were rejected, and the remedy.
     """
     rejected: list[str] = []
-    for where, executable in _candidates(os.environ if environ is None else environ):
+    for where, executable in _candidates(environment.VARIABLES if environ is None else environ):
         major = _major(executable)
         if major is None:
             rejected.append(f"{where} ({executable}) does not run")
@@ -65,7 +66,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if home := environ.get("JAVA_HOME"):
+    if home := environ.get(environment.JAVA_HOME):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
         yield "PATH", Path(found)

@@ -13,6 +13,7 @@ import pyspark
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from halfbridge import environment
 from halfbridge.spark_jobs.session.class_archive import ClassArchive, class_archive
 from halfbridge.spark_jobs.session.jars import brings_connector, connector_jars, scala_of
 from halfbridge.spark_jobs.session.jvm import PROBE_S_MAX, Java, JavaNotFoundError, find_java
@@ -20,20 +21,11 @@ from halfbridge.spark_jobs.session.jvm import PROBE_S_MAX, Java, JavaNotFoundErr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# Set for a driver that spark-submit or a Connect client started: the platform owns its session.
-_PLATFORM_VARIABLES = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")
 _VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1's launcher asks for it
 _JARS = "spark.jars"
 _CLASS_PATH = "spark.driver.extraClassPath"
 # Spark puts them in front of spark.driver.extraJavaOptions, which users set.
 _JVM_FLAGS = "spark.driver.defaultJavaOptions"
-# What else Spark's launcher puts on the driver's class path.
-_CLASS_PATH_VARIABLES = (
-    "SPARK_CONF_DIR",
-    "SPARK_DIST_CLASSPATH",
-    "HADOOP_CONF_DIR",
-    "YARN_CONF_DIR",
-)
 
 LOCAL_OPTIONS: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -87,7 +79,7 @@ def _quoted(flag: str) -> str:
 
 def platform_owns_session(environ: Mapping[str, str]) -> bool:
     """Return whether spark-submit or Spark Connect decides master, jars and Python."""
-    return any(environ.get(name) for name in _PLATFORM_VARIABLES)
+    return any(environ.get(name) for name in environment.SPARK_PLATFORM)
 
 
 def find_spark_java(environ: Mapping[str, str] | None = None) -> Java:
@@ -130,7 +122,7 @@ def spark_session(
     if active is not None:
         yield active
         return
-    if platform_owns_session(os.environ):
+    if platform_owns_session(environment.VARIABLES):
         session = SparkSession.builder.appName(app_name).getOrCreate()
         try:
             yield session
@@ -149,12 +141,14 @@ def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkS
     if not brings_connector(options):
         jars = connector_jars(pyspark.__version__, scala=scala_of(home))
     with _driver_archive(java, home, local_options(jars, options)) as archive:
-        python = os.environ.get("PYSPARK_PYTHON") or sys.executable
+        python = environment.VARIABLES.get(environment.PYSPARK_PYTHON) or sys.executable
         builder = SparkSession.builder.appName(app_name)
         for name, value in local_options(jars, options, jvm_flags=archive.flags).items():
             builder = builder.config(name, value)
         # PySpark takes both from the environment only, while the session is made.
-        with _environment({"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": python}):
+        with environment.changed(
+            {environment.JAVA_HOME: str(java.home), environment.PYSPARK_PYTHON: python}
+        ):
             session = builder.getOrCreate()
         try:
             class_path = _class_path(session) if archive.records else ""
@@ -172,7 +166,7 @@ def _driver_archive(java: Java, home: Path, options: Mapping[str, str]) -> Class
     """
     given = options.get(_CLASS_PATH, "")
     jars = [*map(Path, given.split(os.pathsep)), *sorted(home.glob("jars/*.jar"))]
-    others = [os.environ.get(name, "") for name in _CLASS_PATH_VARIABLES]
+    others = [environment.VARIABLES.get(name, "") for name in environment.SPARK_CLASS_PATH]
     return class_archive("spark", java, jars, str(home), *others)
 
 
@@ -180,17 +174,3 @@ def _class_path(session: SparkSession) -> str:
     """Return what Spark's launcher made the driver's class path of."""
     jvm: Any = session._jvm  # noqa: SLF001 (PySpark's own way to the driver's JVM)
     return str(jvm.java.lang.System.getProperty("java.class.path"))
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from halfbridge import environment
 from halfbridge.extras import needs
 from halfbridge.serde.settings import load, setting, variable
 
@@ -90,15 +91,15 @@ class LockedJar:
 
 def jar_settings(environ: Mapping[str, str] | None = None) -> JarSettings:
     """Return the settings of `environ`, or of the process's environment."""
-    return load(JarSettings, environ=os.environ if environ is None else environ)
+    return load(JarSettings, environ=environment.VARIABLES if environ is None else environ)
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache; else JarsError."""
-    env = os.environ if environ is None else environ
+    env = environment.VARIABLES if environ is None else environ
     if given := jar_settings(env).cache_dir:
         return given.expanduser()
-    if xdg := env.get("XDG_CACHE_HOME"):
+    if xdg := env.get(environment.XDG_CACHE_HOME):
         return Path(xdg) / "halfbridge"
     try:
         return Path.home() / ".cache" / "halfbridge"

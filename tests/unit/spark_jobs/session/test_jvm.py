@@ -6,6 +6,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from halfbridge import environment
 from halfbridge.spark_jobs.session import jars
 from halfbridge.spark_jobs.session.jars import (
     CONNECTORS,
@@ -18,7 +19,6 @@ from halfbridge.spark_jobs.session.jars import (
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, find_java
 from halfbridge.spark_jobs.session.local import (
     LOCAL_OPTIONS,
-    _environment,
     find_spark_java,
     local_options,
     platform_owns_session,
@@ -269,7 +269,7 @@ def test_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What PySpark needs in the environment stays there only while the session is made."""
     monkeypatch.setenv("HALFBRIDGE_A", "before")
     monkeypatch.delenv("HALFBRIDGE_B", raising=False)
-    with _environment({"HALFBRIDGE_A": "1", "HALFBRIDGE_B": "2"}):
+    with environment.changed({"HALFBRIDGE_A": "1", "HALFBRIDGE_B": "2"}):
         assert (os.environ["HALFBRIDGE_A"], os.environ["HALFBRIDGE_B"]) == ("1", "2")
     assert os.environ["HALFBRIDGE_A"] == "before"
     assert "HALFBRIDGE_B" not in os.environ
