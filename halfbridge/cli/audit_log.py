@@ -58,7 +58,7 @@ def list_(**values: Any) -> int:
         subject=values["subject"],
         limit=values["limit"],
     )
-    found = read(cluster, config.names, wanted, on_left_out=_tell_left_out)
+    found = read(cluster, config.names, wanted, on_left_out=_print_left_out)
     if values["as_json"]:
         click.echo(json.dumps({"actions": [action_json(each) for each in found]}))
     else:
@@ -66,7 +66,7 @@ def list_(**values: Any) -> int:
     return 0
 
 
-def _tell_left_out(count: int) -> None:
+def _print_left_out(count: int) -> None:
     click.echo(f"note: {count} older records were not read", err=True)
 
 

@@ -225,7 +225,7 @@ def find_command(*, as_json: bool, **values: Any) -> int:
     names = ("key", "group", "topic", "since_ms", "until_ms", "limit")
     sought = FindQuery(**{name: values[name] for name in names})
     with _no_collections():
-        found = find(cluster, config.names, sought, tell=_tell)
+        found = find(cluster, config.names, sought, on_progress=_print_progress)
     if as_json:
         click.echo(json.dumps({**plain.found(found), "key": sought.key}))
     display.show_found(found, sought, only_notes=as_json)
@@ -306,7 +306,7 @@ def _life(values: dict[str, Any]) -> Life:
         with_payload=values["payload"],
     )
     with _no_collections():
-        return look_up(cluster, config.names, wanted, tell=_tell)
+        return look_up(cluster, config.names, wanted, on_progress=_print_progress)
 
 
 def _status(life: Life) -> int:
@@ -337,7 +337,7 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
@@ -349,7 +349,7 @@ def _counting() -> Callable[[int], None]:
         nonlocal reported_at
         if monotonic() - reported_at > _PROGRESS_S:
             reported_at = monotonic()
-            _tell(f"{number} records read")
+            _print_progress(f"{number} records read")
 
     return count
 
@@ -375,7 +375,7 @@ def _decide(kind: OpKind, values: dict[str, Any]) -> int:
         for each in candidates.transactions
     ]
     chosen = [each for each, refusal in judged if not refusal]
-    display.tell(candidates, requested, judged, has_fence=values["fence_url"] is not None)
+    display.show_preview(candidates, requested, judged, has_fence=values["fence_url"] is not None)
     if values["dry_run"]:
         display.show_dry_run(candidates, requested, judged, as_json=values["as_json"])
         return 1 if candidates.stopped else 0
@@ -418,7 +418,7 @@ def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any])
         )
         return find_candidates(cluster, config.names, wanted)
     one = Wanted(id=values["transaction_id"], from_ms=values["from_ms"], partition=partition)
-    return find_candidate(cluster, config.names, one, tell=_tell)
+    return find_candidate(cluster, config.names, one, on_progress=_print_progress)
 
 
 def _written(
@@ -437,7 +437,7 @@ def _written(
             batch = chosen[at : at + _BATCH]
             decided += decider.decide(batch, candidates.ends, pause_s=1.0 / values["rate"])
             if values["is_all"]:
-                _tell(f"{len(decided)} of {len(chosen)} tried")
+                _print_progress(f"{len(decided)} of {len(chosen)} tried")
     return decided
 
 

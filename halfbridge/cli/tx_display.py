@@ -181,7 +181,7 @@ def _what(each: Event) -> str:
 _SHOWN_MAX = 20
 
 
-def tell(
+def show_preview(
     candidates: Candidates, requested: DecisionRequest, judged: Judged, *, has_fence: bool
 ) -> None:
     """Show on standard error what would happen."""

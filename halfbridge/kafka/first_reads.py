@@ -129,7 +129,7 @@ def _main() -> None:
 
 def _read(consumer: Any, topic: str, partition: int, start: int, *, records: int) -> bool:
     """Read to the present end; return whether there was no error, as far as it was read."""
-    _tell(topic, partition, start)
+    _report(topic, partition, start)
     # Under load the end moves on, and a reader may never see an end-of-partition event.
     _, end = consumer.get_watermark_offsets(
         ClientTopicPartition(topic, partition), timeout=_QUIET_S
@@ -139,7 +139,7 @@ def _read(consumer: Any, topic: str, partition: int, start: int, *, records: int
         for record in consumer.consume(records, _POLL_S):
             error = record.error()
             if error is None:
-                _tell(topic, partition, record.offset() + 1)
+                _report(topic, partition, record.offset() + 1)
                 if record.offset() + 1 >= end:
                     return True
                 until = time.monotonic() + _QUIET_S
@@ -150,7 +150,7 @@ def _read(consumer: Any, topic: str, partition: int, start: int, *, records: int
     return True
 
 
-def _tell(*place: Any) -> None:
+def _report(*place: Any) -> None:
     os.write(1, json.dumps(place).encode() + b"\n")
 
 

@@ -335,9 +335,9 @@ def rule_by_op_log(
             findings.append(Finding(Anomaly.PHANTOM, tx.transaction_id, detail))
         decisions[tx.transaction_id].append(read)
     for tid, tx in known.items():
-        stands = {((read.partition, read.offset), read.op.kind) for read in decisions[tid]}
+        applied = {((read.partition, read.offset), read.op.kind) for read in decisions[tid]}
         for claim in tx.claims:
-            if claim.outcome is Outcome.OK and (claim.position, claim.kind) not in stands:
+            if claim.outcome is Outcome.OK and (claim.position, claim.kind) not in applied:
                 detail = f"{claim.kind.value} acknowledged at {claim.position}, not in the op log"
                 findings.append(Finding(Anomaly.LOST, tid, detail))
     return {tid: _first(decisions[tid]) for tid in known}, findings

@@ -269,11 +269,11 @@ def find_candidate(
     names: TopicNames,
     wanted: Wanted,
     *,
-    tell: Callable[[str], None] = lambda _line: None,
+    on_progress: Callable[[str], None] = lambda _line: None,
 ) -> Candidates:
     """Return one transaction, which is undecided; AdminError says by whom it was decided."""
     ends = op_ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
-    life = look_up(cluster, names, wanted, tell=tell)
+    life = look_up(cluster, names, wanted, on_progress=on_progress)
     if life.state == NOT_FOUND:
         raise AdminError(
             f"no transaction {wanted.id} was found: check the id and --topic-prefix, or give"

@@ -124,7 +124,7 @@ class DeadLetters:
         if rows:
             self._log_failed(letter.transaction_id, failed, cause)
         else:
-            self._tell_rowless(letter.transaction_id, cause)
+            self._report_rowless(letter.transaction_id, cause)
         return len(rows)
 
     def _log_failed(self, transaction_id: str, failed: Failed, cause: str) -> None:
@@ -143,7 +143,7 @@ class DeadLetters:
                 *(transaction_id, len(failed.waiting), cause),
             )
 
-    def _tell_rowless(self, transaction_id: str, cause: str) -> None:
+    def _report_rowless(self, transaction_id: str, cause: str) -> None:
         self._metrics.rowless_letters.inc()
         now = monotonic()
         if now < self._log_rowless_at:

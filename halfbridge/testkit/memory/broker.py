@@ -188,9 +188,9 @@ class Broker:
         topic, partition = self.topic(place[0]), self.partition(place)
         self.check_write(process, topic.name)
         if number is not None:
-            stands = partition.repeated(number)
-            if stands is not None:
-                return stands
+            offset = partition.repeated(number)
+            if offset is not None:
+                return offset
         topic.check(rows, self.now_ms)
         txn = None
         if transactional_id and number is not None:

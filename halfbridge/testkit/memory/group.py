@@ -202,8 +202,8 @@ class Group:
     def store(self, commit: int, offsets: Offsets) -> None:
         """Let the newer of two commits stand, whatever order their markers arrive in."""
         for place, (offset, metadata) in offsets.items():
-            stands = self.committed.get(place)
-            if stands is None or stands[0] < commit:
+            stored = self.committed.get(place)
+            if stored is None or stored[0] < commit:
                 self.committed[place] = (commit, offset, metadata)
 
     # --- parts ------------------------------------------------------------------------------

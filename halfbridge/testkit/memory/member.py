@@ -52,7 +52,7 @@ class MemoryMember(MemoryReader):
         self._stored: dict[TopicPartition, int] = {}
         self._commit_at_ns = self._refresh_at_ns = 0
         self._counts: dict[str, int] = {}
-        self._untold: set[str] = set()
+        self._unreported: set[str] = set()
 
     def join(
         self,
@@ -65,7 +65,7 @@ class MemoryMember(MemoryReader):
 
     def join_and_read(self, topics: Sequence[str]) -> None:
         self._check_open()
-        self._topics, self._untold = tuple(topics), set(topics)
+        self._topics, self._unreported = tuple(topics), set(topics)
         self._on_assigned = self._on_revoked = None
         self._counts = self._partition_counts()
         self._refresh_at_ns = self._scheduler.now_ns + self._refresh_ns
@@ -135,7 +135,7 @@ class MemoryMember(MemoryReader):
             return False
         if self._silent_until_ns > self._scheduler.now_ns:
             return False
-        if self._is_leaving or self._untold or self._scheduler.now_ns >= self._refresh_at_ns:
+        if self._is_leaving or self._unreported or self._scheduler.now_ns >= self._refresh_at_ns:
             return True
         group = self._broker.group(self._group)
         slot = group.slots.get(self._member_id)
@@ -150,7 +150,7 @@ class MemoryMember(MemoryReader):
             self._fetched.clear()
             self._fetched.append(ErrorRecord(self._fatal, None, 0))
             return
-        self._tell_missing_topics()
+        self._report_missing_topics()
         slot = group.slots.get(self._member_id)
         if slot is None:
             self._revoke()
@@ -252,10 +252,10 @@ class MemoryMember(MemoryReader):
         topics = self._broker.topics
         return {name: len(topics[name].partitions) for name in self._topics if name in topics}
 
-    def _tell_missing_topics(self) -> None:
-        for name in sorted(self._untold):
+    def _report_missing_topics(self) -> None:
+        for name in sorted(self._unreported):
             if name not in self._broker.topics:
                 text = f"Subscribed topic not available: {name}: Broker: Unknown topic or partition"
                 failure = KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART, text)
                 self._fetched.append(ErrorRecord(failure, name, -1))
-        self._untold = set()
+        self._unreported = set()

@@ -159,12 +159,12 @@ def examined(
 
     `body` is the letter's message; None for a stub, which gets the body of its half record.
     """
-    stands = half.record
-    there = None if stands is None else Body(stands.key, stands.value, stands.headers)
+    stored = half.record
+    there = None if stored is None else Body(stored.key, stored.value, stored.headers)
     decision = _op(op.record, verifier)
     standing = _of_source(letter, body, there, is_deleted=half.is_deleted)
     if letter.half is not None:
-        if not half.is_deleted and not _is_believed(stands, verifier):
+        if not half.is_deleted and not _is_believed(stored, verifier):
             standing = Authenticity.FORGED
         by_op = _of_op(letter, decision, is_deleted=op.is_deleted)
         standing = min(standing, by_op, key=_WORST_FIRST.index)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # A gap between wanted offsets up to which they are read together: a separate reader costs
 # as much as some hundreds of records.
 _RUN_GAP_MAX = 200
-_TELL_EVERY = 10_000  # records, a fraction of a second's reading
+_PROGRESS_EVERY = 10_000  # records, a fraction of a second's reading
 
 
 class DeadTopic:
@@ -72,7 +72,7 @@ class DeadTopic:
             for record in self._cluster.read(self._names.dead, partition, start=start, end=end):
                 self.found.add(parse_record(record))
                 self._records += 1
-                if not self._records % _TELL_EVERY:
+                if not self._records % _PROGRESS_EVERY:
                     self._on_progress(f"{self._records:,} records of {self._names.dead} read")
             self.ends[partition] = max(end, start)
 

@@ -124,14 +124,14 @@ def find(
     names: TopicNames,
     sought: FindQuery,
     *,
-    tell: Callable[[str], None] = lambda _line: None,
+    on_progress: Callable[[str], None] = lambda _line: None,
 ) -> Found:
     """Return the transactions with a message of a key; change nothing.
 
-    Works beside running daemons, joins no group and commits nothing. `tell` gets a line of progress
+    Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line
     about once a second.
     """
-    search = _Search(cluster, names, sought, tell)
+    search = _Search(cluster, names, sought, on_progress)
     search.read()
     return Found(
         hits=search.ended(search.newest()),
@@ -195,11 +195,15 @@ class _Trace:
 
 class _Search:
     def __init__(
-        self, cluster: Cluster, names: TopicNames, sought: FindQuery, tell: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        names: TopicNames,
+        sought: FindQuery,
+        on_progress: Callable[[str], None],
     ) -> None:
         self._cluster, self._names, self._sought = cluster, names, sought
         self._is_meant = meant_by(sought.key)
-        self._progress = Progress(cluster.ports.clock, tell)
+        self._progress = Progress(cluster.ports.clock, on_progress)
         self._kept: dict[tuple[str, str], _Trace] = {}
         self._dropped = 0
         self.records = self.unread = self.unreadable = 0

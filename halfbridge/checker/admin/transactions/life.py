@@ -265,12 +265,12 @@ def _ruling(  # noqa: PLR0911 (one line for each case)
             text = f"its append time does not prove the age of {op.age_ms} ms"
             return Ruling(Verdict.INVALID, text)
         return Ruling(Verdict.WON, "the first decision in op order")
-    stands = STATES[before] if before else ""
+    state = STATES[before] if before else ""
     if effect is Effect.DUPLICATE:
-        return Ruling(Verdict.DUPLICATE, f"the transaction was {stands} already")
+        return Ruling(Verdict.DUPLICATE, f"the transaction was {state} already")
     if effect is Effect.CONFLICT:
-        return Ruling(Verdict.CONFLICT, f"it contradicts: the transaction was {stands}")
-    return Ruling(Verdict.TOO_LATE, f"the transaction was {stands} already")
+        return Ruling(Verdict.CONFLICT, f"it contradicts: the transaction was {state}")
+    return Ruling(Verdict.TOO_LATE, f"the transaction was {state} already")
 
 
 def _answer(op: Op, plan: Plan) -> Ruling:

@@ -132,8 +132,8 @@ class Scan:
 class Progress:
     """Tells how far scans are, one line about once a second."""
 
-    def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
-        self._clock, self._tell = clock, tell
+    def __init__(self, clock: Clock, on_progress: Callable[[str], None]) -> None:
+        self._clock, self._on_progress = clock, on_progress
         self._reported_at = clock.monotonic()
 
     def batches(self, scan: Scan, what: str, unit: str = "records") -> Iterator[list[StoredRecord]]:
@@ -145,7 +145,7 @@ class Progress:
             now = self._clock.monotonic()
             if now - self._reported_at > _PROGRESS_S:
                 self._reported_at = now
-                self._tell(f"{what}: {done} of at most {scan.total} {unit}")
+                self._on_progress(f"{what}: {done} of at most {scan.total} {unit}")
 
 
 def edges(

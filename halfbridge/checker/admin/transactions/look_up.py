@@ -84,14 +84,14 @@ def look_up(
     names: TopicNames,
     wanted: Wanted,
     *,
-    tell: Callable[[str], None] = lambda _line: None,
+    on_progress: Callable[[str], None] = lambda _line: None,
 ) -> Life:
     """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
-    Works beside running daemons, joins no group and commits nothing. `tell` gets a line of progress
+    Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line
     about once a second. AdminError if the id says no time and none was given.
     """
-    return _LookUp(cluster, names, wanted, tell).life()
+    return _LookUp(cluster, names, wanted, on_progress).life()
 
 
 class _Stored(NamedTuple):
@@ -125,10 +125,19 @@ class _LaterLife(NamedTuple):
 
 class _LookUp:
     def __init__(
-        self, cluster: Cluster, names: TopicNames, wanted: Wanted, tell: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        names: TopicNames,
+        wanted: Wanted,
+        on_progress: Callable[[str], None],
     ) -> None:
-        self._cluster, self._names, self._wanted, self._tell = cluster, names, wanted, tell
-        self._trail = RecordFinder(cluster, wanted.id, tell)
+        self._cluster, self._names, self._wanted, self._on_progress = (
+            cluster,
+            names,
+            wanted,
+            on_progress,
+        )
+        self._trail = RecordFinder(cluster, wanted.id, on_progress)
         self._notes: list[str] = []
         self._leaderless: frozenset[TopicPartition] = frozenset()
 
@@ -166,7 +175,7 @@ class _LookUp:
     def _first_in(self, time: Slice, numbers: list[int]) -> Match | None:
         """Return the first half record of the id; where there is none, its first op."""
         if time.until_ms is None or time.until_ms - time.from_ms > log_search.USUAL_MS:
-            self._tell("not found within ten minutes of its begin; reading on to the end")
+            self._on_progress("not found within ten minutes of its begin; reading on to the end")
         for topic in (self._names.half, self._names.op):
             places = [
                 place for number in numbers if (place := (topic, number)) not in self._leaderless
@@ -406,12 +415,14 @@ class RecordFinder:
     ignored: strangers may write any.
     """
 
-    def __init__(self, cluster: Cluster, transaction_id: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, transaction_id: str, on_progress: Callable[[str], None]
+    ) -> None:
         self.cluster = cluster
         self._verifier = cluster.signatures.verifier
         self._id = transaction_id
         self._needle = transaction_id.encode("utf-8", "surrogatepass")
-        self._progress = Progress(cluster.ports.clock, tell)
+        self._progress = Progress(cluster.ports.clock, on_progress)
 
     def first(
         self, places: Iterable[TopicPartition], time: Slice, *, is_half: bool
