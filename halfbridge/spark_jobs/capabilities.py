@@ -42,6 +42,7 @@ except ImportError:
             DataSourceStreamWriter as StreamWriterBase,
         )
     except ImportError:
+        # As above: without methods.
         StreamWriterBase = object  # type: ignore[misc,assignment]
     STREAMS_ARROW = False
 

@@ -41,6 +41,7 @@ def hold(directory: Path) -> None:
         begin(writer, *words)
         writer._storage = HeldStorage(writer._spark)
 
+    # It takes any arguments, to hand them on.
     DeltaWriter.__init__ = held  # type: ignore[assignment, method-assign]
 
 

@@ -87,6 +87,7 @@ def test_what_is_raised_or_says_nothing_is_unknown() -> None:
     """The local transaction may have committed all the same."""
     failed = run(lambda *_: {}["row"], MESSAGE, None)
     assert (failed.resolution, type(failed.error)) == (Resolution.UNKNOWN, KeyError)
+    # A function of a caller without type checks.
     silent: Any = run(lambda *_: None, MESSAGE, None)  # type: ignore[arg-type,return-value]
     assert (silent.resolution, silent.error) == (Resolution.UNKNOWN, None)
     assert "returned None" in silent.remark
