@@ -50,7 +50,6 @@ class Description(NamedTuple):
 _LOG = logging.getLogger("halfbridge.bridge")
 _PREFIX = "halfbridge_client_"
 _GROUP = "producer_group"
-# prometheus_client's own variables: either one makes its values files that another process reads.
 # Name -> description. `labels` are those beside the producer group.
 DESCRIPTIONS = {
     "half_messages": Description(

@@ -222,7 +222,10 @@ class TracedTransaction(Transaction):
 
     def end_block(self, error: BaseException | None) -> None:
         """End the span of the block, which ends by `error`."""
-        self._block.__exit__(error and type(error), error, error and error.__traceback__)
+        if error is None:
+            self._block.__exit__(None, None, None)
+        else:
+            self._block.__exit__(type(error), error, error.__traceback__)
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
         if not isinstance(message, Message):

@@ -169,6 +169,21 @@ def test_a_block_of_an_asynchronous_producer_is_one_trace(stack: MemoryStack) ->
         }
 
 
+class ManyErrorsError(Exception):
+    """An error that is false, as an empty list is."""
+
+    def __len__(self) -> int:
+        """Return how many errors there are."""
+        return 0
+
+
+def test_an_error_that_is_false_leaves_the_block_as_it_is(stack: MemoryStack) -> None:
+    """The user's error is raised, and the block's span ends with it."""
+    with producer_of(stack) as producer, pytest.raises(ManyErrorsError), producer.begin():
+        raise ManyErrorsError
+    assert spans()["transaction"].status.status_code is StatusCode.ERROR
+
+
 def test_an_asynchronous_checker_has_its_span(stack: MemoryStack) -> None:
     """The check, and what the checker awaits, are in the trace of the send."""
     producer = stack.async_producer("g", checker=found_later, tracing=OpenTelemetryTracing())
