@@ -48,7 +48,7 @@ EXECUTORS_MAX = 4
 ARROW_ROWS = 2
 # What no query of a run gives any reason for. Each start would fail with it again.
 _NEVER = (
-    *(BatchOrderError, RefusedError, ReplayMismatchError),
+    *(BatchOrderError, PlanMismatchError, RefusedError, ReplayMismatchError),
     *(RowError, SinkOptionError, UnknownPastError),
 )
 
@@ -172,8 +172,7 @@ class Driver:
         except (SinkError, QueryFailedError) as error:
             self._world.note(self.process.name, "fails:", type(error).__name__, str(error)[:60])
             self.error = error
-            is_wrong = isinstance(error, _NEVER)
-            if is_wrong or (isinstance(error, PlanMismatchError) and not self._feed.is_lax):
+            if isinstance(error, _NEVER) and not self._feed.is_of_a_replaced_plan(error):
                 raise BrokenPromiseError(f"the query fails for good: {error}") from error
 
     # --- which batch ---------------------------------------------------------------------------

@@ -22,10 +22,15 @@ class Row(NamedTuple):
 
 
 class Files:
-    """`offsets/N` and `commits/N`, of one checkpoint, as `checkpoint.Files`."""
+    """`offsets/N` and `commits/N`, of one checkpoint, as `checkpoint.Files`.
+
+    Attributes:
+        replaced: Batches whose plan was written over by another one.
+    """
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}
+        self.replaced: set[int] = set()
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if it is missing."""
@@ -41,6 +46,8 @@ class Files:
 
     def write_plan(self, batch: int, end: int, now_ms: int) -> None:
         """Write the plan of a batch that ends with the source's offset `end`."""
+        if self.exists(f"offsets/{batch}") and self.end_of(batch) != end:
+            self.replaced.add(batch)
         settings = json.dumps({"batchTimestampMs": now_ms}).encode()
         self.write(f"offsets/{batch}", b"v1\n%s\n%d" % (settings, end))
 
