@@ -278,15 +278,7 @@ def run_client(config: BenchConfig) -> int:
         signalled.acquire()
         before = client.committed
         lead = client.measure(first_number=-1 - warm)
-        print_fact(
-            {
-                "committed": client.committed - before - lead,
-                "lead": lead,
-                "first_send_ns": client.first_send_ns,
-                "failed": len(client.failures),
-            }
-        )
-        sys.stderr.write("".join(f"{line}\n" for line in client.failures[:_PRINTED_MAX]))
+        _print_measured(client, client.committed - before - lead, lead)
         signalled.acquire()
     return 1 if client.failures else 0
 
@@ -307,17 +299,21 @@ async def _run_tasks(config: BenchConfig, signalled: threading.Semaphore) -> int
         await asyncio.to_thread(signalled.acquire)
         before = tasks.committed
         lead = await tasks.measure(first_number=-1 - warm)
-        print_fact(
-            {
-                "committed": tasks.committed - before - lead,
-                "lead": lead,
-                "first_send_ns": tasks.first_send_ns,
-                "failed": len(tasks.failures),
-            }
-        )
-        sys.stderr.write("".join(f"{line}\n" for line in tasks.failures[:_PRINTED_MAX]))
+        _print_measured(tasks, tasks.committed - before - lead, lead)
         await asyncio.to_thread(signalled.acquire)
     return 1 if tasks.failures or producer.failed_decisions else 0
+
+
+def _print_measured(client: Client | TaskClient, committed: int, lead: int) -> None:
+    print_fact(
+        {
+            "committed": committed,
+            "lead": lead,
+            "first_send_ns": client.first_send_ns,
+            "failed": len(client.failures),
+        }
+    )
+    sys.stderr.write("".join(f"{line}\n" for line in client.failures[:_PRINTED_MAX]))
 
 
 def run_consumer(config: BenchConfig) -> int:

@@ -334,6 +334,14 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self._decide_at_exit(kind)
+        except BaseException as raised:
+            self.end_block(raised)
+            raise
+        self.end_block(error)
+
+    def _decide_at_exit(self, kind: type[BaseException] | None) -> None:
         due = self.due_at_exit(kind)
         if due is Event.COMMIT:
             self.commit()
@@ -344,7 +352,10 @@ class Transaction:
                 log_failed_rollback(self.id, failure)
 
     def end_block(self, error: BaseException | None) -> None:
-        """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span)."""
+        """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span).
+
+        Each block calls it once, at its end, with the error that leaves the block, or None.
+        """
 
     def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
         """Return what leaving the block decides, normally or by an exception of class `kind`."""

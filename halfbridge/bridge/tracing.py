@@ -35,7 +35,6 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from opentelemetry.trace import Tracer, TracerProvider
 
@@ -206,19 +205,6 @@ class TracedTransaction(Transaction):
         self._block.__enter__()
         self._parent = get_current()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            super().__exit__(kind, error, trace)
-        except BaseException as raised:
-            self.end_block(raised)
-            raise
-        self.end_block(error)
 
     def end_block(self, error: BaseException | None) -> None:
         """End the span of the block, which ends by `error`."""

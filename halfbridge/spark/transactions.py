@@ -189,9 +189,9 @@ def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
 def _lives(messages: DataFrame) -> DataFrame:
     """Return one row for each transaction.
 
-    Columns: LIFE; those of its decision; first_ms, half_offset, real_topic as in STATE; arrived:
-    when its last message was delivered; letter: the reason of a dead letter of a message that was
-    not delivered; is_delivered: all messages were; is_settled: each was, or has such a dead letter.
+    Columns: LIFE and the decision's; first_ms, half_offset and real_topic, as in STATE; arrived
+    (when the last message was delivered); letter (the reason of a dead letter of a message that was
+    not delivered); is_delivered (all messages were); is_settled (each was, or has such a letter).
     """
     # A dead letter of the message's own record. One of a record behind it is about a duplicate.
     is_own = F.col("late_at") <= F.col("origin")
