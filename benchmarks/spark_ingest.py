@@ -25,8 +25,7 @@ from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.ingest.command import Ingest, ingest
-from halfbridge.spark_jobs.ingest.sinks import FORMATS
+from halfbridge.spark_jobs.ingest import FORMATS, Ingest, ingest
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,

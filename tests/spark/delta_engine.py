@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from halfbridge.spark_jobs.dedupe.command import dedupe
+from halfbridge.spark_jobs.dedupe import dedupe
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.session.locked_jars import locked_jars
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from halfbridge.serde.headers import real_headers
-from halfbridge.spark_jobs.dedupe.command import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
+from halfbridge.spark_jobs.dedupe import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
 
 pytestmark = pytest.mark.spark
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from halfbridge.spark_jobs.dedupe.command import dedupe
+from halfbridge.spark_jobs.dedupe import dedupe
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.ingest.sinks import PARTITION_COLUMNS
-from halfbridge.spark_jobs.replay.job import Replay, plan_replay
+from halfbridge.spark_jobs.ingest import PARTITION_COLUMNS
+from halfbridge.spark_jobs.replay import Replay, plan_replay
 from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
 from halfbridge.spark_jobs.tables.delta import DeltaWriter
 from halfbridge.testkit.pytest_plugin import leave_out

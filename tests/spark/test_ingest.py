@@ -14,8 +14,7 @@ from pyspark.sql import Row, SparkSession
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.headers import Headers
-from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.ingest.command import Ingest, ingest
+from halfbridge.spark_jobs.ingest import Ingest, ingest, main
 from halfbridge.spark_jobs.jobs.options import Trigger
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.topics import Topics

@@ -10,8 +10,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from halfbridge.serde.headers import RESERVED
-from halfbridge.spark_jobs.replay import main
-from halfbridge.spark_jobs.replay.job import REPLAY_ID
+from halfbridge.spark_jobs.replay import REPLAY_ID, main
 from tests.spark.real_topic import RealTopic
 from tests.spark.sink_scene import SinkScene, check_exactly_once, value_of
 

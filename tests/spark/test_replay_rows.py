@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.reading.topics import KAFKA_SCHEMA
-from halfbridge.spark_jobs.replay.job import REPLAY_ID, selected
+from halfbridge.spark_jobs.replay import REPLAY_ID, selected
 
 pytestmark = pytest.mark.spark
 

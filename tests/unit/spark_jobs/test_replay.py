@@ -6,8 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.replay import main
-from halfbridge.spark_jobs.replay.job import Replay, ReplayPlan, SourceRange, make_plan, read_plan
+from halfbridge.spark_jobs.replay import Replay, ReplayPlan, SourceRange, main, make_plan, read_plan
 
 _UNCOMMITTED = "isolation.level=read_uncommitted"
 _TOKENS = "oauth_cb=shop.tokens:token"

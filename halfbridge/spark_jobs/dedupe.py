@@ -38,7 +38,7 @@ from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import MESSAGE_INDEX
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.ingest.sinks import FORMATS
+from halfbridge.spark_jobs.ingest import FORMATS
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
@@ -301,3 +301,7 @@ def _numbered(window: WindowSpec) -> Column:
     """Return 1, 2, ... over a window, without counting repeated records."""
     first = F.when(~F.col("_again"), 1)
     return F.sum(first).over(window.rowsBetween(Window.unboundedPreceding, 0))
+
+
+if __name__ == "__main__":
+    main()
