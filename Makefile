@@ -43,6 +43,8 @@ TEST_LANES ?= 4
 # Fast tests at once: they only compute, and each lane imports all of them first.
 FAST_LANES ?= 2
 PYTEST = $(BIN)/pytest -n $(TEST_LANES) --dist loadgroup --max-worker-restart 0
+# The ledger, the wire format and the client's table: what a change of the protocol breaks first.
+CORE := tests/unit/checker/core tests/unit/serde tests/unit/bridge/test_transaction.py
 # Where tests/conftest.py looks for tests without a service: the other folders need not be imported.
 WITHOUT_SERVICE := $(addprefix tests/,unit property conformance simulation ports benchmarks) $(wildcard tests/test_*.py)
 # Fault tests at once: most of them wait most of the time, for what heals or times out.
@@ -107,6 +109,11 @@ logs:  ## Follow what the containers say
 .PHONY: test
 test: $(STAMP)  ## test-fast, and each feature once with a real broker, databases, Spark and a browser
 	$(PYTEST) -m '$(SHORT) and not more' $(PYTEST_ARGS)
+
+# In one lane, for a second one would import all of it too; and without the plugin that imports Hypothesis.
+.PHONY: test-core
+test-core: $(STAMP)  ## Unit tests of the ledger, the wire format and the client's table: 5 seconds
+	$(BIN)/pytest -p no:hypothesispytest -m '$(SHORT)' $(CORE) $(PYTEST_ARGS)
 
 .PHONY: test-unit
 test-unit: $(STAMP)  ## Unit tests that start no process and open no socket (tests/unit/conftest.py watches)

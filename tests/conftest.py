@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 # Fixtures that meet the Kafka that was chosen; the second takes the first when it is set up.
 _KAFKA = {"kafka_bootstrap_servers", "halfbridge_stack"}
@@ -20,11 +19,6 @@ _SERVICES = {"broker", "docker", "spark"}
 # The first that fits counts. Spark's tests have two lanes, so two sessions: in one lane they took
 # 1,614 of the 1,628 s of `make test` (2 cores, 2026-11-27), and the other lanes ended 258 s before.
 _LANES = ("tests/spark/test_sink", "tests/spark/", "tests/docker/")
-
-
-# No test asserts on absolute time: on a busy machine an example takes as long as it takes.
-settings.register_profile("halfbridge", deadline=None)
-settings.load_profile("halfbridge")
 
 
 def pytest_configure() -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX as MESSAGES_MAX
 from halfbridge.serde.records import OpKind, OpSource
+from tests.kit.examples import HealthCheck, settings, st
 
 # `make test` takes the default; `make test-fast` and a long run set the variable.
 EXAMPLES = int(os.environ.get("HALFBRIDGE_PROPERTY_EXAMPLES", "500"))

@@ -12,13 +12,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
-
 from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, is_too_large
 from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.serde.progress import START, parse_progress
 from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
+from tests.kit.examples import given
 from tests.ledger_weights import counted, weighed
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
 from tests.property import strategies as some

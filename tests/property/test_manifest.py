@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from halfbridge.serde.manifest import BatchManifest, ManifestAttempt, ManifestKind
 from halfbridge.spark_jobs.sink.manifest import AttemptOutcome, Entry, Found, Search, batch_state
+from tests.kit.examples import given, st
 from tests.kit.records import A_MANIFEST
 
 BATCHES = 4

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import assume, given
-from hypothesis import strategies as st
-
 from halfbridge.serde.avro import HALF_METADATA, OP, Codec
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from tests.kit.examples import assume, given, st
 from tests.property import strategies as some
 
 PLAIN_HALF: Codec[HalfMetadata] = Codec(HalfMetadata, ("half_metadata.v1",))

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.assignment import ledger_settings
 from halfbridge.checker.loop.blame import Blame, SendSize
@@ -34,6 +31,7 @@ from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANS
 from halfbridge.serde.progress import START, Progress
 from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 from halfbridge.serde.topics import TopicNames
+from tests.kit.examples import given, st
 from tests.property import strategies as some
 
 if TYPE_CHECKING:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from halfbridge.bridge.transaction import TRANSITIONS, Event, IllegalTransitionError, State, step
+from tests.kit.examples import given, st
 
 COMMITTING = {State.COMMIT_SENT, State.COMMIT_IN_DOUBT, State.COMMITTED}
 ROLLING_BACK = {State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK}

@@ -1,14 +1,13 @@
 """Which rows go together, and which relay has which buckets: pure decisions."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from halfbridge.sql.local_messages.claims import BucketRow, plan_leases
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.rows import LocalMessage
 from halfbridge.sql.local_messages.sending import Batch, plan_batches, plan_keyless
 from halfbridge.sql.local_messages.tables import BUCKETS
+from tests.kit.examples import given, st
 
 pytestmark = pytest.mark.feature
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide, decide_held
 from halfbridge.changes.held import HELD_MAX, METADATA_CHARS_MAX, Held, Position, position_of
@@ -23,6 +21,7 @@ from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identi
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
 from tests.kit.debezium import SOURCE, envelope, plain, with_schema
+from tests.kit.examples import given, st
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
 ROW = {"id": 7, "customer": "c1", "item": "shirt", "price": "0.00000000"}

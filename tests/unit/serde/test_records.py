@@ -7,8 +7,6 @@ from time import time_ns
 from zlib import crc32
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.errors import DecodeError, SerdeError, UnknownSchemaError
@@ -327,14 +325,6 @@ def test_librdkafka_places_keys_otherwise() -> None:
     """Its default (docs/how-to/send.md) takes zlib's CRC32 modulo the partitions."""
     keys = [b"customer-%d" % number for number in range(1_000)]
     assert sum(partition_of(key, 6) == crc32(key) % 6 for key in keys) == 159
-
-
-@given(st.binary(max_size=200), st.integers(1, 1000))
-def test_partition_in_range_and_stable(key: bytes, partitions: int) -> None:
-    """Every key, short enough to be remembered or not, has one partition in range."""
-    partition = partition_of(key, partitions)
-    assert 0 <= partition < partitions
-    assert partition == partition_of(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def test_the_other_hash_is_crc_32() -> None:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import strategies as st
-
 from halfbridge.serde import headers as header_names
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.records import DeadLetter, DeadReason, OpKind, OpSource, new_half, new_op
@@ -20,6 +18,7 @@ from halfbridge.testkit.history import (
     digest_of,
 )
 from halfbridge.testkit.judge import judge
+from tests.kit.examples import st
 
 GROUP = "orders-service"
 DEAD = "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.history import Anomaly, Claim, Finding, Outcome, ReadRecord, digest_of
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.torn import Batch, TornTransaction, batches, ended, main, read, torn
+from tests.kit.examples import given
 from tests.unit.testkit.histories import DEAD, History, clean_histories, value_of
 from tests.unit.testkit.planted import FAULTS, deliver_the_dead, drop_whole
 

@@ -1,5 +1,7 @@
 """When which entry comes up: order, bounds, and entries that were decided or moved."""
 
+from functools import cache
+from itertools import repeat
 from time import process_time
 
 import pytest
@@ -44,9 +46,13 @@ from tests.playbook import (
 )
 
 
+@cache
+def _half_of(group: str) -> HalfRead:
+    return HalfRead(0, 0, metadata("A")._replace(producer_group=group), "", 1, None)
+
+
 def _entry(group: str = "orders") -> Entry:
-    reported = metadata("A")._replace(producer_group=group)
-    return Entry(HalfRead(0, 0, reported, "", 1, None))
+    return Entry(_half_of(group))
 
 
 @pytest.mark.parametrize(
@@ -147,11 +153,9 @@ def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
     """One call costs what SORTED_MAX entries cost, not what all of them do."""
     schedule = CheckSchedule()
     entry = _entry()
-    for number in range(1_000_000):
-        schedule._in_turn.append(entry)
-        schedule._in_turn_due.append(10)
-        if number % 4 == 0:
-            schedule._first._heap.append((10, number, entry))
+    schedule._in_turn.extend(repeat(entry, 1_000_000))
+    schedule._in_turn_due.extend(repeat(10, 1_000_000))
+    schedule._first._heap.extend((10, number, entry) for number in range(250_000))
     entry.due_ms = 10
     began = process_time()
     assert schedule.pop_due(10, 3) == [entry]
