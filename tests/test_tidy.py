@@ -208,6 +208,51 @@ def test_every_exception_to_a_rule_has_its_reason() -> None:
     assert silent == []
 
 
+# Where `asyncio.sleep` lets the time of the stack in memory pass, which takes none.
+VIRTUAL_TIME = (
+    "tests/unit/testkit/memory/test_async_stack.py",
+    "tests/unit/bridge/test_tracing.py",
+)
+
+
+def _has_comment(lines: list[str], number: int) -> bool:
+    """Tell whether line `number` (from 1) has a comment behind it, or directly above it."""
+    return "  # " in lines[number - 1] or lines[number - 2].lstrip().startswith("#")
+
+
+def _says_why(call: ast.Call, path: Path) -> bool:
+    """Tell whether a sleep gives way, polls, or has a reason: at the call, or at its constant."""
+    (length,) = call.args
+    if isinstance(length, ast.Constant) and length.value == 0:
+        return True
+    names = {each.id for each in ast.walk(length) if isinstance(each, ast.Name)}
+    if any("POLL" in name for name in names):
+        return True
+    lines = path.read_text("utf-8").splitlines()
+    constants = [
+        target.lineno
+        for node in _tree(path).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in names
+    ]
+    return any(_has_comment(lines, number) for number in (call.lineno, *constants))
+
+
+def test_a_sleep_says_why() -> None:
+    """Tests wait for what they need; where the time itself matters, a comment says what it is."""
+    silent = [
+        f"{_name(path)}:{node.lineno}"
+        for path in _files("tests")
+        for node in _nodes(path)
+        if _name(path) not in VIRTUAL_TIME
+        and isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("sleep")
+        and not _says_why(node, path)
+    ]
+    assert silent == []
+
+
 def test_one_oracle_is_independent() -> None:
     """The model of the property tests says the rules itself: it takes records and limits only."""
     imported = _imported(_tree(ROOT / "tests" / "property" / "model.py"))

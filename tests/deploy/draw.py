@@ -64,7 +64,7 @@ class Load:
                 tx.rollback()
             elif chance > 0.3:
                 tx.commit()
-            time.sleep(0.01)
+            time.sleep(0.01)  # the load: at most 100 transactions a second of each thread
 
 
 def record(seconds: float) -> dict[str, list[tuple[str, list[Any]]]]:

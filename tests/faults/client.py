@@ -35,7 +35,7 @@ from tests.faults.plan import Kind, Planned, planned
 from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, live, parser_of
 
 _THREADS = 4
-_TICK_S = 0.02
+_POLL_S = 0.02
 _FLUSH_S = 60.0
 _LOCAL = {Kind.ROLLED_BACK: Resolution.ROLLBACK, Kind.CHECKED_ROLLBACK: Resolution.ROLLBACK}
 _DECISIONS = {
@@ -79,11 +79,11 @@ class Client:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             self._decide_late_ones()
-            time.sleep(_TICK_S)
+            time.sleep(_POLL_S)
         self._producer.flush(_FLUSH_S)  # sends that end now may add late decisions
         while self._late:
             self._decide_late_ones()
-            time.sleep(_TICK_S)
+            time.sleep(_POLL_S)
         self._producer.flush(_FLUSH_S)
 
     def _next(self, stop: threading.Event) -> Planned | None:

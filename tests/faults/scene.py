@@ -95,7 +95,7 @@ class Scene:
         """Turn a fault of the proxy on, off again after `lasts_s`, and see that things go on."""
         fault()
         self.note(name)
-        time.sleep(lasts_s)
+        time.sleep(lasts_s)  # the fault itself
         self.proxy.heal()
         self.healed()
 

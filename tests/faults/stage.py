@@ -370,7 +370,7 @@ class Stage:
 
         def is_still() -> bool:
             before = len(self.witnessed())
-            time.sleep(for_s)
+            time.sleep(for_s)  # the claim itself
             return len(self.witnessed()) == before
 
         until(f"nothing is delivered for {for_s:g} s", is_still, within_s=within_s)

@@ -34,7 +34,7 @@ def test_kafka_txns_that_the_broker_times_out(stage: Stage) -> None:
     stage.await_members(2)
     for nap in range(_NAPS):
         stage.await_more(200)
-        time.sleep(draw.uniform(0, 0.2))
+        time.sleep(draw.uniform(0, 0.2))  # the fault itself: a moment nobody chose
         sleeper = daemon.await_workers(2)[nap % 2]
         os.kill(sleeper, signal.SIGSTOP)
         stage.injected["worker stopped beyond the kafka_txn timeout"] += 1

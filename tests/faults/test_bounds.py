@@ -23,7 +23,7 @@ _REBUILT_S_MAX = 300.0  # a busy machine's bound; the figure is printed
 _LIVE = 20
 _LIVE_S_MAX = 30.0
 _CHECK_RATE_MAX = 2_000  # the default, a second and worker
-_WATCHED_S = 10.0
+_WATCHED_S = 10.0  # the time whose rate is measured
 
 
 def _latencies_s(stage: Stage) -> list[float]:

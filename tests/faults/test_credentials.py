@@ -107,7 +107,7 @@ def test_case_51_tokens_expire(tmp_path: Path, make_stage: MakeStage) -> None:
         stage.await_more(200)
         tokens.works = False
         until("tokens are refused", lambda: tokens.refused)
-        time.sleep(LIFE_S)
+        time.sleep(LIFE_S)  # until the last one has expired
         stage.injected["no new tokens until all have expired"] += 1
         load.stands_still()
         tokens.works = True

@@ -29,7 +29,7 @@ _EXPIRES_MS = 5_000
 _POLL_MS_MAX = 7_000  # more than the session, as the client demands
 _GIVEN_UP_S = 25.0  # 7 s without a poll, 6 s without a heartbeat
 _ATTEMPTS_MAX = 8
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _ROUNDS = 3
 _BACK_S = 60.0
 _IDLE_S = 15.0  # three times as long as anything is remembered
@@ -119,7 +119,7 @@ def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
     for round_ in range(_ROUNDS):
         for _attempt in range(_ATTEMPTS_MAX):
             stage.await_more(200)
-            time.sleep(draw.uniform(0, 0.2))
+            time.sleep(draw.uniform(0, 0.2))  # the fault itself: a moment nobody chose
             with _held(daemon.await_workers(2)[round_ % 2]):
                 if _is_given_up(stage):
                     stage.await_members(1, within_s=_GIVEN_UP_S)
@@ -143,7 +143,7 @@ def _is_given_up(stage: Stage) -> bool:
     while time.monotonic() < deadline:
         if len(stage.members()) == 1:
             return True
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return False
 
 

@@ -276,9 +276,9 @@ def _one_topic_is_away(
             lambda: traffic.delivered_since(settled, but=away) > RATE,
             within_s=FOUND_S,
         )
-        time.sleep(max(0.0, away_s - (time.monotonic() - settled)))
+        time.sleep(max(0.0, away_s - (time.monotonic() - settled)))  # the fault itself
         ended = time.monotonic()
-        time.sleep(_bound_s(before_s))
+        time.sleep(_bound_s(before_s))  # what was sent before may be this late
         away_p99_s = traffic.p99_s(settled, ended, but=away)
         whole_p99_s = traffic.p99_s(killed, ended, but=away)
         _log.info(
@@ -393,9 +393,9 @@ def _own_partition_is_away(
                 within_s=FOUND_S,
             )
             settled = time.monotonic()  # Kafka's coordinators have moved, too
-            time.sleep(max(0.0, away_s - (time.monotonic() - settled)))
+            time.sleep(max(0.0, away_s - (time.monotonic() - settled)))  # the fault itself
             ended = time.monotonic()
-            time.sleep(_bound_s(before_s))
+            time.sleep(_bound_s(before_s))  # what was sent before may be this late
             away_p99_s = traffic.p99_s(settled, ended, but=waiting)
             _log.info(
                 "%s[0], %s: p99 before %.3f s, away %.3f s; named after %.1f s, settled after"

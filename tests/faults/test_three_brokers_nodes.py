@@ -32,7 +32,7 @@ def test_case_06_sleepers_beyond_their_session(three: Scene) -> None:
     """
     three.begin()
     for nap in range(_NAPS):
-        time.sleep(three.draw.uniform(0, 0.3))
+        time.sleep(three.draw.uniform(0, 0.3))  # the fault itself: a moment nobody chose
         sleeper = three.workers()[nap % 2]
         os.kill(sleeper, signal.SIGSTOP)
         three.stage.await_members(1, within_s=_SESSION_S * 4)

@@ -32,5 +32,5 @@ def until(
     deadline = monotonic() + within_s
     while not (value := condition()):
         assert monotonic() < deadline, f"{what}: not within {within_s:g} s {explain()}"
-        sleep(every_s)
+        sleep(every_s)  # between two looks
     return value

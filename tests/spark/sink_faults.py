@@ -16,7 +16,7 @@ BEFORE_MANIFEST = "before-manifest"  # commit raises before it has done anything
 AFTER_MANIFEST = "after-manifest"  # commit raises between manifest and decisions
 HANG = "hang"  # commit stands still between manifest and decisions, until it is killed
 HANGS = "hangs"  # made by it, when it does
-HANG_S = 600.0
+HANG_S = 600.0  # the fault itself, which the kill of the process ends
 
 
 class InjectedError(Exception):

@@ -103,6 +103,7 @@ def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_statement_has_one_moment(messages: LocalMessages) -> None:
     """A row that is due in one part of a look is not resting in another one."""
+    # Enough for a clock in milliseconds to go on within the statement.
     pause = func.pg_sleep(0.02) if messages.database.name == "postgresql" else func.sleep(0.02)
     with messages.engine.connect() as connection:
         query = select(NowMs().label("one"), pause, NowMs().label("other"))
