@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,18 +18,14 @@ VARIABLES = os.environ
 # Either name turns prometheus_client's multiprocess mode on.
 PROMETHEUS_MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 OTEL_TRACES_EXPORTER = "OTEL_TRACES_EXPORTER"
-XDG_CACHE_HOME = "XDG_CACHE_HOME"
-JAVA_HOME = "JAVA_HOME"
-PYSPARK_PYTHON = "PYSPARK_PYTHON"
-# Set for a driver that spark-submit or a Connect client started: the platform owns its session.
-SPARK_PLATFORM = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")
-# What else Spark's launcher puts on the driver's class path.
-SPARK_CLASS_PATH = (
-    "SPARK_CONF_DIR",
-    "SPARK_DIST_CLASSPATH",
-    "HADOOP_CONF_DIR",
-    "YARN_CONF_DIR",
-)
+
+
+def variables() -> Mapping[str, str]:
+    """Return all variables as they are now, read-only; later changes of the process's are not seen.
+
+    An entry point, a command or a public constructor, calls this once and makes settings of it.
+    """
+    return MappingProxyType(dict(os.environ))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from halfbridge.testkit.jars import kafka_version
+from halfbridge.testkit.jars import KafkaChoice
 from halfbridge.testkit.ports import free_ports
 from tests.kit.waiting import until
 
@@ -212,7 +212,8 @@ def test_the_users_test_passes_as_it_stands(tmp_path: Path) -> None:
     """In a project of its own; where Docker does not answer, on the embedded broker."""
     said = run_users_test(users_test_on_kafka(), tmp_path)
     assert "1 passed" in said
-    assert f"kafka: embedded {kafka_version()}, 127." in said
+    version = KafkaChoice.from_environ(os.environ).kafka_version
+    assert f"kafka: embedded {version}, 127." in said
 
 
 def test_the_named_commands_exist() -> None:

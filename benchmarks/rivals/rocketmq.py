@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.rivals.workload import PIPELINED, WARM_MESSAGES, WARM_THREADS, Outcome, warm_up
 from halfbridge.bench.load import lead_in
 from halfbridge.bench.procfs import usage_of
-from halfbridge.spark_jobs.session.jvm import find_java
-from halfbridge.spark_jobs.session.locked_jars import locked_jars
+from halfbridge.spark_jobs.session.jvm import JavaSettings, find_java
+from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ class RocketMq:
     def __init__(self, children: Children, directory: Path, say: Callable[[str], None]) -> None:
         self._children, self._directory, self._say = children, directory, say
         self._pipe = -1
-        self._java = str(find_java().executable)
-        jars = locked_jars(_HERE / f"rocketmq-{VERSION}.lock")
+        self._java = str(find_java(JavaSettings.from_environ(os.environ)).executable)
+        settings = JarSettings.from_environ(os.environ)
+        jars = locked_jars(_HERE / f"rocketmq-{VERSION}.lock", settings)
         self._class_path = os.pathsep.join(map(str, jars))
         self._answers = 0
 

@@ -24,7 +24,6 @@ from halfbridge.kafka.admin import delete_groups, delete_topics
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import ChildFailedError, Children
-from halfbridge.testkit.jars import broker_jars
 from halfbridge.testkit.ports import HOST
 
 if TYPE_CHECKING:
@@ -64,7 +63,6 @@ def open_brokers(bootstrap_servers: str, *, say: Callable[[str], None]) -> Itera
     if bootstrap_servers:
         yield Brokers(bootstrap_servers, _local_pid(bootstrap_servers))
         return
-    broker_jars()  # may take minutes the first time; Ctrl-C interrupts it
     say("starting a real Kafka broker")
     with EmbeddedBroker() as broker:
         yield Brokers(broker.bootstrap_servers, broker.process_id)

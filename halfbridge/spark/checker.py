@@ -154,7 +154,7 @@ class SinkResponder:
         key_file: str | None = None,
     ) -> None:
         if key_file is None:
-            key_file = load(KeyFile, environ=environment.VARIABLES).key_file
+            key_file = load(KeyFile, environ=environment.variables()).key_file
         given = {
             "kafka.bootstrap.servers": bootstrap_servers,
             "app.id": app_id,

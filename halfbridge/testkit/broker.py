@@ -18,9 +18,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge import environment
 from halfbridge.spark_jobs.session.class_archive import class_archive
-from halfbridge.spark_jobs.session.jvm import Java, find_java
-from halfbridge.testkit.jars import broker_jars
+from halfbridge.spark_jobs.session.jvm import Java, JavaSettings, find_java
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.testkit.jars import KafkaChoice, broker_jars
 from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties, render
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
@@ -72,7 +74,11 @@ class EmbeddedCluster:
         self._directory = None if directory is None else directory.absolute()
         self._properties = dict(properties or {})
         self._heap_mib = heap_mib
-        self._kafka_version = kafka_version
+        environ = environment.variables()
+        self._java_settings = JavaSettings.from_environ(environ)
+        self._jar_settings = JarSettings.from_environ(environ)
+        self._kafka_version = kafka_version or KafkaChoice.from_environ(environ).kafka_version
+        self._environ = environ  # of the JVMs
         self._nodes: dict[int, KafkaNode] = {}
         self._watchdog: Watchdog | None = None
 
@@ -105,7 +111,8 @@ class EmbeddedCluster:
         """
         if self._nodes:
             return self
-        java, jars = find_java(), broker_jars(self._kafka_version)
+        java = find_java(self._java_settings)
+        jars = broker_jars(self._kafka_version, self._jar_settings)
         for remaining in reversed(range(_PORT_TRIES_MAX)):
             try:
                 self._launch(java, jars)
@@ -147,12 +154,13 @@ class EmbeddedCluster:
         self._watchdog = Watchdog(root if temporary else None)
         addresses = self._addresses()
         flags = FAST_FLAGS if len(addresses) == 1 else FRUGAL_FLAGS
-        with class_archive("broker", java, jars.jars) as archive:
+        with class_archive("broker", java, jars.jars, settings=self._jar_settings) as archive:
             launch = Launch(
                 java=java.executable,
                 jars=jars,
                 cluster_id=_cluster_id(root),
                 heap_mib=self._heap_mib,
+                environ=self._environ,
                 jvm_flags=flags,
                 archive_flags=() if archive.records else archive.flags,
             )
@@ -288,6 +296,7 @@ class Launch:
     jars: BrokerJars
     cluster_id: str
     heap_mib: int
+    environ: Mapping[str, str]
     jvm_flags: tuple[str, ...]
     archive_flags: tuple[str, ...] = ()
 
@@ -362,7 +371,7 @@ class KafkaNode:
                 commands,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "CLASSPATH": launch.jars.class_path},
+                env={**launch.environ, "CLASSPATH": launch.jars.class_path},
             )
 
     def use(self, jars: BrokerJars) -> None:

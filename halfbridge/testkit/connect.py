@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge import environment
 from halfbridge.connect.rest import ConnectRest, KafkaConnectError
-from halfbridge.spark_jobs.session.jvm import find_java
+from halfbridge.spark_jobs.session.jvm import JavaSettings, find_java
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
 from halfbridge.testkit.broker import FRUGAL_FLAGS, STOP_S_MAX
 from halfbridge.testkit.jars import connect_jars, connector_jars
 from halfbridge.testkit.ports import HOST, free_ports, is_free
@@ -58,6 +60,9 @@ class ConnectWorker:
         self._directory = None if directory is None else directory.absolute()
         self._port = port
         self._group_id = group_id
+        self._environ = environment.variables()  # of the JVM
+        self._java_settings = JavaSettings.from_environ(self._environ)
+        self._jar_settings = JarSettings.from_environ(self._environ)
         self._place: Path | None = None
         self._watchdog: Watchdog | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,8 +104,8 @@ class ConnectWorker:
             raise ConnectStartError(f"port {self._port} is in use: give another one, or 0 for any")
         self._port = self._port or free_ports(1)[0]
         # Fetched before there is anything to remove.
-        connect_jars()
-        connector_jars()
+        connect_jars(self._jar_settings)
+        connector_jars(self._jar_settings)
         temporary = self._directory is None
         self._place = self._directory or Path(tempfile.mkdtemp(prefix="halfbridge-connect-"))
         self._place.mkdir(parents=True, exist_ok=True)
@@ -165,7 +170,7 @@ class ConnectWorker:
             "value.converter": converter,
             "exactly.once.source.support": "enabled",
             "listeners": self.url,
-            "plugin.path": str(_plugins(place)),
+            "plugin.path": str(_plugins(place, self._jar_settings)),
             "plugin.discovery": "service_load",  # there is no plugin without a manifest
             "config.providers": "env,file",
             "config.providers.env.class": f"{_PROVIDERS}.EnvVarConfigProvider",
@@ -176,12 +181,12 @@ class ConnectWorker:
         }
 
     def _spawn(self, place: Path, watchdog: Watchdog) -> None:
-        jars = connect_jars()
+        java, jars = find_java(self._java_settings), connect_jars(self._jar_settings)
         config = place / "connect.properties"
         lines = (f"{name}={value}\n" for name, value in self._settings(place).items())
         config.write_text("".join(lines), "utf-8")
         command = [
-            *(str(find_java().executable), f"-Dhalfbridge.log={self.log_path}", jars.log_option),
+            *(str(java.executable), f"-Dhalfbridge.log={self.log_path}", jars.log_option),
             *(f"-Xmx{_HEAP_MIB}m", "-XX:+ExitOnOutOfMemoryError", *FRUGAL_FLAGS),
             *("org.apache.kafka.connect.cli.ConnectDistributed", str(config)),
         ]
@@ -190,7 +195,7 @@ class ConnectWorker:
                 [command],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "CLASSPATH": jars.class_path},
+                env={**self._environ, "CLASSPATH": jars.class_path},
             )
         self._wait_ready()
 
@@ -221,10 +226,10 @@ class ConnectWorker:
             os.killpg(self.process_id, number)
 
 
-def _plugins(place: Path) -> Path:
+def _plugins(place: Path, settings: JarSettings) -> Path:
     """Return a directory with one directory of jars for each connector."""
     plugins = place / "plugins"
-    for name, jars in connector_jars().items():
+    for name, jars in connector_jars(settings).items():
         directory = plugins / name
         directory.mkdir(parents=True, exist_ok=True)
         for jar in jars:

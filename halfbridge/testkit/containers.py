@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import get_docker_host
 
-from halfbridge.testkit.jars import kafka_choice
+from halfbridge import environment
+from halfbridge.testkit.jars import KafkaChoice
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, internal_topics
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
@@ -36,7 +36,7 @@ def docker_answers() -> bool:
     address = urlsplit(host)
     if address.scheme == "unix" and not _accepts(address.path):
         return False
-    environ = {**os.environ, "DOCKER_HOST": host}
+    environ = {**environment.variables(), "DOCKER_HOST": host}
     try:
         with closing(docker.from_env(timeout=_PING_S_MAX, environment=environ)) as client:
             return bool(client.ping())
@@ -100,7 +100,7 @@ class KafkaContainer(BrokerContainer):
     """
 
     def __init__(self, image: str | None = None) -> None:
-        super().__init__(image or kafka_choice().test_image or IMAGE)
+        super().__init__(image or _chosen_image())
         for name, value in as_environment(_properties(self._port)).items():
             self.with_env(name, value)
 
@@ -118,8 +118,12 @@ class RedpandaContainer(BrokerContainer):
 
 def broker_container() -> BrokerContainer:
     """Return the broker of HALFBRIDGE_TEST_IMAGE, else of the pinned image."""
-    wanted = kafka_choice().test_image or IMAGE
+    wanted = _chosen_image()
     return RedpandaContainer(wanted) if holds_redpanda(wanted) else KafkaContainer(wanted)
+
+
+def _chosen_image() -> str:
+    return KafkaChoice.from_environ(environment.variables()).test_image or IMAGE
 
 
 def holds_redpanda(image: str) -> bool:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge import environment
 from halfbridge.extras import needs
 from halfbridge.serde.settings import load, setting, variable
 from halfbridge.spark_jobs.session.locked_jars import (
     JarsError,
+    JarSettings,
     cache_of_jars,
     locked_jars,
     repository_url,
@@ -43,6 +45,11 @@ class KafkaChoice:
     test_docker: str = setting("", doc="1: Docker before the embedded broker; 0: never Docker.")
     test_image: str = setting("", doc="Image of the broker in Docker; default: the pinned one.")
     kafka_version: str = setting(KAFKA_VERSION, doc="Version of the embedded broker.")
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> KafkaChoice:
+        """Return the settings in `environ`."""
+        return load(cls, environ=environ)
 
 
 _HERE = Path(__file__).parent
@@ -85,17 +92,7 @@ class BrokerJars:
         return os.pathsep.join(map(str, self.jars))
 
 
-def kafka_choice(environ: Mapping[str, str] | None = None) -> KafkaChoice:
-    """Return the settings of `environ`, or of the process's environment."""
-    return load(KafkaChoice, environ=os.environ if environ is None else environ)
-
-
-def kafka_version(environ: Mapping[str, str] | None = None) -> str:
-    """Return HALFBRIDGE_KAFKA_VERSION, else the pinned version."""
-    return kafka_choice(environ).kafka_version
-
-
-def broker_jars(version: str | None = None) -> BrokerJars:
+def broker_jars(version: str, settings: JarSettings) -> BrokerJars:
     """Return the jars of Kafka `version`, fetched on first use (45 MB), then from the cache.
 
     The jars of a version without a lock file are resolved by jgo at each call, which takes seconds.
@@ -104,33 +101,33 @@ def broker_jars(version: str | None = None) -> BrokerJars:
         ValueError: a version that is not 3.x or 4.x; the caller's mistake.
         JarsError: the user must act.
     """
-    wanted = version or kafka_version()
-    binding, lock = _binding(wanted), lock_of(wanted)
+    binding, lock = _binding(version), lock_of(version)
     if lock is not None:
-        jars = locked_jars(lock)
+        jars = locked_jars(lock, settings)
     else:
-        jars = tuple(resolved(_coordinates_of(wanted)).values())
+        jars = tuple(resolved(_coordinates_of(version), settings).values())
     config = (_HERE / binding.config).as_uri()
-    return BrokerJars(wanted, jars, f"-D{binding.option}={config}")
+    return BrokerJars(version, jars, f"-D{binding.option}={config}")
 
 
-def connect_jars() -> BrokerJars:
+def connect_jars(settings: JarSettings) -> BrokerJars:
     """Return the jars of a Kafka Connect worker, fetched on first use (37 MB); as `broker_jars`.
 
     The Kafka of the broker may be another version.
     """
-    jars = locked_jars(_HERE / f"connect-{_CONNECT_VERSION}.lock")
+    jars = locked_jars(_HERE / f"connect-{_CONNECT_VERSION}.lock", settings)
     binding = _binding(_CONNECT_VERSION)
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(_CONNECT_VERSION, jars, f"-D{binding.option}={config}")
 
 
-def connector_jars() -> dict[str, tuple[Path, ...]]:
+def connector_jars(settings: JarSettings) -> dict[str, tuple[Path, ...]]:
     """Return the jars of each of Debezium's connectors, fetched on first use (23 MB).
 
     Kafka Connect isolates plugins by directory: connectors of different versions do not run in one.
     """
-    return {each: locked_jars(_HERE / f"debezium-{each}.lock") for each in CONNECTORS}
+    locks = {each: _HERE / f"debezium-{each}.lock" for each in CONNECTORS}
+    return {each: locked_jars(lock, settings) for each, lock in locks.items()}
 
 
 def lock_of(version: str) -> Path | None:
@@ -139,7 +136,7 @@ def lock_of(version: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def resolved(coordinates: Sequence[str], cache_dir: Path | None = None) -> dict[str, Path]:
+def resolved(coordinates: Sequence[str], settings: JarSettings) -> dict[str, Path]:
     """Return jars by coordinate, with their dependencies, as jgo resolves and fetches them.
 
     Their SHA-1 is compared with the one that the repository names.
@@ -154,9 +151,11 @@ def resolved(coordinates: Sequence[str], cache_dir: Path | None = None) -> dict[
     found: dict[str, Path] = {}
     versions: set[str] = set()  # group:artifact that has its version
     # jgo fails on a file that another process puts there meanwhile.
-    with cache_of_jars(cache_dir) as directory, sole_fetcher(directory):
+    with cache_of_jars(settings) as directory, sole_fetcher(directory):
         maven = MavenContext(
-            repo_cache=directory, local_repos=[], remote_repos={"maven": repository_url()}
+            repo_cache=directory,
+            local_repos=[],
+            remote_repos={"maven": repository_url(settings)},
         )
         try:
             for coordinate in coordinates:  # one by one: jgo reads the first one's versions of all
@@ -195,4 +194,5 @@ def _binding(version: str) -> _LogBinding:
 if __name__ == "__main__":
     _words = sys.argv[1:]
     _wanted = _words if ":" in _words[0] else _coordinates_of(_words[0])
-    sys.stdout.writelines(lock_lines(resolved(_wanted)))
+    _settings = JarSettings.from_environ(environment.variables())
+    sys.stdout.writelines(lock_lines(resolved(_wanted, _settings)))

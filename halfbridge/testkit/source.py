@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfbridge.extras import needs
-from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice, kafka_choice
+from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice
 from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
 
@@ -44,7 +44,7 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
         BrokerStartError: the embedded broker was started and failed; the user acts on its log,
             which is in the text.
     """
-    choice = kafka_choice(environ)
+    choice = KafkaChoice.from_environ(environ)
     if given := choice.test_bootstrap:
         try:
             wait_ready(given, timeout_s=_GIVEN_S_MAX)
@@ -87,9 +87,8 @@ def _embedded_else_docker(choice: KafkaChoice) -> Iterator[KafkaSource]:
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.spark_jobs.session.locked_jars import JarsError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker
-    from halfbridge.testkit.jars import kafka_version  # noqa: PLC0415  (pyspark is optional)
 
-    broker = EmbeddedBroker(properties=PATIENT)
+    broker = EmbeddedBroker(properties=PATIENT, kafka_version=choice.kafka_version)
     missing = ""
     try:
         broker.start()
@@ -97,7 +96,7 @@ def _embedded_else_docker(choice: KafkaChoice) -> Iterator[KafkaSource]:
         missing = f"no embedded broker: {error}"
     if not missing:
         try:
-            yield KafkaSource("embedded", broker.bootstrap_servers, kafka_version())
+            yield KafkaSource("embedded", broker.bootstrap_servers, choice.kafka_version)
         finally:
             broker.stop()
     elif choice.test_docker != "0" and _docker_is_there():

@@ -9,6 +9,7 @@ server.properties (`_` is `.`, `__` is `_`, `___` is `-`); CLUSTER_ID; without a
 one KRaft node that advertises localhost:9092; data in /var/lib/kafka/data.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,8 +19,9 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
 from halfbridge.testkit.containers import IMAGE
-from halfbridge.testkit.jars import broker_jars
+from halfbridge.testkit.jars import KAFKA_VERSION, broker_jars
 
 PULL_S_MAX = 120.0  # an unreachable registry is given up after that
 TOOLS = ("bash", "env", "sed", "tr", "grep", "cat", "mkdir")
@@ -65,7 +67,7 @@ def _build(name: str) -> None:
         shutil.copytree(Path(spec.origin).parent / "java-runtime", java)
         libs = root / "opt" / "kafka" / "libs"
         libs.mkdir(parents=True)
-        for jar in broker_jars().jars:
+        for jar in broker_jars(KAFKA_VERSION, JarSettings.from_environ(os.environ)).jars:
             shutil.copy(jar, libs)
         binaries = root / "usr" / "bin"
         binaries.mkdir(parents=True)

@@ -12,6 +12,7 @@ from halfbridge.testkit.jars import broker_jars
 from tests.faults.plan import Kind, planned
 from tests.faults.scene import PATIENT, Scene
 from tests.faults.stage import Stage, seed_of_run
+from tests.kit.caches import jar_settings
 from tests.kit.cluster import ProxiedCluster
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -44,7 +45,7 @@ def test_case_55_brokers_are_upgraded_under_load(old: Scene) -> None:
 
     The feature level of the cluster stays where it was, as it does until an operator raises it.
     """
-    newer = broker_jars(_NEW)
+    newer = broker_jars(_NEW, jar_settings())
     old.begin()
     for each in old.cluster.node_ids:
         node = old.cluster.node(each)

@@ -1,17 +1,23 @@
 """A cache directory of a test's own, with all jars of the user's and no class data archive."""
 
+import os
 from pathlib import Path
 
 from halfbridge.spark_jobs.session.class_archive import DIRECTORY
-from halfbridge.spark_jobs.session.locked_jars import default_cache_dir
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
 
 # A minute of processor time at most, on a machine that gives a tenth of one.
 ARCHIVE_S_MAX = 600.0
 
 
+def jar_settings() -> JarSettings:
+    """Return the settings of the environment that the tests run in."""
+    return JarSettings.from_environ(os.environ)
+
+
 def own_cache(directory: Path) -> Path:
     """Fill an empty directory and return it."""
-    for entry in default_cache_dir().iterdir():
+    for entry in jar_settings().cache().iterdir():
         if entry.name != DIRECTORY:
             (directory / entry.name).symlink_to(entry)
     return directory

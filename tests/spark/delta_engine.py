@@ -7,6 +7,7 @@ then it dedupes `vectors` in the same session, and prints the counts.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.dedupe import dedupe
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.session.locked_jars import locked_jars
+from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars
 
 ROWS = 2_000  # of half as many messages
 DELETED = 224
@@ -71,7 +72,7 @@ def make(spark: SparkSession, directory: Path) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    jars = ",".join(jar.as_uri() for jar in locked_jars(JARS))
+    jars = ",".join(jar.as_uri() for jar in locked_jars(JARS, JarSettings.from_environ(os.environ)))
     with spark_session("delta-engine", options={**SESSION, "spark.jars": jars}) as session:
         make(session, place)
         done = dedupe(session, str(place / VECTORS), str(place / "deduped"), "parquet")

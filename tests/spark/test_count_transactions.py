@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from halfbridge.spark_jobs import count_transactions as job
 from halfbridge.spark_jobs.count_transactions import count_transactions, main
 from halfbridge.spark_jobs.session.jars import connector_jars
+from tests.kit.caches import jar_settings
 from tests.spark.real_topic import Real, RealTopic, make_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -136,7 +137,7 @@ def test_command_as_a_process_of_its_own(spark: SparkSession, topic: Topic, laun
     if launcher == "python":
         command = [sys.executable, "-m", job.__name__]
     else:
-        jars = ",".join(map(str, connector_jars(pyspark.__version__)))
+        jars = ",".join(map(str, connector_jars(pyspark.__version__, jar_settings())))
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         command = [str(submit), "--master", "local[1]", "--jars", jars, str(job.__file__)]
     done = subprocess.run(

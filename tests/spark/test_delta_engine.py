@@ -17,6 +17,7 @@ from halfbridge.spark_jobs.replay import Replay, plan_replay
 from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
 from halfbridge.spark_jobs.tables.delta import DeltaWriter
 from halfbridge.testkit.pytest_plugin import leave_out
+from tests.kit.caches import jar_settings
 from tests.spark.delta_engine import DELETED, JARS, PURGED, RENAMED, ROWS, VECTORS, ingested
 
 pytest.importorskip("deltalake")
@@ -43,7 +44,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     try:
-        locked_jars(JARS)
+        locked_jars(JARS, jar_settings())
     except JarsError as error:
         leave_out(str(error))
     directory = tmp_path_factory.mktemp("engine")

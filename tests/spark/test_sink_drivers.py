@@ -14,12 +14,13 @@ import pytest
 
 from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.session.jars import connector_jars
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, JavaSettings
 from halfbridge.spark_jobs.session.local import find_spark_java
 from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.testkit.children import Child, Children, Interrupts
 from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.pytest_plugin import leave_out
+from tests.kit.caches import jar_settings
 from tests.spark.sink_driver import DONE, READY, WRITE_BATCH
 from tests.spark.sink_faults import FORMAT, HANG, HANGS
 from tests.spark.sink_scene import SinkScene, check_exactly_once, until, value_of
@@ -39,8 +40,8 @@ LATER_S_MAX = 4.0
 def scene(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[SinkScene]:
     """An installation with a running daemon; Spark is started by the tests, in processes."""
     try:
-        find_spark_java()
-        connector_jars(pyspark.__version__)
+        find_spark_java(JavaSettings.from_environ(os.environ))
+        connector_jars(pyspark.__version__, jar_settings())
     except (JarsError, JavaNotFoundError) as error:
         leave_out(str(error))
     with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:

@@ -21,6 +21,7 @@ from halfbridge.spark_jobs.session.jars import connector_jars
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.ports import free_ports
 from tests.integration.installation import Installation
+from tests.kit.caches import jar_settings
 from tests.kit.records import A_LETTER
 from tests.spark.marks import INTERPRETED
 from tests.spark.real_topic import Real, RealTopic
@@ -91,7 +92,7 @@ def connect_server(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     command = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--class", SERVER, "--master", "local[1]"),
-        *("--jars", ",".join(map(str, connector_jars(pyspark.__version__)))),
+        *("--jars", ",".join(map(str, connector_jars(pyspark.__version__, jar_settings())))),
         *("--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false"),
         *("--conf", "spark.sql.shuffle.partitions=1"),
         *("--conf", "spark.sql.codegen.wholeStage=false"),

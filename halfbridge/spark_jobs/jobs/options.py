@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.serde.errors import KeyFileError
-from halfbridge.serde.settings import variable
+from halfbridge.serde.settings import SettingError, variable
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.reading.topics import cluster_options
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
@@ -65,7 +65,8 @@ class _OneLineErrors(click.Command):
 class JobCommand(_OneLineErrors):
     """A job's command. It returns the exit status: EXIT_DONE or EXIT_FINDINGS.
 
-    JobError, JarsError, JavaNotFoundError, OSError and whatever PySpark raises end as one line.
+    JobError, JarsError, JavaNotFoundError, KeyFileError, SettingError, OSError and whatever PySpark
+    raises end as one line.
     """
 
 
@@ -81,7 +82,7 @@ def _one_line_errors() -> Iterator[None]:
         path = error.ctx.command_path if error.ctx else "the command"
         text = " ".join(error.format_message().split())
         raise click.ClickException(f"{text} (see `{path} --help`)") from error
-    except (JobError, JarsError, JavaNotFoundError, KeyFileError) as error:
+    except (JobError, JarsError, JavaNotFoundError, KeyFileError, SettingError) as error:
         raise click.ClickException(" ".join(str(error).split())) from error
     except OSError as error:
         raise click.ClickException(" ".join(f"{type(error).__name__}: {error}".split())) from error

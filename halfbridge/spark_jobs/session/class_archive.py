@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from halfbridge.spark_jobs.session import archive_maker
-from halfbridge.spark_jobs.session.locked_jars import default_cache_dir, jar_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from halfbridge.spark_jobs.session.jvm import Java
+    from halfbridge.spark_jobs.session.locked_jars import JarSettings
 
 DIRECTORY = "class-archives"  # in the cache directory
 _KEY_LENGTH = 16  # 64 bits: a cache directory has some ten archives
@@ -93,21 +93,21 @@ class ClassArchive:
 
 
 def class_archive(
-    name: str, java: Java, class_path: Iterable[Path], *settings: str, cache_dir: Path | None = None
+    name: str, java: Java, class_path: Iterable[Path], *others: str, settings: JarSettings
 ) -> ClassArchive:
     """Return what the next JVM of this kind is to be started with.
 
     At most one process at a time records for an archive, until it releases its claim. A class path
-    that changes has an archive of its own; `settings` are whatever else changes it or the modules.
+    that changes has an archive of its own; `others` are whatever else changes it or the modules.
 
     Raises:
-        SettingError: HALFBRIDGE_CLASS_ARCHIVES is neither on nor off; the user corrects it.
+        JarsError: there is no cache directory; the user names one.
     """
-    directory = (cache_dir or default_cache_dir()).absolute() / DIRECTORY
+    directory = settings.cache() / DIRECTORY
     executable = java.executable.resolve()
-    stem = f"{name}-{_key(executable, class_path, settings)}"
+    stem = f"{name}-{_key(executable, class_path, others)}"
     without = ClassArchive(executable, directory, stem)
-    if not jar_settings().class_archives:
+    if not settings.class_archives:
         return without
     try:
         if found := archive_maker.archive_of(directory, stem):
@@ -129,11 +129,11 @@ def class_archive(
     )
 
 
-def _key(java: Path, class_path: Iterable[Path], settings: tuple[str, ...]) -> str:
+def _key(java: Path, class_path: Iterable[Path], others: tuple[str, ...]) -> str:
     # HotSpot keeps to the same: its own version, and each jar's place, size and time. Flags of
     # memory and compilers are left out: classes are the same under all of them.
     files = [java.parent.parent / "lib" / "modules", *class_path]
-    what = json.dumps([str(java), *map(_identity, files), *settings])
+    what = json.dumps([str(java), *map(_identity, files), *others])
     return hashlib.sha256(what.encode()).hexdigest()[:_KEY_LENGTH]
 
 

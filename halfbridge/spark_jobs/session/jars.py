@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge import environment
+from halfbridge.serde.settings import SettingError
 from halfbridge.spark_jobs.session.locked_jars import (
     JARS_VARIABLE,
     JarsError,
-    jar_settings,
+    JarSettings,
     locked_jars,
 )
 
@@ -34,10 +36,7 @@ _RELEASE = re.compile(r"\d+\.\d+\.\d+")  # without what vendors append
 
 
 def connector_jars(
-    spark_version: str,
-    *,
-    scala: str | None = None,
-    environ: Mapping[str, str] | None = None,
+    spark_version: str, settings: JarSettings, *, scala: str | None = None
 ) -> tuple[Path, ...]:
     """Return the jars with which Spark of that version reads Kafka and Avro.
 
@@ -48,7 +47,7 @@ def connector_jars(
         JarsError: no jars there, none to be had, or none are pinned for this Spark; the user must
             act.
     """
-    if own := jar_settings(environ).spark_jars:
+    if own := settings.spark_jars:
         return _own_jars(own.expanduser())
     lock = connector_lock(spark_version, scala)
     if lock is None:
@@ -59,7 +58,7 @@ def connector_jars(
             f" {_PACKAGES}=..., or set {JARS_VARIABLE} to a directory with the jars of that"
             " version."
         )
-    return locked_jars(lock)
+    return locked_jars(lock, settings)
 
 
 def connector_lock(spark_version: str, scala: str | None = None) -> Path | None:
@@ -119,7 +118,9 @@ def main() -> None:
         if "--packages" in sys.argv[1:]:
             found = packages(pyspark.__version__, scala)
         else:
-            found = ",".join(map(str, connector_jars(pyspark.__version__, scala=scala)))
-    except (JarsError, ImportError) as error:
+            settings = JarSettings.from_environ(environment.variables())
+            jars = connector_jars(pyspark.__version__, settings, scala=scala)
+            found = ",".join(map(str, jars))
+    except (JarsError, SettingError, ImportError) as error:
         sys.exit(f"halfbridge.spark_jobs.jars: {error}")
     sys.stdout.write(f"{found}\n")

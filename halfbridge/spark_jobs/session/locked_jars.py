@@ -17,12 +17,11 @@ import urllib.request
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from halfbridge import environment
 from halfbridge.extras import needs
 from halfbridge.serde.settings import load, setting, variable
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 CACHE_VARIABLE = variable("cache_dir")
 JARS_VARIABLE = variable("spark_jars")
 REPOSITORY_VARIABLE = variable("maven_repository")
+_XDG_CACHE_HOME = "XDG_CACHE_HOME"
 _FETCHERS = 8  # jars at a time: most are small, so most of a fetch is waiting
 _ATTEMPTS = 3  # with a pause before each: a repository that is down for seconds
 _PAUSE_S = 0.5  # before an attempt that is not the first, doubled each time
@@ -68,6 +68,30 @@ class JarSettings:
         None, doc="Directory of the Spark connector's jars, in place of the pinned ones."
     )
 
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> JarSettings:
+        """Return the settings in `environ`, with the cache directory that follows from them.
+
+        Raises:
+            SettingError: a variable has a wrong value; the user corrects it.
+        """
+        given = load(cls, environ=environ)
+        directory = given.cache_dir.expanduser() if given.cache_dir else _xdg_cache(environ)
+        return replace(given, cache_dir=directory)
+
+    def cache(self) -> Path:
+        """Return the cache directory, absolute.
+
+        Raises:
+            JarsError: this user has no home directory to keep one in; the user names one.
+        """
+        if self.cache_dir is None:
+            raise JarsError(
+                "this user has no home directory to keep jars in: set"
+                f" {CACHE_VARIABLE} to a directory that can be written."
+            )
+        return self.cache_dir.absolute()
+
 
 @dataclass(frozen=True, slots=True)
 class LockedJar:
@@ -89,50 +113,32 @@ class LockedJar:
         return file.is_file() and file.stat().st_size == self.size_bytes
 
 
-def jar_settings(environ: Mapping[str, str] | None = None) -> JarSettings:
-    """Return the settings of `environ`, or of the process's environment."""
-    return load(JarSettings, environ=environment.VARIABLES if environ is None else environ)
-
-
-def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache; else JarsError."""
-    env = environment.VARIABLES if environ is None else environ
-    if given := jar_settings(env).cache_dir:
-        return given.expanduser()
-    if xdg := env.get(environment.XDG_CACHE_HOME):
-        return Path(xdg) / "halfbridge"
-    try:
-        return Path.home() / ".cache" / "halfbridge"
-    except RuntimeError as error:  # neither HOME nor an entry among the users of this machine
-        raise JarsError(
-            f"this user has no home directory to keep jars in: set {CACHE_VARIABLE} to a directory"
-            " that can be written."
-        ) from error
-
-
 def read_lock(path: Path) -> tuple[LockedJar, ...]:
     """Return the jars of a lock file, in class path order."""
     rows = (line.split() for line in path.read_text("utf-8").splitlines())
     return tuple(LockedJar(row[0], int(row[1]), row[2]) for row in rows if row and row[0] != "#")
 
 
-def locked_jars(lock: Path, cache_dir: Path | None = None) -> tuple[Path, ...]:
+def locked_jars(lock: Path, settings: JarSettings) -> tuple[Path, ...]:
     """Return the jars of a lock file in class path order, fetched at most once.
 
     Safe to call from several processes at once: one fetches, the others wait.
+
+    Raises:
+        JarsError: they cannot be fetched or kept; the user must act.
     """
     jars = read_lock(lock)
-    with cache_of_jars(cache_dir) as directory:
+    with cache_of_jars(settings) as directory:
         if not all(each.is_in(directory) for each in jars):
             with sole_fetcher(directory):
-                _fetch([each for each in jars if not each.is_in(directory)], directory)
+                _fetch([each for each in jars if not each.is_in(directory)], directory, settings)
         return tuple(directory / each.path for each in jars)
 
 
 @contextmanager
-def cache_of_jars(cache_dir: Path | None = None) -> Iterator[Path]:
+def cache_of_jars(settings: JarSettings) -> Iterator[Path]:
     """Yield the directory with jars as a Maven repository has them; JarsError if it is unusable."""
-    cache = (cache_dir or default_cache_dir()).absolute()
+    cache = settings.cache()
     try:
         (cache / "jars").mkdir(parents=True, exist_ok=True)
         yield cache / "jars"
@@ -143,9 +149,9 @@ def cache_of_jars(cache_dir: Path | None = None) -> Iterator[Path]:
         ) from error
 
 
-def repository_url() -> str:
+def repository_url(settings: JarSettings) -> str:
     """Return HALFBRIDGE_MAVEN_REPOSITORY, else the central repository's address, as jgo has it."""
-    if given := jar_settings().maven_repository:
+    if given := settings.maven_repository:
         return given.rstrip("/")
     try:
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415  (an extra)
@@ -179,10 +185,20 @@ def sole_fetcher(directory: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(jars: list[LockedJar], directory: Path) -> None:
+def _xdg_cache(environ: Mapping[str, str]) -> Path | None:
+    """Return `halfbridge` in the XDG cache directory; None: there is no home directory for one."""
+    if xdg := environ.get(_XDG_CACHE_HOME):
+        return Path(xdg) / "halfbridge"
+    try:
+        return Path.home() / ".cache" / "halfbridge"
+    except RuntimeError:  # neither HOME nor an entry among the users of this machine
+        return None
+
+
+def _fetch(jars: list[LockedJar], directory: Path, settings: JarSettings) -> None:
     if not jars:
         return  # another process has fetched them
-    sources = [*_local_repository(), repository_url()]
+    sources = [*_local_repository(), repository_url(settings)]
     size_mb = sum(each.size_bytes for each in jars) / 1e6
     _log.info("fetching %d jars (%.0f MB) from %s", len(jars), size_mb, _shown(sources[-1]))
     deadline = time.monotonic() + _FETCH_S_MAX

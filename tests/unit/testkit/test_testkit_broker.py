@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
 from halfbridge.testkit import containers, jars
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker, EmbeddedCluster
-from halfbridge.testkit.jars import KAFKA_VERSION, broker_jars, kafka_version
+from halfbridge.testkit.jars import KAFKA_VERSION, KafkaChoice, broker_jars
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 from halfbridge.testkit.properties import (
     NodeAddress,
@@ -179,16 +180,16 @@ def test_neither_jars_nor_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_version_is_pinned_unless_given() -> None:
     """HALFBRIDGE_KAFKA_VERSION wins; an empty one does not count."""
-    assert kafka_version({}) == KAFKA_VERSION
-    assert kafka_version({"HALFBRIDGE_KAFKA_VERSION": ""}) == KAFKA_VERSION
-    assert kafka_version({"HALFBRIDGE_KAFKA_VERSION": "3.9.1"}) == "3.9.1"
+    assert KafkaChoice.from_environ({}).kafka_version == KAFKA_VERSION
+    assert KafkaChoice.from_environ({"HALFBRIDGE_KAFKA_VERSION": ""}).kafka_version == KAFKA_VERSION
+    assert KafkaChoice.from_environ({"HALFBRIDGE_KAFKA_VERSION": "3.9.1"}).kafka_version == "3.9.1"
 
 
 @pytest.mark.parametrize("version", ["2.8.0", "next", "5.0.0"])
 def test_unknown_version_is_refused(version: str) -> None:
     """A Kafka whose log binding is not known is an error that names the variable."""
     with pytest.raises(ValueError, match="HALFBRIDGE_KAFKA_VERSION"):
-        broker_jars(version)
+        broker_jars(version, JarSettings())
 
 
 @pytest.mark.parametrize("binding", jars._LOG_BINDINGS.values())

@@ -21,7 +21,8 @@ from halfbridge.spark_jobs.session.archive_maker import (
     prune,
 )
 from halfbridge.spark_jobs.session.class_archive import DIRECTORY, ClassArchive, class_archive
-from halfbridge.spark_jobs.session.jvm import Java, JavaNotFoundError, find_java
+from halfbridge.spark_jobs.session.jvm import Java, JavaNotFoundError, JavaSettings, find_java
+from halfbridge.spark_jobs.session.locked_jars import JarSettings
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.kit.waiting import until
 
@@ -61,12 +62,12 @@ def made(archive: ClassArchive) -> Path | None:
 def test_one_process_at_a_time_records(tmp_path: Path, jar: Path, cache: Path) -> None:
     """The first of two JVMs records, the second is given no flags; after a release it records."""
     java = stub(tmp_path, "exit 0")
-    with class_archive("kind", java, [jar], cache_dir=cache) as first:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as first:
         assert first.records
         assert first.flags[0].startswith("-XX:DumpLoadedClassList=")
-        with class_archive("kind", java, [jar], cache_dir=cache) as second:
+        with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as second:
             assert (second.flags, second.records) == ((), False)
-    with class_archive("kind", java, [jar], cache_dir=cache) as third:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as third:
         assert third.records
 
 
@@ -74,7 +75,7 @@ def test_one_process_at_a_time_records(tmp_path: Path, jar: Path, cache: Path) -
 def test_what_was_recorded_becomes_an_archive(tmp_path: Path, jar: Path, cache: Path) -> None:
     """It is made behind the caller's back, and while it is made nobody else records."""
     java = stub(tmp_path, 'printf "made\\n" >"$archive"')
-    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as recording:
         archive_maker.list_of(recording.directory, recording.stem).write_text("java/lang/Object\n")
         recording.make_in_background(str(jar))
     until("the archive is made", lambda: made(recording))
@@ -83,7 +84,7 @@ def test_what_was_recorded_becomes_an_archive(tmp_path: Path, jar: Path, cache: 
         "what the maker wrote besides is gone",
         lambda: {each.suffix for each in recording.directory.iterdir()} == suffixes,
     )
-    with class_archive("kind", java, [jar], cache_dir=cache) as later:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as later:
         assert later.flags == (f"-XX:SharedArchiveFile={made(recording)}", "-Xshare:auto")
         assert not later.records
 
@@ -92,15 +93,15 @@ def test_what_was_recorded_becomes_an_archive(tmp_path: Path, jar: Path, cache: 
 def test_a_jvm_maps_what_another_one_recorded(jar: Path, cache: Path) -> None:
     """A real Java takes both kinds of flags: it does not start where the archive does not fit."""
     try:
-        java = find_java()
+        java = find_java(JavaSettings.from_environ(os.environ))
     except JavaNotFoundError as error:
         leave_out(str(error))
     command = [str(java.executable), "-cp", str(jar)]
-    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as recording:
         subprocess.run([*command, *recording.flags, "-version"], check=True, capture_output=True)
         words = recording.directory, recording.stem, str(java.executable), str(jar)
         archive_maker.make(*words)
-    with class_archive("kind", java, [jar], cache_dir=cache) as later:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as later:
         assert not later.records
         strict = [*later.flags, "-Xshare:on", "-version"]
         subprocess.run([*command, *strict], check=True, capture_output=True)
@@ -109,12 +110,16 @@ def test_a_jvm_maps_what_another_one_recorded(jar: Path, cache: Path) -> None:
 def test_a_damaged_archive_is_recorded_anew(tmp_path: Path, jar: Path, cache: Path) -> None:
     """One that was cut off is not given to a JVM: Java 17 crashes on it."""
     java = stub(tmp_path, "exit 0")
-    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as recording:
         path = recording.directory / f"{recording.stem}-{len(MADE)}.jsa"
     path.write_text(MADE)
-    assert class_archive("kind", java, [jar], cache_dir=cache).flags[0].endswith(str(path))
+    assert (
+        class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache))
+        .flags[0]
+        .endswith(str(path))
+    )
     path.write_text(MADE[1:])
-    with class_archive("kind", java, [jar], cache_dir=cache) as again:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as again:
         assert again.records
 
 
@@ -124,8 +129,10 @@ def test_each_class_path_and_each_setting_has_its_own(
     """A jar that was replaced, another Java and another setting each have another archive."""
     java = stub(tmp_path, "exit 0")
 
-    def stem(*settings: str) -> str:
-        with class_archive("kind", java, [jar], *settings, cache_dir=cache) as archive:
+    def stem(*others: str) -> str:
+        with class_archive(
+            "kind", java, [jar], *others, settings=JarSettings(cache_dir=cache)
+        ) as archive:
             return archive.stem
 
     stems = [stem(), stem("other")]
@@ -139,34 +146,34 @@ def test_each_class_path_and_each_setting_has_its_own(
     assert stem() == stems[-1]
 
 
-def test_archives_can_be_switched_off(
-    tmp_path: Path, jar: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_can_be_switched_off(tmp_path: Path, jar: Path, cache: Path) -> None:
     """With `off` a JVM starts as it did before there were archives, and nothing is written."""
     java = stub(tmp_path, "exit 0")
-    monkeypatch.setenv("HALFBRIDGE_CLASS_ARCHIVES", "off")
-    assert class_archive("kind", java, [jar], cache_dir=cache).flags == ()
+    off = {"HALFBRIDGE_CACHE_DIR": str(cache), "HALFBRIDGE_CLASS_ARCHIVES": "off"}
+    settings = JarSettings.from_environ(off)
+    assert class_archive("kind", java, [jar], settings=settings).flags == ()
     assert not cache.exists()
-    monkeypatch.setenv("HALFBRIDGE_CLASS_ARCHIVES", "perhaps")
     with pytest.raises(SettingError, match=r"HALFBRIDGE_CLASS_ARCHIVES.*off or on"):
-        class_archive("kind", java, [jar], cache_dir=cache)
+        JarSettings.from_environ({"HALFBRIDGE_CLASS_ARCHIVES": "perhaps"})
 
 
 def test_a_cache_that_cannot_be_written_stops_no_start(tmp_path: Path, jar: Path) -> None:
     """Without a place for the archive the JVM gets no flags."""
     java = stub(tmp_path, "exit 0")
-    assert class_archive("kind", java, [jar], cache_dir=jar).flags == ()
+    assert class_archive("kind", java, [jar], settings=JarSettings(cache_dir=jar)).flags == ()
     kept = tmp_path / "cache" / DIRECTORY
     kept.parent.mkdir()
     kept.write_text("in the way")
-    assert class_archive("kind", java, [jar], cache_dir=kept.parent).flags == ()
+    assert (
+        class_archive("kind", java, [jar], settings=JarSettings(cache_dir=kept.parent)).flags == ()
+    )
 
 
 @pytest.mark.process
 def test_what_cannot_be_made_is_not_tried_again(tmp_path: Path, jar: Path, cache: Path) -> None:
     """A Java that refuses leaves its reason beside the archives, and later JVMs no work."""
     java = stub(tmp_path, "echo cannot have directories in paths; exit 3")
-    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as recording:
         archive_maker.list_of(recording.directory, recording.stem).write_text("java/lang/Object\n")
         recording.make_in_background(str(jar))
     failure = archive_maker.failure_of(recording.directory, recording.stem)
@@ -174,17 +181,17 @@ def test_what_cannot_be_made_is_not_tried_again(tmp_path: Path, jar: Path, cache
         "the maker has failed",
         lambda: failure.exists() and "directories in paths" in failure.read_text(),
     )
-    assert class_archive("kind", java, [jar], cache_dir=cache).flags == ()
+    assert class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)).flags == ()
 
 
 def test_the_archive_in_use_is_the_last_to_go(tmp_path: Path, jar: Path, cache: Path) -> None:
     """A start that maps an archive makes it the one that was used last."""
     java = stub(tmp_path, "exit 0")
-    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+    with class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache)) as recording:
         path = recording.directory / f"{recording.stem}-{len(MADE)}.jsa"
     path.write_text(MADE)
     os.utime(path, (0, 0))
-    class_archive("kind", java, [jar], cache_dir=cache)
+    class_archive("kind", java, [jar], settings=JarSettings(cache_dir=cache))
     assert path.stat().st_mtime > 0
 
 

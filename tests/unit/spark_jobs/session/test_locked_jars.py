@@ -8,6 +8,7 @@ import threading
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -17,8 +18,8 @@ import pytest
 from halfbridge.spark_jobs.session import locked_jars as module
 from halfbridge.spark_jobs.session.locked_jars import (
     JarsError,
+    JarSettings,
     LockedJar,
-    default_cache_dir,
     locked_jars,
     read_lock,
     sole_fetcher,
@@ -94,19 +95,24 @@ def lock(tmp_path: Path) -> Path:
     return path
 
 
+def settings(cache_dir: Path) -> JarSettings:
+    """What the environment says, with another cache."""
+    return replace(JarSettings.from_environ(os.environ), cache_dir=cache_dir)
+
+
 def test_jars_are_fetched_once(maven: type[Maven], lock: Path, tmp_path: Path) -> None:
     """In class path order, each asked for once, also by a second call."""
-    first = locked_jars(lock, tmp_path / "cache")
+    first = locked_jars(lock, settings(tmp_path / "cache"))
     assert [each.read_bytes() for each in first] == list(BODIES.values())
-    assert locked_jars(lock, tmp_path / "cache") == first
+    assert locked_jars(lock, settings(tmp_path / "cache")) == first
     assert set(maven.asked.values()) == {1}
 
 
 def test_a_damaged_cache_is_made_good(maven: type[Maven], lock: Path, tmp_path: Path) -> None:
     """A jar that is gone or cut short is fetched again, and no other one."""
-    app, lib = locked_jars(lock, tmp_path / "cache")
+    app, lib = locked_jars(lock, settings(tmp_path / "cache"))
     app.write_bytes(app.read_bytes()[:10])
-    assert locked_jars(lock, tmp_path / "cache") == (app, lib)
+    assert locked_jars(lock, settings(tmp_path / "cache")) == (app, lib)
     assert app.read_bytes() == BODIES["example:app:1.0"]
     assert sorted(maven.asked.values()) == [1, 2]
 
@@ -117,11 +123,11 @@ def test_a_server_that_is_busy_is_asked_again(
     """Twice, and then it is an error that says what to do."""
     (path, _) = maven.bodies
     maven.failures[path] = 2
-    locked_jars(lock, tmp_path / "cache")
+    locked_jars(lock, settings(tmp_path / "cache"))
     maven.asked.clear()
     maven.failures[path] = 3
     with pytest.raises(JarsError, match=r"fetch example:app:1\.0: .*503.*MAVEN_REPOSITORY"):
-        locked_jars(lock, tmp_path / "other")
+        locked_jars(lock, settings(tmp_path / "other"))
     assert maven.asked[path] == 3
 
 
@@ -133,7 +139,7 @@ def test_other_bytes_than_locked_are_never_kept(
     (path, _) = maven.bodies
     maven.bodies[path] = body
     with pytest.raises(JarsError, match="size or SHA-256 differs"):
-        locked_jars(lock, tmp_path / "cache")
+        locked_jars(lock, settings(tmp_path / "cache"))
     assert not list(tmp_path.rglob("app-1.0.*"))
 
 
@@ -143,18 +149,19 @@ def test_a_cache_that_cannot_be_written_is_one_error(
     """The text names the variable."""
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(JarsError, match="HALFBRIDGE_CACHE_DIR"):
-        locked_jars(lock, tmp_path / "cache")
+        locked_jars(lock, settings(tmp_path / "cache"))
 
 
 def test_processes_share_the_cache(maven: type[Maven], lock: Path, tmp_path: Path) -> None:
     """Each of three gets all jars, and one of them fetches."""
     program = (
-        "import sys; from pathlib import Path\n"
-        "from halfbridge.spark_jobs.session.locked_jars import locked_jars\n"
-        "assert len(locked_jars(Path(sys.argv[1]), Path(sys.argv[2]))) == 2"
+        "import os, sys; from pathlib import Path\n"
+        "from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars\n"
+        "assert len(locked_jars(Path(sys.argv[1]), JarSettings.from_environ(os.environ))) == 2"
     )
-    command = [sys.executable, "-c", program, str(lock), str(tmp_path / "cache")]
-    processes = [subprocess.Popen(command) for _ in range(3)]
+    command = [sys.executable, "-c", program, str(lock)]
+    environ = {**os.environ, "HALFBRIDGE_CACHE_DIR": str(tmp_path / "cache")}
+    processes = [subprocess.Popen(command, env=environ) for _ in range(3)]
     assert [each.wait(60) for each in processes] == [0, 0, 0]
     assert set(maven.asked.values()) == {1}
 
@@ -165,11 +172,11 @@ def test_user_and_password_of_an_address_are_a_header(
     """They are decoded, and no error shows them."""
     address = os.environ["HALFBRIDGE_MAVEN_REPOSITORY"].replace("//", "//me:p%40ss@")
     monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", address)
-    locked_jars(lock, tmp_path / "cache")
+    locked_jars(lock, settings(tmp_path / "cache"))
     assert set(maven.authorizations) == {f"Basic {b64encode(b'me:p@ss').decode()}"}
     maven.bodies.clear()
     with pytest.raises(JarsError) as raised:
-        locked_jars(lock, tmp_path / "other")
+        locked_jars(lock, settings(tmp_path / "other"))
     assert "p%40ss" not in str(raised.value)
 
 
@@ -182,7 +189,7 @@ def test_mavens_own_repository_has_them_already(
     for file, body in ((good, BODIES["example:app:1.0"]), (bad, b"bad")):
         file.parent.mkdir(parents=True)
         file.write_bytes(body)
-    assert [each.read_bytes() for each in locked_jars(lock, tmp_path / "cache")] == [
+    assert [each.read_bytes() for each in locked_jars(lock, settings(tmp_path / "cache"))] == [
         *BODIES.values()
     ]
     assert list(maven.asked) == ["/m/org/example/lib/2.1/lib-2.1.jar"]
@@ -197,16 +204,16 @@ def test_a_repository_may_be_a_directory(
         file.parent.mkdir(parents=True)
         file.write_bytes(body)
     monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", (tmp_path / "copy").as_uri())
-    assert len(locked_jars(lock, tmp_path / "cache")) == len(BODIES)
+    assert len(locked_jars(lock, settings(tmp_path / "cache"))) == len(BODIES)
     assert not maven.asked
 
 
 def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
     """The variable, else the XDG directory, else below the home directory."""
     given = {"HALFBRIDGE_CACHE_DIR": str(tmp_path), "XDG_CACHE_HOME": "/xdg"}
-    assert default_cache_dir(given) == tmp_path
-    assert default_cache_dir({"XDG_CACHE_HOME": "/xdg"}) == Path("/xdg/halfbridge")
-    assert default_cache_dir({}) == Path.home() / ".cache" / "halfbridge"
+    assert JarSettings.from_environ(given).cache() == tmp_path
+    assert JarSettings.from_environ({"XDG_CACHE_HOME": "/xdg"}).cache() == Path("/xdg/halfbridge")
+    assert JarSettings.from_environ({}).cache() == Path.home() / ".cache" / "halfbridge"
 
 
 def test_one_process_resolves_at_a_time(
@@ -219,7 +226,7 @@ def test_one_process_resolves_at_a_time(
         sole_fetcher(tmp_path / "jars"),
         pytest.raises(JarsError, match="another process has held"),
     ):
-        resolved(["example:app:1.0"], tmp_path)
+        resolved(["example:app:1.0"], settings(tmp_path))
     assert not maven.asked
 
 
