@@ -1,12 +1,14 @@
-"""The figures of producers in this process, for `prometheus_client`; users register the collector.
+"""The figures of producers in this process, as metrics of Prometheus or of OpenTelemetry.
 
-Loaded by `TransactionProducer.collector`, so that a service without metrics does not import it.
+Loaded by the producers' `collector` and `register_meters`, so that a service without metrics does
+not import it.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,10 +16,12 @@ from prometheus_client.registry import Collector
 
 from halfbridge import environment
 from halfbridge.bridge.delivery import HALF_MESSAGE
+from halfbridge.extras import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from prometheus_client.core import Metric
 
     from halfbridge.bridge.config import BridgeConfig
@@ -49,6 +53,7 @@ class Description(NamedTuple):
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _PREFIX = "halfbridge_client_"
+_METERS_PREFIX = "halfbridge."
 _GROUP = "producer_group"
 # Name -> description. `labels` are those beside the producer group.
 DESCRIPTIONS = {
@@ -72,31 +77,6 @@ DESCRIPTIONS = {
         "Checkers that have exceeded check_timeout_ms and have not returned.", is_counter=False
     ),
 }
-
-
-def families(producers: Iterable[Source]) -> dict[str, Samples]:
-    """Return for each of DESCRIPTIONS the samples: labels (all of them), and the value.
-
-    A producer that is not started, or was made before a fork, has none.
-    """
-    found: dict[str, Samples] = {name: [] for name in DESCRIPTIONS}
-    for name, ask in producers:
-        figures = ask()
-        if figures is None:
-            continue
-        group = {_GROUP: name}
-        for (record, outcome), count in figures.outcomes.items():
-            if record == HALF_MESSAGE:
-                found["half_messages"].append((group | {"outcome": outcome}, count))
-            else:
-                labels = {"decision": record, "outcome": outcome}
-                found["decisions"].append((group | labels, count))
-        found["decisions_failed"].append((group, figures.failed_decisions))
-        found["in_flight"].append((group, figures.in_flight))
-        counts = asdict(figures.checks)
-        found["checkers_hung"].append((group, counts.pop("hung")))
-        found["checks"] += ((group | {"outcome": each}, count) for each, count in counts.items())
-    return found
 
 
 class ClientCollector(Collector):
@@ -123,3 +103,58 @@ class ClientCollector(Collector):
             for values, value in samples:
                 family.add_metric(tuple(values.values()), value)
             yield family
+
+
+def register_meters(producers: Sequence[Source], provider: MeterProvider | None) -> None:
+    """Register an instrument `halfbridge.client.*` for each of the metrics `halfbridge_client_*`.
+
+    The provider asks for all figures when it exports. Attributes are the labels, as
+    `halfbridge.producer_group`. ModuleNotFoundError: opentelemetry-api is not installed.
+    """
+    try:
+        from opentelemetry.metrics import Observation, get_meter  # noqa: PLC0415  (an extra)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(needs("meters", "opentelemetry"), name=error.name) from error
+
+    def observe(name: str, _: CallbackOptions) -> Iterable[Observation]:
+        for labels, value in families(producers)[name]:
+            attributes = {_METERS_PREFIX + label: text for label, text in labels.items()}
+            yield Observation(value, attributes)
+
+    meter = get_meter("halfbridge", meter_provider=provider)
+    for name, description in DESCRIPTIONS.items():
+        make = (
+            meter.create_observable_counter
+            if description.is_counter
+            else meter.create_observable_gauge
+        )
+        make(
+            f"{_METERS_PREFIX}client.{name}",
+            callbacks=[partial(observe, name)],
+            description=description.text,
+        )
+
+
+def families(producers: Iterable[Source]) -> dict[str, Samples]:
+    """Return for each of DESCRIPTIONS the samples: labels (all of them), and the value.
+
+    A producer that is not started, or was made before a fork, has none.
+    """
+    found: dict[str, Samples] = {name: [] for name in DESCRIPTIONS}
+    for name, ask in producers:
+        figures = ask()
+        if figures is None:
+            continue
+        group = {_GROUP: name}
+        for (record, outcome), count in figures.outcomes.items():
+            if record == HALF_MESSAGE:
+                found["half_messages"].append((group | {"outcome": outcome}, count))
+            else:
+                labels = {"decision": record, "outcome": outcome}
+                found["decisions"].append((group | labels, count))
+        found["decisions_failed"].append((group, figures.failed_decisions))
+        found["in_flight"].append((group, figures.in_flight))
+        counts = asdict(figures.checks)
+        found["checkers_hung"].append((group, counts.pop("hung")))
+        found["checks"] += ((group | {"outcome": each}, count) for each, count in counts.items())
+    return found

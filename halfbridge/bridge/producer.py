@@ -376,8 +376,8 @@ class TransactionProducer:
         Raises:
             ModuleNotFoundError: opentelemetry-api is not installed; the text says what to install.
         """
-        # Imported here: a service without OpenTelemetry does not load it.
-        from halfbridge.bridge.client_meters import register_meters  # noqa: PLC0415
+        # Imported here, as in `collector`.
+        from halfbridge.bridge.client_metrics import register_meters  # noqa: PLC0415
 
         register_meters(_sources(self, *others), provider)
 
