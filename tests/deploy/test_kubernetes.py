@@ -17,7 +17,7 @@ from halfbridge.checker.process.http import make_app
 from halfbridge.checker.process.supervisor import DRAIN_S
 from halfbridge.checker.status import Health
 from halfbridge.cli import cli
-from halfbridge.cli.fence_respond import planned
+from halfbridge.cli.fence import planned
 from halfbridge.serde.settings import load
 from tests.deploy.promql import ROOT
 from tests.tools import tool

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from halfbridge.cli import cli
-from halfbridge.cli.fence_respond import GROUPS_MAX, FenceSettings, planned
+from halfbridge.cli.fence import GROUPS_MAX, FenceSettings, planned
 
 SERVERS = "127.0.0.1:1"
 OPTIONS = {"url": None, "name": "halfbridge_fence", "schema": None, "config_file": None}
