@@ -77,6 +77,10 @@ class SinkChecker:
 
     Before the first COMMIT of a batch it writes all decisions of its manifest, in order: answers
     to single checks alone would let a later chunk of rows overtake an earlier one.
+
+    Args:
+        options: The sink's; `age_ms_max`, milliseconds, is the option batch.age.max.ms.
+        process: The clients; None: those that all sinks of this process share.
     """
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
@@ -133,11 +137,17 @@ class SinkChecker:
 class SinkResponder:
     """Answers the checks of one app's sink, in threads of this process, while it is entered.
 
-    The arguments are the sink's options app.id, producer.group, halfbridge.prefix, batch.age.max.ms
-    and key.file (None: HALFBRIDGE_KEY_FILE of this host); `kafka` are librdkafka properties.
+    Args:
+        bootstrap_servers: The cluster, `host:port`, separated by commas.
+        app_id: The sink's option app.id.
+        producer_group: The sink's option producer.group; empty: spark-<app_id>.
+        prefix: Prefix of the installation's internal topics.
+        age_ms_max: The sink's option batch.age.max.ms; None: its default.
+        kafka: More librdkafka properties, such as security settings.
+        key_file: The sink's option key.file; None: HALFBRIDGE_KEY_FILE of this host.
 
     Raises:
-        SinkOptionError: a setting is wrong, or the key file cannot be used; correct it.
+        SinkOptionError: a setting is wrong, or the key file cannot be used; the caller corrects it.
         BridgeError: when entered: topics are missing or no broker answers; an operator follows the
             text.
     """

@@ -55,8 +55,13 @@ def read_messages(
         start: `earliest`, a publish time (`2026-11-01T12:00Z`, `-24h`), or offsets as JSON.
         end: `latest`, a publish time, which is not part of the range itself, or offsets as JSON.
 
+    Returns:
+        A row for each message, unique by (topic, partition, offset), in no order: transaction_id,
+        message_index, born_timestamp, key, value, headers, topic, partition, offset, timestamp.
+
     Raises:
-        ValueError: an argument is wrong, such as `latest` as start; the caller corrects it.
+        ValueError: an argument is wrong, such as `latest` as start; the caller corrects it. An
+            action, which reads the topics, raises Spark's errors.
     """
     records = read_topics(
         spark,
@@ -78,10 +83,18 @@ def stream_messages(
     start: str = "earliest",
     max_offsets: int | None = None,
 ) -> DataFrame:
-    """Return `read_messages` as a stream.
+    """Return `read_messages` as a stream: the same columns, of offsets that no batch had before.
 
-    `start` may be `latest`, too, and has an effect only with a new checkpoint. `max_offsets` is the
-    most of a batch, all partitions together.
+    Args:
+        spark: Any session with the Kafka connector.
+        bootstrap_servers: The cluster.
+        topics: Names of real topics, or one name.
+        kafka_options: Properties of Spark's (Java) Kafka client, such as security.protocol.
+        start: As of `read_messages`, or `latest`; has an effect only with a new checkpoint.
+        max_offsets: Most offsets of a micro-batch, all partitions together; None: no limit.
+
+    Raises:
+        ValueError: an argument is wrong; the caller corrects it. The query raises Spark's errors.
     """
     records = stream_topics(
         spark,
@@ -126,7 +139,11 @@ def decode_half(frame: DataFrame) -> DataFrame:
         frame: Rows of Spark's Kafka source, batch or stream, read with `includeHeaders`.
 
     Returns:
-        A row for each row. `error` says why a record cannot be decoded: then the fields are null.
+        A row for each row, in its order: topic, partition, offset, timestamp, key, value, headers,
+        and the fields. `error` says why a record cannot be decoded: then the fields are null.
+
+    Raises:
+        AnalysisException: Spark's: `frame` lacks a column; the caller reads it with headers.
     """
     decoded = decoded_halves(frame).withColumn("headers", without(F.col("headers"), HALF))
     return decoded.select(
@@ -140,7 +157,18 @@ def decode_half(frame: DataFrame) -> DataFrame:
 
 
 def decode_op(frame: DataFrame) -> DataFrame:
-    """Return rows of the op topic with the op's fields as columns; as `decode_half`."""
+    """Return rows of the op topic with the op's fields as columns.
+
+    Args:
+        frame: Rows of Spark's Kafka source, batch or stream; headers are not needed.
+
+    Returns:
+        A row for each row, in its order: topic, partition, offset, timestamp, and the fields.
+        `error` says why a record cannot be decoded: then the fields are null.
+
+    Raises:
+        AnalysisException: Spark's: `frame` lacks a column; the caller reads it from Kafka.
+    """
     decoded = decoded_ops(frame)
     return decoded.select(*_PLACE, *_fields("op", Op._fields), F.col("unread").alias("error"))
 

@@ -80,8 +80,14 @@ def read_transactions(
         start: `earliest`, or an append time (`2026-11-01T12:00Z`, `-24h`) at which the reading of
             all topics begins. A transaction that is older is there with its later records only.
 
+    Returns:
+        Rows in no order, unique by (transaction_id, resume_count); the other columns are
+        producer_group, state, half_timestamp, decided_timestamp, delivered_timestamp,
+        half_partition, half_offset, message_count, real_topic, first_key, reason.
+
     Raises:
-        ValueError: an argument is wrong; the caller corrects it.
+        ValueError: an argument is wrong; the caller corrects it. An action, which reads the topics,
+            raises Spark's errors.
         KeyFileError: the key file cannot be used; its owner corrects it.
     """
     names = TopicNames(prefix)

@@ -32,15 +32,18 @@ class Outcome(str, Enum):
 
 
 class SqlError(BridgeError):
-    """A database, or the way it is used, does not meet a requirement."""
+    """A database, or the way it is used, does not meet a requirement; the class says who acts."""
 
 
 class TableError(SqlError):
-    """A table of halfbridge is missing, was replaced, or has no transactions."""
+    """A table of halfbridge is missing, was replaced, or has no transactions.
+
+    An operator creates or corrects it, as the text says.
+    """
 
 
 class NotDurableError(SqlError):
-    """The database may lose committed transactions by its `setting`; its owner changes that."""
+    """The database may lose committed transactions by its `setting`; an operator changes that."""
 
     def __init__(self, message: str, *, setting: str = "") -> None:
         super().__init__(message)
@@ -48,19 +51,31 @@ class NotDurableError(SqlError):
 
 
 class FenceUsageError(SqlError, RuntimeError):
-    """The fence is used in a way that breaks its guarantee; nothing was committed."""
+    """The fence is used in a way that breaks its guarantee; nothing was committed.
+
+    The programmer corrects the calling code, as the text says.
+    """
 
 
 class InboxUsageError(SqlError, RuntimeError):
-    """The inbox is used in a way that breaks its guarantee; nothing was marked."""
+    """The inbox is used in a way that breaks its guarantee; nothing was marked.
+
+    The programmer corrects the calling code, as the text says.
+    """
 
 
 class NoIdentityError(SqlError, ValueError):
-    """A message has no readable identity: the daemon did not write it, or a header is broken."""
+    """A message has no readable identity: the daemon did not write it, or a header is broken.
+
+    The calling code gives `key=`, or skips the message.
+    """
 
 
 class PurgeError(SqlError):
-    """A purge failed before its end; the text says why. Some rows may have been deleted."""
+    """A purge failed before its end; the text says why. Some rows may have been deleted.
+
+    An operator removes what blocks it, and runs it again.
+    """
 
 
 class FencedError(SqlError):

@@ -121,7 +121,8 @@ class Fence:
     def context(self) -> bytes:
         """Return the value for `producer.begin(context=...)` that marks a transaction as fenced.
 
-        Raises TableError if the table does not exist; call `create`.
+        Raises:
+            TableError: The table does not exist; the caller calls `create`.
         """
         return FENCE_CONTEXT.encode(FenceContext(self.table_id()))
 
@@ -305,7 +306,9 @@ class Fence:
     def roll_back(self, transaction_id: str) -> bool:
         """Prevent a local transaction from committing; return False if it has committed.
 
-        Raises NoAnswerError if rows of that age were purged, or the database's errors.
+        Raises:
+            NoAnswerError: Rows of that age were purged; an operator looks the work up elsewhere.
+            SQLAlchemyError: The database cannot tell now; the caller tries again later.
         """
         ended = settle(
             self._table, producer_group=self.producer_group, transaction_id=transaction_id
@@ -319,7 +322,17 @@ class Fence:
         dead_letter_retention_ms: int = DEAD_LETTER_RETENTION_MS,
         older_than_ms: int | None = None,
     ) -> PurgeResult:
-        """Delete the rows of all groups that no check needs any more; see fence_purge."""
+        """Delete the rows of all groups that no check needs any more; see fence_purge.purge.
+
+        Args:
+            transaction_age_ms_max: The daemon's setting; by default its default, 3 days.
+            dead_letter_retention_ms: Retention of the dead-letter topic; by default 30 days.
+            older_than_ms: Least age of the deleted rows; None: the least age that is allowed.
+
+        Raises:
+            ValueError: older_than_ms is too small; the caller gives a greater age.
+            PurgeError: Locks are held for too long, or a clock is wrong; run the purge again.
+        """
         return purge(
             self._table,
             transaction_age_ms_max=transaction_age_ms_max,

@@ -108,7 +108,10 @@ class FenceTable:
         """Create the table and its own rows if they do not exist; return the table's UUID.
 
         May be called at each start, by several processes at a time, and after a migration tool has
-        created the table from `metadata`. Raises TableError if the table is not InnoDB.
+        created the table from `metadata`.
+
+        Raises:
+            TableError: The table is not InnoDB; an operator converts it.
         """
         create_tables(self.engine, self.metadata)
         own_row = {

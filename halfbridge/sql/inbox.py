@@ -54,7 +54,7 @@ PURGE_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of one consumer group; ages in milliseconds, by the database's clock."""
+    """The marks of one consumer group, and their ages, milliseconds by the database's clock."""
 
     group_id: str
     count: int
@@ -99,7 +99,11 @@ class Inbox:
         self._has_transactions = False  # not known yet
 
     def create(self) -> None:
-        """Create the table if it does not exist; several processes may do so at the same time."""
+        """Create the table if it does not exist; several processes may do so at the same time.
+
+        Raises:
+            SQLAlchemyError: The database refuses; an operator gives the user the right to create.
+        """
         create_tables(self._engine, self.metadata)
 
     def once(
@@ -219,7 +223,12 @@ class Inbox:
                 return deleted
 
     def show(self) -> tuple[Marks, ...]:
-        """Return the marks of all groups, in the order of the groups' names."""
+        """Return the marks of all groups, in the order of the groups' names.
+
+        Raises:
+            SQLAlchemyError: The table does not exist, or the database does not answer; the caller
+                calls `create`, or tries again later.
+        """
         row = self.table.c
         grouped = (
             select(

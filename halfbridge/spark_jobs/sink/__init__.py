@@ -49,8 +49,8 @@ def write_batch(frame: DataFrame, batch_id: int, options: Mapping[str, str]) -> 
         options: As for `format("txn_half")`, without `batch.id`.
 
     Raises:
-        SinkError: as its class says; the error of a task, above all RowError and SendError, comes
-            inside Spark's exception.
+        SinkError: as its class says, whose module says who acts; the error of a task, above all
+            RowError and SendError, comes inside Spark's exception.
     """
     from halfbridge.spark_jobs.sink.datasource import publish  # noqa: PLC0415  (needs pyspark)
 

@@ -124,14 +124,22 @@ class Relay:
         return has_worked
 
     def repeat_orphans(self) -> None:
-        """Repeat the COMMITs of transactions without keys whose relay is probably dead."""
+        """Repeat the COMMITs of transactions without keys whose relay is probably dead.
+
+        Raises:
+            SQLAlchemyError, BridgeError: as of `round`; try again later. Nothing is lost.
+        """
         with self.engine.connect() as connection:
             orphans = self.claims.orphans(connection)
             connection.rollback()
         self._in_flight.repeat(orphans)
 
     def acknowledge(self) -> None:
-        """Write the missing second marks; see InFlight.acknowledge."""
+        """Write the missing second marks; see InFlight.acknowledge.
+
+        Raises:
+            SQLAlchemyError, SqlError: the database has failed; try again later. Nothing is lost.
+        """
         self._in_flight.acknowledge(self.engine)
 
     def close(self) -> None:

@@ -209,7 +209,10 @@ def state_after(event: RowEvent) -> RowState:
 
 
 class RowStateError(SqlError):
-    """An event is not possible in the row's state; the local transaction must not commit."""
+    """An event is not possible in the row's state; the local transaction must not commit.
+
+    The calling code rolls back, and begins again with a new row.
+    """
 
     def __init__(self, row_id: int, state: RowState, event: RowEvent) -> None:
         super().__init__(
@@ -222,7 +225,10 @@ class RowStateError(SqlError):
 
 
 class RowNotFoundError(SqlError):
-    """The table has no local message with this id: it was purged, or is in another table."""
+    """The table has no local message with this id: it was purged, or is in another table.
+
+    The calling code rolls back; the programmer looks where the id comes from.
+    """
 
     def __init__(self, row_id: int, table: str) -> None:
         super().__init__(f"{table} has no local message {row_id}")

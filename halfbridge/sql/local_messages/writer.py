@@ -86,7 +86,8 @@ class LocalMessages:
     def create(self) -> None:
         """Create the tables and the rows of the buckets if they do not exist.
 
-        Raises TableError if a table exists, but is not InnoDB; an operator converts it.
+        Raises:
+            TableError: A table exists, but is not InnoDB; an operator converts it.
         """
         create_tables(self.engine, self.metadata)
         buckets = self.tables.buckets
@@ -102,12 +103,20 @@ class LocalMessages:
     def add(self, connection: Connection | Session, message: Message) -> int:
         """Write a message in the open local transaction, after whose commit it is relayed.
 
-        Returns the row's id. FenceUsageError: the connection is in AUTOCOMMIT; give another one.
+        Returns:
+            The row's id; ids ascend with insertion.
+
+        Raises:
+            FenceUsageError: The connection is in AUTOCOMMIT; the caller gives another one.
+            SQLAlchemyError: The database refuses the row; the caller rolls back.
         """
         return self.add_all(connection, [message])[0]
 
     def add_all(self, connection: Connection | Session, messages: Sequence[Message]) -> list[int]:
-        """Write messages as `add`; return their rows' ids. Those of a key are relayed in order."""
+        """Write messages as `add`, with its errors; return their rows' ids, in the same order.
+
+        Messages with the same key are relayed in the order in which they are given.
+        """
         return self._insert(self._connection(connection), messages, RowState.LOCAL_COMMIT)
 
     def pre_send(self, message: Message) -> int:
@@ -116,6 +125,9 @@ class LocalMessages:
         The row is written in a separate database transaction; if that fails, do not begin the local
         one. Later rows with the same key wait for this row. The message is relayed after `confirm`.
         If it is not confirmed within the relay's unknown_ms_max, the row is withdrawn.
+
+        Raises:
+            SQLAlchemyError: The row was not written; the caller does not begin the local one.
         """
         with self.engine.begin() as connection:
             return self._insert(connection, [message], RowState.UNKNOWN)[0]
@@ -141,7 +153,10 @@ class LocalMessages:
     def withdraw(self, row_id: int) -> None:
         """Withdraw a `pre_send` at once, because its local transaction will not commit.
 
-        Raises RowStateError if the row was confirmed, and RowNotFoundError.
+        Raises:
+            RowStateError: The row was confirmed, and the message is relayed, or it was withdrawn
+                before; the programmer corrects the calling code.
+            RowNotFoundError: The row does not exist; there is nothing to withdraw.
         """
         with self.engine.begin() as connection:
             self._move(connection, row_id, RowEvent.WITHDRAW)
@@ -152,6 +167,9 @@ class LocalMessages:
         The row is written in a separate database transaction, before the work begins. Later rows
         with the same key wait for this row. The relay asks the callback when the row is older than
         its prepared_ms_min; `settle` takes effect at once.
+
+        Raises:
+            SQLAlchemyError: The row was not written; the caller does not begin the work.
         """
         with self.engine.begin() as connection:
             return self._insert(connection, [message], RowState.PREPARED)[0]
@@ -159,7 +177,9 @@ class LocalMessages:
     def settle(self, row_id: int, *, success: bool) -> None:
         """Settle a `prepare`: the message is relayed if `success`, and never otherwise.
 
-        Raises RowStateError if the row was settled before, and RowNotFoundError.
+        Raises:
+            RowStateError: The row was settled before, by a callback, say; that answer stands.
+            RowNotFoundError: The row does not exist: it was settled and purged; as above.
         """
         event = RowEvent.SETTLE_SUCCESS if success else RowEvent.SETTLE_ROLLBACK
         with self.engine.begin() as connection:
