@@ -65,6 +65,7 @@ CLOCK_MARGIN_MS = 3_600_000
 YOUNG_MS = 86_400_000
 # A UUIDv7 begins with its time of birth: 48 bits, milliseconds.
 BIRTH_DIGITS = 12
+_TABLES_MAX = 64  # whose statements are kept: one for each fence of a process, which has a few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +373,7 @@ def find(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ende
     return None if found is None else Ended(Outcome(found[0]), found[1])
 
 
-@lru_cache(maxsize=64)  # building the statement takes as long as executing it
+@lru_cache(_TABLES_MAX)  # building the statement takes as long as executing it
 def _committed(table: Table) -> Insert:
     own = table.alias("own")
     born_ms = bindparam("born_ms", type_=BigInteger())

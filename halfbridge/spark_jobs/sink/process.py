@@ -68,7 +68,7 @@ class SinkProcess:
         replaced when it has failed.
         """
         key = options.client_key()
-        while True:
+        while True:  # a turn for each Decider that failed while this thread waited for it
             decider = self._deciders.get(key)
             if decider is None or decider.is_broken:
                 decider = Decider(options, self.ports, actor=self.actor)

@@ -105,7 +105,11 @@ def send_batches(
     return [each for each in under_way if each.rows], failures
 
 
-@lru_cache(maxsize=8)
+# Numbers of half partitions that are remembered: a process has one, until an operator adds some.
+_LAYOUTS_MAX = 8
+
+
+@lru_cache(_LAYOUTS_MAX)
 def placement_keys(half_partitions: int) -> tuple[bytes, ...]:
     """Return a placement key for each half partition."""
     found: dict[int, bytes] = {}
