@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import pyspark
 from pyspark.sql import functions as F
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from halfbridge.spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaClass, JVMView
     from pyspark.sql import Column
 
 try:
@@ -91,19 +92,42 @@ def valid_text(column: Column) -> Column:
     return F.when(is_text(column), column)
 
 
-def progress_of(report: Any) -> dict[str, Any]:
+class SourceProgress(TypedDict, total=False):
+    """The progress of one source in a report; offsets are in the source's own form."""
+
+    endOffset: object
+    latestOffset: object
+    metrics: dict[str, str] | None
+
+
+class Progress(TypedDict, total=False):
+    """Spark's report on a batch as JSON: the parts that are read here."""
+
+    id: str
+    name: str | None
+    batchId: int
+    numInputRows: int
+    inputRowsPerSecond: float
+    processedRowsPerSecond: float
+    durationMs: dict[str, int]
+    sources: list[SourceProgress]
+    stateOperators: list[dict[str, int]]
+    observedMetrics: dict[str, dict[str, int | None]]  # a query of others may observe other types
+
+
+def progress_of(report: dict[str, object]) -> Progress:
     """Return an element of `StreamingQuery.recentProgress` as JSON has it."""
-    progress: dict[str, Any] = report if type(report) is dict else json.loads(report.json)
-    return progress
+    text = getattr(report, "json", None)  # Spark 3.5 gives a dictionary that is JSON already
+    return json.loads(text) if text else cast("Progress", report)
 
 
-def java_class(jvm: Any, *names: str) -> Any:
+def java_class(jvm: JVMView, *names: str) -> JavaClass:
     """Return the first class of these names that the driver's JVM has; newest place first.
 
     Raises:
         JobError: it has none of them; the user must take a Spark that the documents name.
     """
-    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
+    from py4j.java_gateway import JavaClass  # noqa: PLC0415  (needs a JVM)
 
     for name in names:
         found = reduce(getattr, name.split("."), jvm)

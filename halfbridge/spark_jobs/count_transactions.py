@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING
 
 import click
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from halfbridge.spark_jobs.errors import JobError, cause_of

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from pyspark.sql import Window
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.window import WindowSpec
 
 
@@ -126,7 +126,7 @@ class Deduped:
     days_written: int  # days of the output that were rewritten or emptied
     days: int  # days of the input
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, int]:
         """Return the numbers under the names that reports use."""
         return asdict(self)
 
@@ -181,7 +181,7 @@ def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> N
         raise JobError(f"{output} exists, and not in the format {kind}: give another --output")
 
 
-def _counts(marked: DataFrame) -> list[Any]:
+def _counts(marked: DataFrame) -> list[Row]:
     duplicate = F.col("duplicate")
     return (
         marked.groupBy(PARTITION_COLUMN)

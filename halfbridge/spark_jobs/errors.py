@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 _CAUSES_MAX = 10  # Spark nests three or four; a chain that closes on itself must end
 _TRACEBACK = "Traceback (most recent call last)"
@@ -25,7 +24,7 @@ def cause_of(error: BaseException) -> str:
     Spark wraps Kafka's errors in several of its own. The text is not cut: Spark names the
     partitions, the offsets and the remedy in its later lines.
     """
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:
         return _one_line(str(error)) or type(error).__name__
     for _ in range(_CAUSES_MAX):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import click
 from pyspark.sql import functions as F
@@ -44,9 +44,11 @@ from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from typing_extensions import Unpack
 
     from halfbridge.kafka.ports import TopicPartition
     from halfbridge.spark_jobs.jobs.progress import Totals
@@ -63,6 +65,28 @@ def _schemas(
         return tuple(load_schema(each) for each in given)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+class _Given(TypedDict):
+    """The values of the command's options."""
+
+    bootstrap_servers: str
+    kafka: dict[str, str]
+    spark_options: dict[str, str]
+    as_json: bool
+    topics: tuple[str, ...]
+    topic_pattern: str
+    output: str
+    checkpoint: str
+    kind: str
+    app_id: str
+    schemas: tuple[WriterSchema, ...]
+    start: Position
+    accept_deleted: tuple[str, ...]
+    trigger: Trigger
+    max_offsets: int | None
+    metrics_port: int | None
+    report: Path | None
 
 
 @click.command(cls=JobCommand)
@@ -106,7 +130,7 @@ def _schemas(
 @max_offsets_option
 @metrics_port_option
 @report_option
-def main(**values: Any) -> int:
+def main(**values: Unpack[_Given]) -> int:
     """Write the records of real topics to a table of raw rows, each record exactly once.
 
     The table is partitioned by publish date (UTC) and by quarantined. It contains each committed
@@ -144,7 +168,7 @@ def main(**values: Any) -> int:
     return EXIT_DONE
 
 
-def _job(values: dict[str, Any]) -> Ingest:
+def _job(values: _Given) -> Ingest:
     """Return the job that the command line describes. Errors are found before the JVM starts."""
     try:
         topics = Topics.of(*values["topics"], pattern=values["topic_pattern"])
@@ -216,7 +240,7 @@ class Ingest:
         """The name of this job in a Delta table."""
         return self.app_id or f"halfbridge-ingest {self.topics}"
 
-    def identity(self, cluster_id: str) -> dict[str, Any]:
+    def identity(self, cluster_id: str) -> dict[str, object]:
         """Return the content of job.json: settings whose change would lose or repeat rows.
 
         Schemas are left out, because new schemas are added over time. The servers are left out,
@@ -284,11 +308,8 @@ def ingest(
         F.count(F.lit(1)).alias("rows"),
         F.count_if(F.col("quarantined")).alias("quarantined"),
     )
-    writer = (
-        sink.writer(rows)
-        .queryName(job.name)
-        .option("checkpointLocation", job.checkpoint)
-        .trigger(**job.trigger.arguments())
+    writer = job.trigger.set_in(
+        sink.writer(rows).queryName(job.name).option("checkpointLocation", job.checkpoint)
     )
     return run_to_end(writer.start, show, check=check_topics, not_added=sink.not_added)
 

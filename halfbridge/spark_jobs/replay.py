@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,  # noqa: TC003 (fields' types)
 )
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 from pyspark.sql import functions as F
@@ -55,11 +55,38 @@ from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
+    from typing_extensions import Unpack
 
 
 _RATE_SLICE_S = 10  # with --rate, the duration of a slice: a replay can be stopped between slices
+
+
+class _Given(TypedDict):
+    """The values of the command's options."""
+
+    bootstrap_servers: str
+    kafka: dict[str, str]
+    spark_options: dict[str, str]
+    as_json: bool
+    topic_prefix: str
+    table: str
+    from_topic: str
+    start: Position
+    end: Position
+    where: str
+    to_topic: str
+    replay_id: str
+    checkpoint: str
+    keep_partition: bool
+    rate: int | None
+    slice_rows: int
+    sink_kafka: dict[str, str]
+    key_file: str
+    dry_run: bool
+    report: Path | None
 
 
 @click.command(cls=JobCommand)
@@ -109,7 +136,7 @@ _RATE_SLICE_S = 10  # with --rate, the duration of a slice: a replay can be stop
 @sink_key_file_option
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send and write nothing.")
 @report_option
-def main(**values: Any) -> int:
+def main(**values: Unpack[_Given]) -> int:
     """Send the rows of a table or of a range of a topic to a topic again.
 
     Each row is sent exactly once, in the order of its source partition. The rows of a slice become
@@ -139,7 +166,7 @@ def main(**values: Any) -> int:
     return EXIT_DONE
 
 
-def _job(values: dict[str, Any]) -> Replay:
+def _job(values: _Given) -> Replay:
     """Return the job that the command line describes. Errors are found before the JVM starts."""
     if bool(values["table"]) == bool(values["from_topic"]):
         raise click.UsageError("give --source or --from-topic, one of them")
@@ -225,7 +252,7 @@ class Replay:
         """The sink's app.id."""
         return f"replay-{self.replay_id}"
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return the settings that must not change when the replay is resumed."""
         return {
             "replay_id": self.replay_id,
@@ -262,7 +289,7 @@ class Sent:
     rows: int = 0  # rows that this run has sent
     seconds: float = 0.0  # duration of this run
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the values under the names that reports use."""
         return {
             **self.plan.identity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from halfbridge.spark_jobs.reading.cluster import Where
     from halfbridge.spark_jobs.reading.decisions import SignatureJudge
     from halfbridge.spark_jobs.reading.offsets import Range
 
@@ -145,7 +146,7 @@ def main(
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
             raise JobError(f"{findings} exists already: give another --findings")
-        where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
+        where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
         if given is not None:
             _refuse_changed_topics(spark, given, **where)
         snapshot = given or _take(
@@ -252,7 +253,7 @@ def _take(
     topics: tuple[str, ...],
     settle_s: float,
 ) -> Snapshot:
-    where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
+    where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     names = TopicNames(prefix)
     found: tuple[str, ...] = ()
     if not topics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
@@ -207,9 +207,37 @@ def _violations_first(found: DataFrame) -> DataFrame:
 _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
 
 
+class OthersReport(TypedDict):
+    """What the report says of other installations."""
+
+    half_topics: list[str]
+    transactions: int
+
+
+class Report(TypedDict):
+    """The report of an audit."""
+
+    clean: bool
+    violations: int
+    findings_by_kind: dict[str, int]
+    # State -> number of transactions; under "committed" the same of the committed ones.
+    transactions: dict[str, int | dict[str, int]]
+    records: dict[str, int]
+    looked_at: int
+    other_installations: OthersReport
+    findings: list[Mapping[str, object]]
+    findings_left_out: int
+    hidden_by_open_kafka_txn: list[str]
+    missing_real_topics: list[str]
+    deleted_until_ms: dict[str, int | None]
+    settings: dict[str, int | bool]
+    seconds: float
+    snapshot: dict[str, object]
+
+
 def make_report(
     audit: Audit, findings: Sequence[Mapping[str, object]], *, seconds: float
-) -> dict[str, Any]:
+) -> Report:
     """Return the report with the `findings` to show; `audit.kinds` counts all findings."""
     bounds = audit.bounds
     states = dict(audit.states)
@@ -262,15 +290,15 @@ def _deleted_line(topic: str, until: int | None, *, what: str) -> str:
     return f"records of {topic} up to {time} were deleted: {what} that is as old is called lost"
 
 
-def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
+def text_lines(report: Report) -> Iterator[str]:
     """Yield the lines of the report as text; the findings come first, the verdict last."""
     for each in report["findings"]:
         place = f"{each['topic']}[{each['partition']}]@{each['offset']}"
         yield f"{each['kind']:<9}  {each['transaction_id'] or '-'}  {place}: {each['detail']}"
     if report["findings_left_out"]:
         yield f"... and {report['findings_left_out']:,} more (--findings PATH writes them all)"
-    transactions = dict(report["transactions"])
-    committed = dict(transactions["committed"])
+    transactions = report["transactions"]
+    committed = cast("dict[str, int]", transactions["committed"])
     arrived = ", ".join(
         f"{count:,} {name}" for name, count in committed.items() if name != "all" and count
     )
@@ -292,7 +320,7 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"an open kafka_txn hides rows of {topic}: missing rows of it are not reported"
     for topic in report["missing_real_topics"]:
         yield f"real topic {topic} does not exist: deliveries to it are not judged"
-    dead = TopicNames(report["snapshot"]["prefix"]).dead
+    dead = TopicNames(str(report["snapshot"]["prefix"])).dead
     for topic, until in report["deleted_until_ms"].items():
         # A deleted dead letter may have been that of any missing message.
         yield _deleted_line(topic, until, what="nothing" if topic == dead else "nothing of it")

@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,7 +24,9 @@ from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.locked_jars import JarsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 EXIT_DONE = 0  # 0 and 1 as POSIX has them; findings have a status of their own
 EXIT_ERROR = 1
@@ -53,7 +55,7 @@ class _OneLineErrors(click.Command):
         with _one_line_errors():
             return super().make_context(info_name, args, parent, **extra)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run; a returned number is the exit status."""
         with _one_line_errors():
             status = super().invoke(ctx)
@@ -96,7 +98,7 @@ def _is_sparks(error: Exception) -> bool:
     """Tell whether PySpark raised `error`, without importing it for a command that did not."""
     if "pyspark" not in sys.modules:
         return False
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  (--help needs no Spark)
+    from py4j.protocol import Py4JError  # noqa: PLC0415  (--help needs no Spark)
     from pyspark.errors import PySparkException  # noqa: PLC0415  (--help needs no Spark)
 
     return isinstance(error, (PySparkException, Py4JError))
@@ -114,11 +116,11 @@ class Trigger:
         """Tell whether the job ends by itself."""
         return self.interval is None
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `DataStreamWriter.trigger`."""
+    def set_in(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """Return the writer with this trigger."""
         if self.interval is None:
-            return {"availableNow": True}
-        return {"processingTime": self.interval}
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=self.interval)
 
 
 AVAILABLE_NOW = Trigger()
@@ -132,7 +134,9 @@ def _trigger(_context: click.Context, _option: click.Parameter, given: str) -> T
     raise click.BadParameter(f"{given!r} is neither {_AVAILABLE_NOW} nor a time such as 10s or 5m")
 
 
-def pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
+def pairs(
+    _context: click.Context, _option: click.Parameter, given: Iterable[str]
+) -> dict[str, str]:
     """Return the pairs of a repeated option NAME=VALUE, as its callback."""
     split = [each.partition("=") for each in given]
     if wrong := [name for name, equals, _ in split if not name or not equals]:

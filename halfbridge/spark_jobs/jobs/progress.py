@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from halfbridge.spark_jobs.capabilities import Progress
 
 OBSERVED = "rows"
 _POLL_S = 1  # how late a signal ends the query; PySpark accepts whole seconds only
@@ -66,7 +68,7 @@ class Totals:
         """Rows written a second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def add(self, progress: Any) -> bool:
+    def add(self, progress: Progress) -> bool:
         """Add one report of Spark's, as JSON; return whether it is about a new batch."""
         number: int = progress["batchId"]
         if number <= self._newest or "addBatch" not in progress["durationMs"]:
@@ -82,7 +84,7 @@ class Totals:
         self.offsets_behind = _behind(progress)
         return True
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the numbers under the names that reports use."""
         return {
             "batches": self.batches,
@@ -194,7 +196,7 @@ def _take_in(query: StreamingQuery, totals: Totals, show: Callable[[str], None])
             )
 
 
-def _behind(progress: Any) -> int:
+def _behind(progress: Progress) -> int:
     total = 0
     for source in progress["sources"]:
         ends, latest = (_by_partition(source.get(name)) for name in ("endOffset", "latestOffset"))
@@ -202,7 +204,7 @@ def _behind(progress: Any) -> int:
     return total
 
 
-def _by_partition(offsets: Any) -> dict[tuple[str, str], int]:
+def _by_partition(offsets: object) -> dict[tuple[str, str], int]:
     if not isinstance(offsets, dict):
         return {}
     return {
@@ -273,7 +275,7 @@ class ProgressMetrics(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  # Spark's name
         """Set the gauges from the report of a batch, or of a poll without new rows."""
-        progress: dict[str, Any] = json.loads(event.progress.json)
+        progress: Progress = json.loads(event.progress.json)
         name = progress.get("name") or progress["id"]
         durations_ms = progress["durationMs"]
         if "addBatch" in durations_ms:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.spark_jobs.errors import JobError, cause_of
@@ -20,6 +20,7 @@ from halfbridge.spark_jobs.tables.storage import jvm_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from py4j.java_gateway import JavaClass, JavaObject, JavaPackage, JVMView
     from pyspark.sql import SparkSession
 
     from halfbridge.kafka.ports import TopicPartition
@@ -40,13 +41,20 @@ class Applied:
     positions: dict[int, int]
 
 
+class Where(TypedDict):
+    """Which cluster `connect` connects to, and how."""
+
+    bootstrap_servers: str
+    kafka: Mapping[str, str]  # properties by their Java names
+
+
 class Brokers:
     """Questions to the brokers, of any thread; `connect` makes one.
 
     Each raises JobError when they do not answer, or refuse: the user must act.
     """
 
-    def __init__(self, jvm: Any, admin: Any, servers: str) -> None:
+    def __init__(self, jvm: JVMView, admin: JavaObject, servers: str) -> None:
         self._jvm = jvm
         self._admin = admin
         self._servers = servers
@@ -152,25 +160,25 @@ class Brokers:
         return read_applied(committed, half=half, op=op)
 
     @property
-    def _kafka(self) -> Any:
+    def _kafka(self) -> JavaPackage:
         return self._jvm.org.apache.kafka
 
     @property
-    def _spec(self) -> Any:
+    def _spec(self) -> JavaClass:
         return self._kafka.clients.admin.OffsetSpec
 
     @property
-    def _levels(self) -> Any:
+    def _levels(self) -> JavaClass:
         return self._kafka.common.IsolationLevel
 
-    def _names(self, topics: Topics, present: Any) -> tuple[str, ...]:
+    def _names(self, topics: Topics, present: JavaObject) -> tuple[str, ...]:
         if not topics.pattern:
             return topics.names
         matches = self._jvm.java.util.regex.Pattern.compile(topics.pattern).asMatchPredicate()
         return tuple(self._jvm.java.util.ArrayList(present).stream().filter(matches).toList())
 
     def _offsets(
-        self, places: Iterable[TopicPartition], spec: Any, level: Any
+        self, places: Iterable[TopicPartition], spec: JavaObject, level: JavaObject
     ) -> dict[TopicPartition, int]:
         wanted = self._jvm.java.util.HashMap()
         for topic, number in places:
@@ -181,7 +189,7 @@ class Brokers:
             (each.topic(), each.partition()): answered[each].offset() for each in list(answered)
         }
 
-    def _get(self, future: Any, *, failed: str = "") -> Any:
+    def _get(self, future: JavaObject, *, failed: str = "") -> JavaObject:
         milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         try:
             return future.get(_ANSWER_MS, milliseconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -23,12 +23,18 @@ from halfbridge.serde.signatures import Verifier
 from halfbridge.serde.signing_keys import load_key_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from pyspark.sql import Row
+    from typing_extensions import Unpack
 
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.signing_keys import KeyRing
     from halfbridge.serde.topics import TopicNames
+
+    # Partition, append time, key, value and headers.
+    _Record = tuple[int, int, bytearray | None, bytearray | None, Sequence[Row] | None]
 
 _DISCARD = OpKind.DISCARD.value
 _DECIDING = [kind.value for kind in OpKind if EFFECTS[State.UNDECIDED, kind] in STATE_AFTER]
@@ -114,7 +120,7 @@ def _doubt(check: Callable[..., None], *row: object) -> str | None:
     return None
 
 
-def _check_half(judge: SignatureJudge, *row: Any) -> None:
+def _check_half(judge: SignatureJudge, *row: Unpack[_Record]) -> None:
     partition, append_ms, key, value, headers = row
     pairs = _pairs(headers)
     metadata, _ = parse_half(pairs)
@@ -123,7 +129,7 @@ def _check_half(judge: SignatureJudge, *row: Any) -> None:
     )
 
 
-def _check_op(judge: SignatureJudge, *row: Any) -> None:
+def _check_op(judge: SignatureJudge, *row: Unpack[_Record]) -> None:
     partition, append_ms, key, value, headers = row
     data = _bytes(value) or b""
     op, pairs = OP.decode(data), lambda: _pairs(headers)
@@ -132,7 +138,7 @@ def _check_op(judge: SignatureJudge, *row: Any) -> None:
     )
 
 
-def _pairs(headers: Any) -> Headers:
+def _pairs(headers: Sequence[Row] | None) -> Headers:
     return [(each["key"], _bytes(each["value"])) for each in headers or ()]
 
 

@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -126,7 +126,7 @@ def _offsets(text: str) -> str:
         given = json.loads(text)
     except ValueError:
         raise wrong from None
-    partitions: list[tuple[str, Any]] = []
+    partitions: list[tuple[str, object]] = []
     for topic in given.values():
         if not isinstance(topic, dict) or not topic:
             raise wrong
@@ -252,14 +252,15 @@ class Snapshot:
             each.end - each.start for topic in wanted for each in self.topics[topic].values()
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads."""
+    def as_json(self) -> dict[str, object]:
+        """Return what `read_snapshot` reads."""
         return {"version": _VERSION, **asdict(self)}
 
 
-def from_json(data: Any) -> Snapshot:
+def read_snapshot(text: str) -> Snapshot:
     """Return the snapshot of `as_json`, or of a report that has it as `snapshot`; else JobError."""
     try:
+        data = json.loads(text)
         given = data.get("snapshot", data)
         if given["version"] != _VERSION:
             raise JobError(f"snapshot of version {given['version']}, this job reads {_VERSION}")
@@ -275,19 +276,13 @@ def from_json(data: Any) -> Snapshot:
             others=_topics(given["others"]),
             topic_ids=dict(given.get("topic_ids", {})),
         )
+    except json.JSONDecodeError as error:
+        raise JobError(f"this is no snapshot: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise JobError(f"this is no snapshot: {type(error).__name__}: {error}") from error
 
 
-def read_snapshot(text: str) -> Snapshot:
-    """Return the snapshot in a file's text; raises JobError as `from_json`."""
-    try:
-        return from_json(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise JobError(f"this is no snapshot: {error}") from error
-
-
-def _topics(given: Any) -> dict[str, dict[int, Range]]:
+def _topics(given: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, dict[int, Range]]:
     return {
         str(topic): {int(number): Range(**each) for number, each in ranges.items()}
         for topic, ranges in given.items()

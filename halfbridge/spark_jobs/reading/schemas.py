@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import fastavro
 from fastavro.schema import SchemaParseException
@@ -62,7 +62,7 @@ def load_schema(given: str) -> WriterSchema:
     path = Path(match["path"])
     try:
         text = path.read_text(encoding="utf-8")
-        schema: Any = json.loads(text)
+        schema = json.loads(text)
         fingerprint = schema_fingerprint(fastavro.parse_schema(schema))
     except (OSError, ValueError, KeyError, TypeError, SchemaParseException) as error:
         raise ValueError(f"{path} holds no Avro schema that can be read: {error}") from error

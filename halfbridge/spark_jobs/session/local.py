@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.find_spark_home import _find_spark_home
@@ -26,6 +26,7 @@ from halfbridge.spark_jobs.session.jvm import (
     find_java,
 )
 from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.spark_jobs.tables.storage import jvm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -219,5 +220,4 @@ def _driver_archive(
 
 def _class_path(session: SparkSession) -> str:
     """Return what Spark's launcher made the driver's class path of."""
-    jvm: Any = session._jvm  # noqa: SLF001 (PySpark's own way to the driver's JVM)
-    return str(jvm.java.lang.System.getProperty("java.class.path"))
+    return str(jvm_of(session).java.lang.System.getProperty("java.class.path"))

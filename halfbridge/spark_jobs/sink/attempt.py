@@ -11,7 +11,7 @@ this order.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
 from halfbridge.serde.headers import CONTEXT, HALF
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from halfbridge.kafka.errors import KafkaFailure
+    from halfbridge.kafka.ports import ClientError, DeliveryCallback, SentRecord
     from halfbridge.serde.headers import Headers
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess
@@ -111,7 +112,7 @@ class _Attempt:
         self._content = ContentHash()
         self._row_count = 0
         self._failure: KafkaFailure | None = None
-        self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
+        self._on_delivery: dict[str, DeliveryCallback] = {}
 
     def send_all(self, rows: Iterable[Row]) -> None:
         """Send rows. One loop with local names only, because it runs once for each row."""
@@ -239,13 +240,14 @@ class _Attempt:
         chunk.encoders[topic, partition] = series
         return series
 
-    def _delivery_of(self, chunk: Chunk) -> Callable[[Any, Any], None]:
-        def delivered(error: Any, record: Any) -> None:
+    def _delivery_of(self, chunk: Chunk) -> DeliveryCallback:
+        def delivered(error: ClientError | None, record: SentRecord) -> None:
             failure = self._sender.failure(error, record)
             if failure is not None:
                 self._failure = self._failure or failure
             else:
-                chunk.acknowledged(record.offset(), record.timestamp()[1])
+                offset = cast("int", record.offset())  # it is stored
+                chunk.acknowledged(offset, record.timestamp()[1])
 
         return delivered
 

@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from halfbridge.spark_jobs.capabilities import java_class
@@ -24,6 +24,7 @@ from halfbridge.spark_jobs.sink.clients import LOG
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from py4j.java_gateway import JavaGateway, JavaObject, JVMView
     from pyspark.sql import SparkSession
 
     # Returns the content of a file by its name below the checkpoint; None if it is missing.
@@ -63,7 +64,7 @@ NO_PLAN = BatchPlan()
 def address_of(spark: SparkSession) -> DriverAddress | None:
     """Return the address of the session's JVM; None in a Spark Connect client."""
     try:
-        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # Spark tells it nowhere else
+        gateway: JavaGateway = spark.sparkContext._gateway  # noqa: SLF001  # Spark tells it nowhere else
         given = gateway.gateway_parameters
         return DriverAddress(int(given.port), str(given.auth_token))
     except Exception as error:  # noqa: BLE001  # Spark Connect has no context; it raises its own
@@ -134,22 +135,22 @@ def _hash(plan: bytes) -> str:
     return sha256(b"\n".join(offsets)).hexdigest() if offsets else ""
 
 
-def _offsets(plan: bytes) -> list[Any]:
+def _offsets(plan: bytes) -> list[object]:
     return _parsed(plan.decode().split("\n")[_OFFSETS_FROM_LINE:])
 
 
-def _parsed(offsets: list[str]) -> list[Any]:
+def _parsed(offsets: list[str]) -> list[object]:
     """Return offsets parsed, so that they compare equal in the formats of all Spark versions."""
     return [None if each == _NO_OFFSET else json.loads(each) for each in offsets]
 
 
 def _by_the_driver(query_id: str, batch_id: int, address: DriverAddress) -> BatchPlan:
-    from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
+    from py4j.java_gateway import (  # noqa: PLC0415  (needs a JVM)
         GatewayParameters,
         JavaGateway,
     )
 
-    gateway: Any = JavaGateway(
+    gateway = JavaGateway(
         gateway_parameters=GatewayParameters(port=address.port, auth_token=address.token)
     )
     try:
@@ -158,7 +159,7 @@ def _by_the_driver(query_id: str, batch_id: int, address: DriverAddress) -> Batc
         gateway.close()
 
 
-def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
+def _asked(jvm: JVMView, query_id: str, batch_id: int) -> BatchPlan:
     """Return the plan of a batch from the driver's JVM.
 
     The JVM keeps each object that it has handed out until Py4J releases it, which happens when the
@@ -181,9 +182,9 @@ def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
     )
 
 
-def _running_batch(query: Any) -> tuple[int, Any, Any]:
+def _running_batch(query: JavaObject) -> tuple[int, JavaObject, JavaObject]:
     """Return the number of the batch that a query runs, and the progress from where to where."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
+    from py4j.protocol import Py4JError  # noqa: PLC0415  (needs a JVM)
 
     try:
         context = query.getLatestExecutionContext()
@@ -192,7 +193,7 @@ def _running_batch(query: Any) -> tuple[int, Any, Any]:
     return context.batchId(), context.startOffsets(), context.endOffsets()
 
 
-def _running_offsets(query: Any, progress: Any) -> list[str] | None:
+def _running_offsets(query: JavaObject, progress: JavaObject) -> list[str] | None:
     """Return a running query's offsets, one per source; None before its first offsets."""
     sources = query.sources()
     found = [progress.get(sources.apply(at)) for at in range(sources.size())]
@@ -201,7 +202,7 @@ def _running_offsets(query: Any, progress: Any) -> list[str] | None:
     return [str(each.get().json()) if each.isDefined() else _NO_OFFSET for each in found]
 
 
-def _hadoop(jvm: Any, query: Any) -> Read:
+def _hadoop(jvm: JVMView, query: JavaObject) -> Read:
     """Return what reads the checkpoint of a running query, with its session's credentials."""
     root = query.resolvedCheckpointRoot()
     settings = query.sparkSession().sessionState().newHadoopConf()

@@ -7,7 +7,7 @@ topics, and about its age limit, which must be below the daemon's in the setting
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.kafka.ends import Ends
 from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
@@ -106,7 +106,7 @@ def new_admin(options: SinkOptions, ports: Ports) -> Admin:
         return ports.kafka.admin(_common(options, ports))
 
 
-def _common(options: SinkOptions, ports: Ports) -> dict[str, Any]:
+def _common(options: SinkOptions, ports: Ports) -> dict[str, object]:
     return {
         "client.id": f"halfbridge-{options.producer_group}",
         "error_cb": ErrorLog(LOG, ports.clock).note,

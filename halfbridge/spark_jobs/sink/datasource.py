@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -35,7 +35,7 @@ from halfbridge.spark_jobs.sink.sender import read_signer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
     from pyspark.sql.types import StructType
 
     from halfbridge.spark_jobs.sink.process import SinkProcess
@@ -67,10 +67,16 @@ def _send_partition(
     options: SinkOptions, batch_id: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Send a partition's rows as half messages (on an executor), and yield the report."""
-    context: Any = TaskContext.get()
-    query_id = context.getLocalProperty(_QUERY_PROPERTY) or ""
+    query_id = _local_property(_QUERY_PROPERTY)
     report = write_attempt(options, batch_id, iter(batches), query_id=query_id)
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], [_REPORT])
+
+
+def _local_property(name: str) -> str:
+    """Return a property of the task that runs in this process; empty: it is not set."""
+    if (context := TaskContext.get()) is None:
+        raise RuntimeError("no task of Spark's runs here")
+    return context.getLocalProperty(name) or ""
 
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -139,18 +145,17 @@ class StreamWriter(_Writer, StreamWriterBase):
         super().__init__(options)
         self.driver = driver
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "driver": None}
 
-    def write(self, iterator: Iterator[Any]) -> AttemptReport:
+    def write(self, iterator: Iterator[pa.RecordBatch] | Iterator[Row]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
-        context: Any = TaskContext.get()
         batches = iterator if STREAMS_ARROW else batches_of(iterator)
         return write_attempt(
             self.options,
-            int(context.getLocalProperty(_BATCH_PROPERTY)),
+            int(_local_property(_BATCH_PROPERTY)),
             batches,
-            query_id=context.getLocalProperty(_QUERY_PROPERTY) or "",
+            query_id=_local_property(_QUERY_PROPERTY),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's signature)

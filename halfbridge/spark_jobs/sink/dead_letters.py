@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code, KafkaFailure
@@ -28,7 +28,7 @@ from halfbridge.spark_jobs.sink.clients import KAFKA_TIMEOUT_S, LOG, new_admin, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from halfbridge.kafka.ports import Ports
+    from halfbridge.kafka.ports import Ports, Record, StoredRecord
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
@@ -163,13 +163,15 @@ class DeadLetters:
                 if first is not None and not is_answered:
                     is_answered = True
                     deadline = self._now() + POLL_S_MAX
-                found: list[Any] = [] if first is None else [first, *reader.take(_READ_MAX)]
-                for record in found:
-                    partition = record.partition()
-                    if record.error() is not None:
-                        failure = failure_of(record.error())
+                found = [] if first is None else [first, *reader.take(_READ_MAX)]
+                for each in found:
+                    if each.error() is not None:
+                        failure = failure_of(each.error())
                         if failure.code != Code.PARTITION_EOF:
                             raise failure
+                    record = cast("StoredRecord", each)  # or the end of a partition
+                    partition = record.partition()
+                    if record.error() is not None:
                         at[partition] = max(at[partition], record.offset())
                     else:
                         records += 1
@@ -183,7 +185,7 @@ class DeadLetters:
             self._ports.run.close_clients(reader)
         return letters
 
-    def _letter(self, record: Any) -> Letter | None:
+    def _letter(self, record: Record) -> Letter | None:
         try:
             headers = headers_of(record)
         except SerdeError:  # any client with the right to write can write such a record

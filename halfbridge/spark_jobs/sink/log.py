@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code, KafkaFailure
@@ -31,7 +31,7 @@ from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
 from halfbridge.spark_jobs.sink.sender import Record, Sender
 
 if TYPE_CHECKING:
-    from halfbridge.kafka.ports import Ports, TopicPartition
+    from halfbridge.kafka.ports import Ports, StoredRecord, TopicPartition
     from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
@@ -215,8 +215,9 @@ class ManifestLog:
                         if offset >= high:
                             return entries
                         # A record without a value means nothing, in any version.
-                        if record.key() == key and record.value() is not None:
-                            entries.append(_entry(record, batch_id))
+                        value = record.value()
+                        if record.key() == key and value is not None:
+                            entries.append(_entry(record, value, batch_id))
                         if offset == high - 1:
                             return entries
         finally:
@@ -227,18 +228,19 @@ class ManifestLog:
             f" {self._timeout_s:g} s"
         )
 
-    def _batch(self) -> list[Any]:
+    def _batch(self) -> list[StoredRecord]:
         """Wait for the first record, and return all that are there; `take` alone does not wait."""
         first = self._reader.poll(_POLL_S)
-        return [] if first is None else [first, *self._reader.take(_READ_MAX - 1)]
+        found = [] if first is None else [first, *self._reader.take(_READ_MAX - 1)]
+        return cast("list[StoredRecord]", found)  # of other errors no place is asked
 
     def _poll(self, seconds: float) -> None:
         with failing_as(CommitInDoubtError, "manifests cannot be read"):
             self._reader.poll(seconds)
 
 
-def _entry(record: Any, batch_id: int) -> Entry:
-    manifest = BATCH_MANIFEST.decode_head(record.value())
+def _entry(record: StoredRecord, value: bytes, batch_id: int) -> Entry:
+    manifest = BATCH_MANIFEST.decode_head(value)
     if manifest.batch_id == batch_id:
-        manifest = BATCH_MANIFEST.decode(record.value())
-    return Entry(int(record.offset()), int(record.timestamp()[1]), manifest)
+        manifest = BATCH_MANIFEST.decode(value)
+    return Entry(record.offset(), record.timestamp()[1], manifest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row as SparkRow
     from pyspark.sql.types import StructType
+
+    class _Header(TypedDict):
+        key: str
+        value: bytes | None
+
 
 VALUE = "value"
 KEY = "key"
@@ -102,11 +107,11 @@ def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
     """
     names = batch.schema.names
     columns = {name: batch.column(at) for at, name in enumerate(names)}
-    values: Any = _bytes(columns[VALUE])
-    keys: Any = _bytes(columns[KEY]) if KEY in columns else repeat(None)
-    topics: Any = repeat(topic) if topic is not None else columns[TOPIC].to_pylist()
-    partitions: Any = columns[PARTITION].to_pylist() if PARTITION in columns else repeat(None)
-    headers: Any = columns[HEADERS].to_pylist() if HEADERS in columns else repeat(None)
+    values = _bytes(columns[VALUE])
+    keys = _bytes(columns[KEY]) if KEY in columns else repeat(None)
+    topics = repeat(topic) if topic is not None else columns[TOPIC].to_pylist()
+    partitions = columns[PARTITION].to_pylist() if PARTITION in columns else repeat(None)
+    headers = columns[HEADERS].to_pylist() if HEADERS in columns else repeat(None)
     for given, partition, key, value, pairs in zip(  # noqa: B905 (endless ones are meant)
         topics, partitions, keys, values, headers
     ):
@@ -181,7 +186,7 @@ def _checked_partition(partition: int) -> int:
     return partition
 
 
-def _checked_headers(pairs: list[dict[str, Any] | None]) -> Headers:
+def _checked_headers(pairs: list[_Header | None]) -> Headers:
     if None in pairs:
         raise RowError("a header that is null cannot be sent; leave it out: array_compact(headers)")
     headers = [(pair["key"], pair["value"]) for pair in pairs if pair is not None]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from halfbridge.kafka.errors import BridgeError, KafkaFailure
 from halfbridge.kafka.sending import RecordWriter
@@ -40,9 +40,9 @@ from halfbridge.spark_jobs.sink.errors import (
 from halfbridge.spark_jobs.sink.rows import ANY_BYTES, RealTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from halfbridge.kafka.ports import Ports
+    from halfbridge.kafka.ports import ClientError, DeliveryCallback, Ports, SentRecord
     from halfbridge.kafka.signatures import ClientSigner
     from halfbridge.kafka.topics import Topics
     from halfbridge.serde.headers import Headers
@@ -100,7 +100,7 @@ class Sender:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        on_delivery: Callable[[Any, Any], None],
+        on_delivery: DeliveryCallback,
         headers: Headers | None = None,
     ) -> None:
         """Hand a record to Kafka, waiting for room in the queue.
@@ -145,12 +145,13 @@ class Sender:
         failures: list[KafkaFailure] = []
         last: dict[int, int] = {}
 
-        def acknowledged(error: Any, record: Any) -> None:
+        def acknowledged(error: ClientError | None, record: SentRecord) -> None:
             failure = self.failure(error, record)
             if failure is not None:
                 failures.append(failure)
             else:
-                partition, offset = record.partition(), record.offset()
+                partition = record.partition()
+                offset = cast("int", record.offset())  # it is stored
                 last[partition] = max(last.get(partition, offset), offset)
 
         for value, key, partition, headers in records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 from pyspark.sql import functions as F
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from halfbridge.spark_jobs.jobs.options import Trigger
-    from halfbridge.spark_jobs.reading.cluster import Brokers
+    from halfbridge.spark_jobs.reading.cluster import Brokers, Where
     from halfbridge.spark_jobs.reading.decisions import SignatureJudge
 
 _APP_NAME = "halfbridge-stuck"
@@ -121,7 +121,7 @@ def main(
     source = options.reading_options(bootstrap_servers, kafka)
     names = TopicNames(topic_prefix)
     judge = signature_judge(key_file, names)
-    where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
+    where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     with spark_session(_APP_NAME, options=spark_options) as spark:
         made_ms = now_ms()
         if table is None or checkpoint is None:
@@ -159,7 +159,7 @@ def main(
     return options.EXIT_FINDINGS if made["stuck"] else options.EXIT_DONE
 
 
-def report_of(waiting: DataFrame, *, now_ms: int, older_than_ms: int, top: int) -> dict[str, Any]:
+def report_of(waiting: DataFrame, *, now_ms: int, older_than_ms: int, top: int) -> Report:
     """Return the report on undecided transactions: those of age `older_than_ms` or more are stuck.
 
     `top` is the number of the oldest that are named.
@@ -167,8 +167,8 @@ def report_of(waiting: DataFrame, *, now_ms: int, older_than_ms: int, top: int) 
     kept = aged(waiting, now_ms).persist()
     try:
         old = kept.where(F.col("age_ms") >= older_than_ms)
-        groups = [row.asDict() for row in by_group_and_topic(old).collect()]
-        named = [row.asDict() for row in oldest(old, top).collect()]
+        groups = by_group_and_topic(old).collect()
+        named = oldest(old, top).collect()
         count = kept.count()
     finally:
         kept.unpersist()
@@ -219,10 +219,9 @@ def _stream(
     merge = keep_up(table, keep_ms=_KEEP_MS)
     run_to_end(
         lambda: (
-            states.writeStream.foreachBatch(merge)
+            trigger.set_in(states.writeStream.foreachBatch(merge))
             .option("checkpointLocation", checkpoint)
             .queryName(_APP_NAME)
-            .trigger(**trigger.arguments())
             .start()
         ),
         _say,
@@ -312,14 +311,52 @@ def oldest(old: DataFrame, count: int) -> DataFrame:
     )
 
 
+class Group(TypedDict):
+    """What the report says of a producer group and real topic."""
+
+    producer_group: str
+    real_topic: str
+    transactions: int
+    messages: int
+    oldest_ms: int
+    checks_max: int
+    ages: dict[str, int]  # each of BIN_NAMES -> number of transactions
+
+
+class Named(TypedDict):
+    """What the report says of a transaction: a row of `oldest`."""
+
+    transaction_id: str
+    resume_count: int
+    producer_group: str
+    real_topic: str
+    age_ms: int
+    checks: int
+    pair: int
+    half_offset: int
+    first_append_ms: int
+
+
+class Report(TypedDict):
+    """The report."""
+
+    stuck: int
+    undecided: int
+    older_than_ms: int
+    now_ms: int
+    groups: list[Group]
+    oldest: list[Named]
+    hidden_by_open_kafka_txn: list[str]
+
+
 def make_report(
-    groups: Sequence[Mapping[str, object]],
-    top: Sequence[Mapping[str, object]],
+    groups: Sequence[Row],
+    top: Sequence[Row],
     *,
     older_than_ms: int,
     now_ms: int,
     undecided: int,
-) -> dict[str, Any]:
+) -> Report:
     """Return the report, one JSON object."""
     return {
         "stuck": sum(each["transactions"] for each in groups),
@@ -328,19 +365,38 @@ def make_report(
         "now_ms": now_ms,
         "groups": sorted(
             (
-                {
-                    **{name: each[name] for name in each if name not in BIN_NAMES},
-                    "ages": {name: each[name] for name in BIN_NAMES},
-                }
+                Group(
+                    producer_group=each["producer_group"],
+                    real_topic=each["real_topic"],
+                    transactions=each["transactions"],
+                    messages=each["messages"],
+                    oldest_ms=each["oldest_ms"],
+                    checks_max=each["checks_max"],
+                    ages={name: each[name] for name in BIN_NAMES},
+                )
                 for each in groups
             ),
             key=lambda each: (-each["oldest_ms"], each["producer_group"], each["real_topic"]),
         ),
-        "oldest": list(top),
+        "oldest": [
+            Named(
+                transaction_id=each["transaction_id"],
+                resume_count=each["resume_count"],
+                producer_group=each["producer_group"],
+                real_topic=each["real_topic"],
+                age_ms=each["age_ms"],
+                checks=each["checks"],
+                pair=each["pair"],
+                half_offset=each["half_offset"],
+                first_append_ms=each["first_append_ms"],
+            )
+            for each in top
+        ],
+        "hidden_by_open_kafka_txn": [],
     }
 
 
-def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
+def text_lines(report: Report) -> Iterator[str]:
     """Yield the report for people; the verdict last."""
     for each in report["groups"]:
         ages = ", ".join(f"{count:,} {name}" for name, count in each["ages"].items() if count)
@@ -349,10 +405,10 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             f" transactions, {each['messages']:,} messages, oldest {_age(each['oldest_ms'])},"
             f" at most {each['checks_max']} checks answered; {ages}"
         )
-    for each in report["oldest"]:
+    for named in report["oldest"]:
         yield (
-            f"  {each['transaction_id']}  {_age(each['age_ms'])}  {each['producer_group']}"
-            f" -> {each['real_topic']}  half [{each['pair']}]@{each['half_offset']}"
+            f"  {named['transaction_id']}  {_age(named['age_ms'])}  {named['producer_group']}"
+            f" -> {named['real_topic']}  half [{named['pair']}]@{named['half_offset']}"
         )
     limit = _age(report["older_than_ms"])
     yield f"{report['stuck']:,} of {report['undecided']:,} undecided are older than {limit}"

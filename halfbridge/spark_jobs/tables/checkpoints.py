@@ -13,7 +13,7 @@ ids of the topics. It is a file of its own because topics of a pattern come and 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.tables.storage import Storage, join
@@ -67,7 +67,7 @@ class Checkpoint:
                 " program. Give an empty directory as --checkpoint."
             )
         try:
-            was: dict[str, Any] = json.loads(text)
+            was: Mapping[str, object] = json.loads(text)
         except ValueError as error:
             raise JobError(
                 f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint."
@@ -180,7 +180,7 @@ class Checkpoint:
             for topic in offsets
         }
 
-    def _offsets(self, number: int) -> list[dict[str, Any]]:
+    def _offsets(self, number: int) -> list[Mapping[str, object]]:
         """Return topic -> offsets of each source in the plan of a batch; none without a plan."""
         plan = self._storage.read(join(self.path, "offsets", str(number))) or ""
         sources = plan.split("\n")[_OFFSETS_FROM_LINE:]
@@ -225,7 +225,7 @@ def count_done(storage: Storage, directory: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return "not given" if value in (None, "", []) else json.dumps(value)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
@@ -25,7 +25,8 @@ from halfbridge.spark_jobs.tables.storage import Storage, join
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Schema
+    from deltalake.transaction import AddAction, RemoveAction
     from pyspark.sql import DataFrame, SparkSession
 
 _FILES = "files"  # below the table; each write has a directory of its own there
@@ -95,7 +96,7 @@ class DeltaWriter:
         except _delta_errors() as error:
             raise JobError(f"Delta table {self.path}: {error}") from error
 
-    def _written(self, rows: DataFrame) -> tuple[Any, list[Any]]:
+    def _written(self, rows: DataFrame) -> tuple[Schema, list[AddAction | RemoveAction]]:
         """Write the files; return their schema and the actions that make them part of the table."""
         from deltalake import Schema  # noqa: PLC0415  # an extra
 
@@ -105,7 +106,7 @@ class DeltaWriter:
         rows.write.partitionBy(*self._partition_by).parquet(join(self.path, files))
         return schema, self._actions(files)
 
-    def _opened(self, schema: Any) -> Any:
+    def _opened(self, schema: Schema) -> DeltaTable:
         """Return the table as it is now, made if need be."""
         from deltalake import DeltaTable  # noqa: PLC0415  # an extra
 
@@ -126,10 +127,10 @@ class DeltaWriter:
 
     def _commit(
         self,
-        table: Any,
-        actions: list[Any],
-        mode: str,
-        schema: Any,
+        table: DeltaTable,
+        actions: list[AddAction | RemoveAction],
+        mode: Literal["append", "overwrite"],
+        schema: Schema,
         *,
         app: tuple[str, int] | None = None,
         where: tuple[str, list[str]] | None = None,
@@ -147,7 +148,7 @@ class DeltaWriter:
             ),
         )
 
-    def _check_schema(self, given: Any, present: Any) -> None:
+    def _check_schema(self, given: Schema, present: Schema) -> None:
         """Refuse rows of other columns: delta-rs does not verify the content of files."""
         ours, theirs = (_fields(json.loads(each.to_json())) for each in (given, present))
         if other := sorted(name for name in ours if theirs.get(name) != ours[name]):
@@ -156,10 +157,10 @@ class DeltaWriter:
                 f" {ours[other[0]]}: give another --output, or the schemas that it was made with"
             )
 
-    def _actions(self, files: str) -> list[Any]:
+    def _actions(self, files: str) -> list[AddAction | RemoveAction]:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # an extra
 
-        actions = []
+        actions: list[AddAction | RemoveAction] = []
         for file in self._storage.files(join(self.path, files), ".parquet"):
             row_count = self._storage.parquet_rows(file)
             if row_count == 0:
@@ -188,7 +189,16 @@ def _delta_errors() -> type[Exception]:
     return DeltaError
 
 
-def _fields(schema: Any) -> dict[str, str]:
+class _FieldJson(TypedDict):
+    name: str
+    type: object  # a name, or the JSON of a type with parts
+
+
+class _SchemaJson(TypedDict):
+    fields: list[_FieldJson]
+
+
+def _fields(schema: _SchemaJson) -> dict[str, str]:
     """Return the columns with their types; whether nulls are allowed does not matter here."""
     return {
         field["name"]: json.dumps(_nullable(field["type"]), sort_keys=True)
@@ -196,7 +206,7 @@ def _fields(schema: Any) -> dict[str, str]:
     }
 
 
-def _nullable(kind: Any) -> Any:
+def _nullable(kind: object) -> object:
     if isinstance(kind, dict):
         loose = {"nullable": True, "containsNull": True, "valueContainsNull": True}
         return {

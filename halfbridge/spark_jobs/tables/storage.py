@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.spark_jobs.capabilities import java_class
 from halfbridge.spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject, JVMView
     from pyspark.sql import SparkSession
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -30,10 +31,10 @@ def join(directory: str, *names: str) -> str:
     return "/".join((directory.rstrip("/"), *names))
 
 
-def jvm_of(spark: SparkSession) -> Any:
+def jvm_of(spark: SparkSession) -> JVMView:
     """Return the door to the driver's JVM; JobError in a Spark Connect client, which has none."""
     try:
-        jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Hadoop's file systems
+        jvm = spark._jvm  # noqa: SLF001  # the only way to Hadoop's file systems
     except AttributeError:
         jvm = None
     if jvm is None:
@@ -50,7 +51,7 @@ class StoredFile(NamedTuple):
     path: str  # below the directory that was listed
     size_bytes: int
     modified_ms: int  # milliseconds since 1970
-    status: Any  # what Hadoop said of it
+    status: JavaObject  # what Hadoop said of it
 
 
 class Storage:
@@ -58,7 +59,7 @@ class Storage:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = jvm_of(spark)
-        context: Any = spark.sparkContext
+        context = spark.sparkContext
         self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001  # as above
 
     def names(self, directory: str) -> list[str]:
@@ -154,6 +155,6 @@ class Storage:
             reader.close()
         return rows
 
-    def _at(self, path: str) -> tuple[Any, Any]:
+    def _at(self, path: str) -> tuple[JavaObject, JavaObject]:
         where = self._jvm.org.apache.hadoop.fs.Path(path)
         return where, where.getFileSystem(self._configuration)

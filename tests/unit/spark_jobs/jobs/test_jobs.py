@@ -97,6 +97,13 @@ def test_the_text_of_an_error_of_python_is_shown_whole(text: str, shown: str) ->
 # --- what all jobs' commands share: triggers, exit statuses, errors of one line ------------
 
 
+class Writer:
+    """Spark's writer, which returns what it was given."""
+
+    def trigger(self, **given: object) -> dict[str, object]:
+        return given
+
+
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
@@ -117,7 +124,7 @@ def test_triggers(text: str, arguments: dict[str, Any]) -> None:
         found.append(trigger)
 
     assert CliRunner().invoke(job, ["--trigger", text]).exit_code == 0
-    assert found[0].arguments() == arguments
+    assert found[0].set_in(Writer()) == arguments
     assert found[0].ends is (text == "available-now")
 
 
