@@ -39,6 +39,8 @@ class CloudEvent:
     Raises:
         InvalidMessageError: an empty or missing text, or a time without a zone; the caller
             corrects it.
+
+    Source: CloudEvents' Kafka protocol binding, binary content mode.
     """
 
     source: str

@@ -83,7 +83,10 @@ class SendFuture(Delivery):
 
 
 class DecisionFuture(Delivery):
-    """The outcome of a decision, as `commit`, `rollback` and their `_async` forms return it."""
+    """The outcome of a decision, as `commit`, `rollback` and their `_async` forms return it.
+
+    Thread-safe; any number of threads may wait.
+    """
 
     __slots__ = ("resolution", "transaction")
 

@@ -39,9 +39,9 @@ class Answer:
     """A Resolution with a message count, which a checker may return in place of a Resolution.
 
     Attributes:
-        message_count: With COMMIT: how many messages the transaction has, as the sender counted
-            when the local transaction ran. If one of them is missing, the daemon delivers none, and
-            all become dead letters (INCOMPLETE). None: all messages that are there.
+        message_count: With COMMIT: how many messages the transaction has, 1 to 1,000, as the sender
+            counted when the local transaction ran. If one of them is missing, the daemon delivers
+            none, and all become dead letters (INCOMPLETE). None: all messages that are there.
 
     Raises:
         InvalidMessageError: no Resolution, or a count that no transaction can have; the author of
@@ -70,7 +70,8 @@ class Answer:
 class Message:
     """A message to be sent in a transaction. Bytes arrive exactly as given.
 
-    `Message.json` and `Message.serialized` make one of other values than bytes.
+    `Message.json` and `Message.serialized` make one of other values than bytes. Its size is limited
+    by the half topic's max.message.bytes, and by what a Transaction takes.
 
     Attributes:
         topic: The real topic, where consumers read once the transaction is committed.
@@ -78,14 +79,16 @@ class Message:
         value: Bytes or None (a tombstone).
         headers: Pairs of name and bytes (or None), in order; names may repeat. Or a dict.
         partition: Partition of the real topic; None: chosen from the key.
-        immunity_ms: Least age before the first check; None: the daemon's transaction_timeout_ms.
-            (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
+        immunity_ms: Least age before the first check, milliseconds, at most
+            `BridgeConfig.immunity_ms_max`; None: the daemon's transaction_timeout_ms.
         cloud_event: Adds the headers of CloudEvents when the message is sent; None: none.
         timestamp_ms: Refused unless None: a real record carries the time of its publication. The
             time of an event belongs in a header, such as `ce_time`.
 
     Raises:
         InvalidMessageError: a part has a wrong type or a reserved name; the caller corrects it.
+
+    Source: RocketMQ Message; `immunity_ms` is its CHECK_IMMUNITY_TIME_IN_SECONDS.
     """
 
     topic: str

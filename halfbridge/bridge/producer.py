@@ -181,7 +181,8 @@ class TransactionProducer:
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Stop answering checks, wait for outstanding records, free everything; `with` calls this.
 
-        Records without an acknowledgement after `timeout` seconds are in doubt.
+        Records without an acknowledgement after `timeout` seconds are in doubt; checks settle them.
+        Idempotent.
         """
         with locked(self._starting):
             shared, responder = self._shared, self._responder
@@ -205,9 +206,11 @@ class TransactionProducer:
         """Return a new message transaction; many may be open at a time.
 
         Args:
-            immunity_ms: Least age before the first check, for messages without an immunity of their
-                own; None: the daemon's transaction_timeout_ms.
-            context: Shown to the checker as `MessageView.context`; never delivered.
+            immunity_ms: Least age before the first check, milliseconds, for messages without an
+                immunity of their own, at most `BridgeConfig.immunity_ms_max`; None: the daemon's
+                transaction_timeout_ms.
+            context: Shown to the checker as `MessageView.context`; never delivered. At most 4,096
+                bytes.
             placement_key: Transactions with the same placement key are delivered in the order of
                 their decisions, whatever keys their messages have; None: the first message's key.
             rollback_on: Exceptions that roll the transaction back when they leave its block: a
@@ -240,8 +243,9 @@ class TransactionProducer:
     def half_partitions(self) -> int:
         """Number of half partitions; messages keep their order if their keys share a partition.
 
-        ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork; start
-        it, or make another.
+        Raises:
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork;
+                start it, or make another.
         """
         return self._started().partitions
 
@@ -319,7 +323,8 @@ class TransactionProducer:
         Also waits for callbacks and for the decisions that callbacks send meanwhile. A callback
         that calls this waits for records only. `timeout` is in seconds.
 
-        ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
+        Raises:
+            ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
         """
         shared = self._shared
         if shared is None:
@@ -338,7 +343,10 @@ class TransactionProducer:
         return CheckCounts() if responder is None else responder.counts()
 
     def figures(self) -> Figures | None:
-        """Return what this producer has done so far; None: not started, or made before a fork."""
+        """Return what this producer has done so far; None: not started, or made before a fork.
+
+        Counts begin at 0 with `start`, and never fall; `in_flight` is of now.
+        """
         shared = self._shared
         if shared is None or shared.is_forked:
             return None

@@ -43,7 +43,7 @@ class Event(str, Enum):
 
 
 class IllegalTransitionError(RuntimeError):
-    """The event is illegal in this state: a mistake in the calling code; nothing changed.
+    """The event is illegal in this state, and changed nothing; the programmer corrects the caller.
 
     Attributes:
         state: The state, which has not changed.

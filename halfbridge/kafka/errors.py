@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class BridgeError(Exception):
-    """An error of the client, of Kafka, or of the arguments and settings."""
+    """An error of the client, of Kafka, or of arguments and settings; its class says who acts."""
 
 
 class RetriableError(BridgeError):
@@ -46,12 +46,16 @@ class RetriableError(BridgeError):
 
 
 class BackpressureError(RetriableError):
-    """There was no room for another message in time; the brokers are slower than the caller."""
+    """There was no room for another message in time; the brokers are slower than the caller.
+
+    The caller slows down, and repeats the call.
+    """
 
 
 class TransactionsRejectedError(RetriableError):
     """An operator stopped new transactions of the installation; nothing was begun or sent.
 
+    The caller repeats the call later, when the operator allows them again.
     Messages that were sent before may be decided, and are checked and delivered.
 
     Attributes:
@@ -103,15 +107,21 @@ class FatalError(BridgeError):
 
 
 class ProducerFencedError(FatalError):
-    """Another instance took over the transactional id (or the broker timed the kafka_txn out)."""
+    """Another instance took over the transactional id (or the broker timed the kafka_txn out).
+
+    This instance writes nothing any more: its owner closes it. The other one goes on.
+    """
 
 
 class ProducerClosedError(FatalError):
-    """The producer is not started, or closed already."""
+    """The producer is not started, or closed already; the caller starts it, or makes another."""
 
 
 class ForkedProcessError(FatalError):
-    """The producer was made in a parent process; librdkafka's threads do not survive a fork."""
+    """The producer was made in a parent process; librdkafka's threads do not survive a fork.
+
+    The child process makes a producer of its own.
+    """
 
 
 class OtherLoopError(FatalError):
@@ -122,7 +132,7 @@ class OtherLoopError(FatalError):
 
 
 class TopicSetupError(BridgeError):
-    """A topic is missing or has the wrong shape; the text names the command that corrects it.
+    """A topic is missing or has the wrong shape; an operator runs the command that the text names.
 
     Attributes:
         topics: The topics to create or to correct; empty if the broker named none.
@@ -134,7 +144,7 @@ class TopicSetupError(BridgeError):
 
 
 class InvalidMessageError(BridgeError, ValueError):
-    """A message cannot be sent as it is; nothing was sent.
+    """A message cannot be sent as it is; nothing was sent. The caller changes the message.
 
     Attributes:
         field: The part of the message that is wrong, such as `key` or `headers`.
@@ -146,7 +156,10 @@ class InvalidMessageError(BridgeError, ValueError):
 
 
 class ConfigError(BridgeError, SettingError):
-    """A setting is wrong; see the attributes `field`, `value`, `origin` and `allowed`."""
+    """A setting is wrong; see the attributes `field`, `value`, `origin` and `allowed`.
+
+    Whoever wrote the setting corrects it, where `origin` says that it stands.
+    """
 
 
 class Code(IntEnum):

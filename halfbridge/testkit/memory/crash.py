@@ -42,7 +42,7 @@ _STORED_S_MAX = 30.0
 
 
 class CrashNotReachedError(AssertionError):
-    """The code never came to the step at which it was to die."""
+    """The code never came to the step at which it was to die; the test's author corrects either."""
 
 
 class Crash:

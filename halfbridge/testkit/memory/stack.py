@@ -73,6 +73,9 @@ class MemoryStack:
         partitions: Of half and op topic.
         settings: Any field of halfbridge.checker.config.CheckerConfig, such as check_interval_ms
             or workers.
+
+    Raises:
+        ConfigError: a setting is wrong; the test's author corrects it.
     """
 
     def __init__(
@@ -214,7 +217,7 @@ class MemoryStack:
     ) -> list[ReadRecord]:
         """Return what consumers see of some topics, from their start; wait until `count` are there.
 
-        What is under way is finished first.
+        What is under way is finished first. Records of one partition are in the order of offsets.
 
         Raises:
             TimeoutError: there were fewer than `count` in time, which is virtual; the test's author
@@ -363,7 +366,7 @@ Said = tuple[object, object]
 
 
 class DisagreementError(AssertionError):
-    """After a crash the database and the topic do not say the same."""
+    """After a crash the database and the topic do not say the same; the service is corrected."""
 
 
 def every_crash(
