@@ -23,14 +23,14 @@ from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark.frames import messages, topics_of
 from halfbridge.spark_jobs.audit.facts import (
-    IS_LETTER,
+    IS_DEAD_LETTER,
     append_ms,
     born_ms,
     decoded_ops,
-    facts_of_letters,
-    identity,
+    facts_of_dead_letters,
+    life_hash,
 )
-from halfbridge.spark_jobs.audit.ruling import ASIDE, first_decision, is_above
+from halfbridge.spark_jobs.audit.ruling import INCONCLUSIVE, first_decision, is_above
 from halfbridge.spark_jobs.audit.verdict import (
     DELIVERED,
     DISCARDED,
@@ -124,7 +124,7 @@ def transactions(
 ) -> DataFrame:
     """Return `read_transactions` of rows of the four kinds of topics, in Kafka's columns."""
     rows = _rows(halves, judge)
-    seen = rows.join(_letters(letters, judge), [*_MESSAGE, "ident"], how="left")
+    seen = rows.join(_letters(letters, judge), [*_MESSAGE, "life_hash"], how="left")
     if reals is None:
         seen = seen.withColumn("arrived", F.lit(None).cast("timestamp"))
     else:
@@ -152,19 +152,19 @@ def transactions(
         "message_count",
         "real_topic",
         "first_key",
-        F.coalesce("letter", F.nullif("op_reason", F.lit(""))).alias("reason"),
+        F.coalesce("dead_reason", F.nullif("op_reason", F.lit(""))).alias("reason"),
     )
 
 
 def _rows(halves: DataFrame, judge: SignatureJudge | None) -> DataFrame:
-    """Return the STATE of each half record, and: key, ident, origin (offset of the original)."""
+    """Return the STATE of each half record, and: its key, life_hash, origin_offset."""
     rows = state_of_halves(halves, judge, more=("key", "meta"))
     return rows.withColumns(
         {
-            "ident": identity(F.col("pair"), F.col("resume_count"), F.col("producer_group")),
-            "origin": F.coalesce("original_at", F.col("meta.origin_offset")),
+            "life_hash": life_hash(F.col("pair"), F.col("resume_count"), F.col("producer_group")),
+            "origin_offset": F.coalesce("original_at", F.col("meta.origin_offset")),
         }
-    ).drop("meta")
+    ).drop("meta", "op_offset")  # the offset is of an op record, and null here
 
 
 def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
@@ -176,19 +176,22 @@ def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
     is_original = F.col("original_at").isNotNull()
     original = F.min(F.when(is_original, F.struct("original_at", "original_ms"))).over(life)
     born = born_ms(original["original_ms"], F.min("copied_ms").over(life))
-    record = F.struct("origin", "half_offset", "real_topic", "key")
+    record = F.struct("origin_offset", "half_offset", "real_topic", "key")
     return (
         rows.withColumn("born_ms", born)
         .join(decisions, list(LIFE), how="left")
         .groupBy(*LIFE, "message_index")
         .agg(
-            first_decision("half_to", "decided_timestamp", "op_reason").alias("decision"),
+            first_decision("op_half_offset", "decided_timestamp", "op_reason").alias("decision"),
             F.min(record).alias("record"),
             F.min("first_ms").alias("first_ms"),
-            F.min("half_offset").alias("first_at"),
-            *(F.first(name).alias(name) for name in ("arrived", "refusal", "invalid", "late_at")),
+            F.min("half_offset").alias("first_offset"),
+            *(
+                F.first(name).alias(name)
+                for name in ("arrived", "refusal", "invalid", "late_offset")
+            ),
         )
-        .select("*", "decision.*", "record.origin", "record.real_topic", "record.key")
+        .select("*", "decision.*", "record.origin_offset", "record.real_topic", "record.key")
     )
 
 
@@ -196,35 +199,35 @@ def _lives(messages: DataFrame) -> DataFrame:
     """Return one row for each transaction.
 
     Columns: LIFE and the decision's; first_ms, half_offset and real_topic, as in STATE; arrived
-    (when the last message was delivered); letter (the reason of a dead letter of a message that was
+    (when the last message was delivered); dead_reason (of a dead letter of a message that was
     not delivered); is_delivered (all messages were); is_settled (each was, or has such a letter).
     """
     # A dead letter of the message's own record. One of a record behind it is about a duplicate.
-    is_own = F.col("late_at") <= F.col("origin")
+    is_own = F.col("late_offset") <= F.col("origin_offset")
     is_late = F.coalesce(is_above() | is_own, F.lit(col=False))
     # The record of a late message in a real topic is another life's, which redelivered it.
-    has_come = F.col("arrived").isNotNull() & ~is_late
-    letter = F.coalesce(
+    has_arrived = F.col("arrived").isNotNull() & ~is_late
+    dead_reason = F.coalesce(
         "refusal",
-        F.when(is_late & F.col("late_at").isNotNull(), DeadReason.LATE.value),
-        F.when(~has_come, F.col("invalid")),
+        F.when(is_late & F.col("late_offset").isNotNull(), DeadReason.LATE.value),
+        F.when(~has_arrived, F.col("invalid")),
     )
-    is_refused = F.col("letter").isNotNull()
+    is_refused = F.col("dead_reason").isNotNull()
     decision = ("kind", "decided_timestamp", "op_reason")
     return (
-        messages.withColumns({"has_come": has_come, "letter": letter})
+        messages.withColumns({"has_arrived": has_arrived, "dead_reason": dead_reason})
         .groupBy(*LIFE)
         .agg(
             *(F.first(name).alias(name) for name in decision),
             F.min("first_ms").alias("first_ms"),
-            F.min("first_at").alias("half_offset"),
+            F.min("first_offset").alias("half_offset"),
             F.count("*").cast("int").alias("message_count"),
             F.min_by("real_topic", "message_index").alias("real_topic"),
             F.min_by("key", "message_index").alias("first_key"),
             F.max("arrived").alias("arrived"),
-            F.min("letter").alias("letter"),
-            F.bool_and(F.col("has_come") & ~is_refused).alias("is_delivered"),
-            F.bool_and(F.col("has_come") | is_refused).alias("is_settled"),
+            F.min("dead_reason").alias("dead_reason"),
+            F.bool_and(F.col("has_arrived") & ~is_refused).alias("is_delivered"),
+            F.bool_and(F.col("has_arrived") | is_refused).alias("is_settled"),
         )
     )
 
@@ -237,22 +240,20 @@ def _arrivals(reals: DataFrame) -> DataFrame:
 def _letters(letters: DataFrame, judge: SignatureJudge | None) -> DataFrame:
     """Return what the dead letters say about each message.
 
-    Columns: _MESSAGE, ident; refusal: the reason of one whose reason is not of ASIDE; invalid:
-    INVALID if there is one; late_at: the lowest half offset that is LATE.
+    Columns: _MESSAGE, life_hash; refusal: the reason of one whose reason is not of INCONCLUSIVE;
+    invalid: INVALID if there is one; late_offset: the lowest half offset that is LATE.
     """
-    facts = facts_of_letters(letters, judge).where(F.col("what") == IS_LETTER)
+    facts = facts_of_dead_letters(letters, judge).where(F.col("record_type") == IS_DEAD_LETTER)
     reason = F.col("kind")
-    return facts.groupBy(
-        F.col("txn").alias("transaction_id"), F.col("index").alias("message_index"), "ident"
-    ).agg(
-        F.min(F.when(~reason.isin(*ASIDE), reason)).alias("refusal"),
+    return facts.groupBy(*_MESSAGE, "life_hash").agg(
+        F.min(F.when(~reason.isin(*INCONCLUSIVE), reason)).alias("refusal"),
         F.min(F.when(reason == DeadReason.INVALID.value, reason)).alias("invalid"),
-        F.min(F.when(reason == DeadReason.LATE.value, F.col("origin"))).alias("late_at"),
+        F.min(F.when(reason == DeadReason.LATE.value, F.col("origin_offset"))).alias("late_offset"),
     )
 
 
 def _decisions(ops: DataFrame, judge: SignatureJudge | None) -> DataFrame:
-    """Return the deciding ops: LIFE, half_to, and the columns of `first_decision`."""
+    """Return the deciding ops: LIFE, op_half_offset, and the columns of `first_decision`."""
     op = F.col("op")
     is_decision = F.col("unread").isNull() & decides(op["kind"], op["source"])
     return (
@@ -263,11 +264,11 @@ def _decisions(ops: DataFrame, judge: SignatureJudge | None) -> DataFrame:
             op["resume_count"].alias("resume_count"),
             op["producer_group"].alias("producer_group"),
             F.col("partition").alias("pair"),
-            F.col("offset").alias("op_at"),
+            F.col("offset").alias("op_offset"),
             op["kind"].alias("kind"),
-            op["half_offset"].alias("half_to"),
+            op["half_offset"].alias("op_half_offset"),
             claimed_age_ms(op["kind"], op["source"], op["age_ms"]).alias("age_ms"),
-            append_ms().alias("op_ms"),
+            append_ms().alias("op_append_ms"),
             F.col("timestamp").alias("decided_timestamp"),
             op["reason"].alias("op_reason"),
         )

@@ -20,8 +20,8 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
+    facts_of_dead_letters,
     facts_of_halves,
-    facts_of_letters,
     facts_of_ops,
     facts_of_reals,
 )
@@ -232,7 +232,7 @@ class Tape:
             facts_of_halves(self.frame(spark, NAMES.half)),
             facts_of_ops(self.frame(spark, NAMES.op)),
             facts_of_reals(self.frame(spark, *self.real_topics())),
-            facts_of_letters(self.frame(spark, NAMES.dead)),
+            facts_of_dead_letters(self.frame(spark, NAMES.dead)),
         )
 
     def snapshot(self, **given: Any) -> Snapshot:

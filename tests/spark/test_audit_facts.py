@@ -68,21 +68,31 @@ def test_every_field_of_half_op_real_and_dead_letter(spark: SparkSession) -> Non
     tape.real(half, partition=3)
     tape.dead(copy, DeadReason.EXTRA)
     original, again, op, real, letter = read(spark, tape)
-    assert [row["what"] for row in (original, again, op, real, letter)] == [
-        columns.IS_HALF, columns.IS_HALF, columns.IS_OP, columns.IS_REAL, columns.IS_LETTER,
+    assert [row["record_type"] for row in (original, again, op, real, letter)] == [
+        columns.IS_HALF, columns.IS_HALF, columns.IS_OP, columns.IS_REAL, columns.IS_DEAD_LETTER,
     ]  # fmt: skip
-    assert {row["txn"] for row in (original, again, op, real, letter)} == {half.txn}
-    assert len({row["ident"] for row in (original, again, op, letter)}) == 1
+    assert {row["transaction_id"] for row in (original, again, op, real, letter)} == {half.txn}
+    assert len({row["life_hash"] for row in (original, again, op, letter)}) == 1
     assert {row["pair"] for row in (original, again, op, letter)} == {1}
-    assert {row["resume"] for row in (original, again, op, letter)} == {1}
-    assert {row["index"] for row in (original, again, letter)} == {2}
-    assert len({row["hash"] for row in (original, again, real, letter)}) == 1
-    assert [(row["at"], row["origin"]) for row in (original, again)] == [(0, 0), (1, 0)]
-    assert original["first_ms"] == again["first_ms"] == original["ms"]
-    assert (original["to_part"], original["topic"]) == (3, ORDERS)
-    assert (op["kind"], op["source"], op["half_to"], op["count"]) == ("COMMIT", "PRODUCER", 9, 3)
-    assert (real["part"], real["at"], real["topic"], real["first_ms"]) == (3, 0, ORDERS, BORN_MS)
-    assert (letter["kind"], letter["origin"], letter["source"]) == ("EXTRA", 1, NAMES.half)
+    assert {row["resume_count"] for row in (original, again, op, letter)} == {1}
+    assert {row["message_index"] for row in (original, again, letter)} == {2}
+    assert len({row["content_hash"] for row in (original, again, real, letter)}) == 1
+    assert [(row["offset"], row["origin_offset"]) for row in (original, again)] == [(0, 0), (1, 0)]
+    assert original["first_ms"] == again["first_ms"] == original["append_ms"]
+    assert (original["requested_partition"], original["topic"]) == (3, ORDERS)
+    assert (op["kind"], op["source"], op["op_half_offset"], op["message_count"]) == (
+        "COMMIT",
+        "PRODUCER",
+        9,
+        3,
+    )
+    assert (real["partition"], real["offset"], real["topic"], real["first_ms"]) == (
+        3,
+        0,
+        ORDERS,
+        BORN_MS,
+    )
+    assert (letter["kind"], letter["origin_offset"], letter["source"]) == ("EXTRA", 1, NAMES.half)
 
 
 def test_append_times_are_those_of_the_ledger(spark: SparkSession) -> None:
@@ -104,11 +114,11 @@ def test_append_times_are_those_of_the_ledger(spark: SparkSession) -> None:
         )
     ]
     rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
-    assert [(row["ms"], row["first_ms"]) for row in rows] == [
+    assert [(row["append_ms"], row["first_ms"]) for row in rows] == [
         (read.append_ms, read.first_append_ms) for read in reads
     ]
     ops = facts_of_ops(tape.frame(spark, NAMES.op)).collect()
-    assert [row["ms"] >= 0 for row in ops] == [True, False, False]
+    assert [row["append_ms"] >= 0 for row in ops] == [True, False, False]
 
 
 def test_every_byte_counts(spark: SparkSession) -> None:
@@ -138,7 +148,7 @@ def test_every_byte_counts(spark: SparkSession) -> None:
     for given in variants:
         tape.half(**given)
     rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
-    assert len({row["hash"] for row in rows}) == len(variants)
+    assert len({row["content_hash"] for row in rows}) == len(variants)
 
 
 def test_unreadable_halves_are_kept_with_the_reason(spark: SparkSession) -> None:
@@ -179,10 +189,10 @@ def test_unreadable_halves_are_kept_with_the_reason(spark: SparkSession) -> None
             parse_half(headers)
         tape.write(NAMES.half, 0, headers=headers)
     rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
-    assert [(row["what"], row["kind"]) for row in rows] == [
-        (columns.IS_JUNK_HALF, reason) for _, reason in junk
+    assert [(row["record_type"], row["kind"]) for row in rows] == [
+        (columns.IS_UNREADABLE_HALF, reason) for _, reason in junk
     ]
-    assert {row["txn"] for row in rows} == {None}
+    assert {row["transaction_id"] for row in rows} == {None}
 
 
 def test_flaws_of_halves(spark: SparkSession) -> None:
@@ -198,9 +208,13 @@ def test_flaws_of_halves(spark: SparkSession) -> None:
     tape.write(NAMES.half, 0, headers=[(names.HALF, forged), ("other", b"")])
     frame = tape.frame(spark, NAMES.half)
     rows = facts_of_halves(frame).collect()
-    assert [row["flaw"] for row in rows] == [False, True, True, True, False, True, False]
-    assert [row["flaw"] for row in rows] == [bool(parse_half(row[-1])[1]) for row in tape.all()]
-    assert [row["txn"] for row in rows] == [f"{n:032x}" for n in range(1, 7)] + ["f" * 32]
+    assert [row["is_flawed"] for row in rows] == [False, True, True, True, False, True, False]
+    assert [row["is_flawed"] for row in rows] == [
+        bool(parse_half(row[-1])[1]) for row in tape.all()
+    ]
+    assert [row["transaction_id"] for row in rows] == [f"{n:032x}" for n in range(1, 7)] + [
+        "f" * 32
+    ]
 
 
 def test_a_context_is_not_delivered(spark: SparkSession) -> None:
@@ -209,7 +223,7 @@ def test_a_context_is_not_delivered(spark: SparkSession) -> None:
     half = tape.half(user=[("trace", b"1"), (names.CONTEXT, b"x")])
     headers = names.real_headers([("trace", b"1")], half.txn, BORN_MS)
     tape.real(half, headers=headers)
-    assert len({row["hash"] for row in read(spark, tape)}) == 1
+    assert len({row["content_hash"] for row in read(spark, tape)}) == 1
 
 
 def test_bytes_are_counted_as_by_the_daemon(spark: SparkSession) -> None:
@@ -224,7 +238,7 @@ def test_bytes_are_counted_as_by_the_daemon(spark: SparkSession) -> None:
         user_bytes(key, value, headers, has_flaw=bool(parse_half(headers)[1]))
         for key, value, *_, headers in tape.all()
     ]
-    assert [row["bytes"] for row in rows] == wanted
+    assert [row["size_bytes"] for row in rows] == wanted
 
 
 def test_the_longest_metadata_context_and_op(spark: SparkSession) -> None:
@@ -248,10 +262,10 @@ def test_the_longest_metadata_context_and_op(spark: SparkSession) -> None:
         tape.op(OpKind.COMMIT, op, actor=AN_OP.actor + "a" * (spare + more))
         assert len(tape.rows[NAMES.op, 0][-1][1]) == OP_BYTES_MAX + more
     rows = read(spark, tape)
-    assert [row["what"] for row in rows] == [
-        *(columns.IS_HALF, columns.IS_JUNK_HALF, columns.IS_HALF, columns.IS_JUNK_HALF),
+    assert [row["record_type"] for row in rows] == [
+        *(columns.IS_HALF, columns.IS_UNREADABLE_HALF, columns.IS_HALF, columns.IS_UNREADABLE_HALF),
         *(columns.IS_HALF, columns.IS_HALF),
-        *(columns.IS_OP, columns.IS_OP, columns.IS_JUNK_OP),
+        *(columns.IS_OP, columns.IS_OP, columns.IS_UNREADABLE_OP),
     ]
 
 
@@ -274,11 +288,18 @@ def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:
     tape.write(NAMES.dead, 0, headers=[(names.DEAD, DEAD_LETTER.encode(of_change))])
     tape.write(NAMES.dead, 0, headers=[(names.DEAD_MARK, b"junk")])
     rows = read(spark, tape)[1:]
-    assert [row["what"] for row in rows] == [
-        columns.IS_JUNK_OP, columns.IS_JUNK_OP, columns.IS_JUNK_LETTER, columns.IS_JUNK_LETTER,
-        columns.IS_LETTER, columns.IS_JUNK_COPY, columns.IS_JUNK_COPY, columns.IS_MARK,
-    ]  # fmt: skip
-    assert (rows[-3]["source"], rows[-3]["pair"], rows[-3]["origin"]) == (NAMES.half, 0, half.at)
+    assert [row["record_type"] for row in rows] == [
+        *[columns.IS_UNREADABLE_OP] * 2,
+        *[columns.IS_UNREADABLE_DEAD_LETTER] * 2,
+        columns.IS_DEAD_LETTER,
+        *[columns.IS_DEAD_LETTER_OF_UNREADABLE] * 2,
+        columns.IS_MARK,
+    ]
+    assert (rows[-3]["source"], rows[-3]["pair"], rows[-3]["origin_offset"]) == (
+        NAMES.half,
+        0,
+        half.at,
+    )
 
 
 def test_ops_that_the_daemon_refuses(spark: SparkSession) -> None:
@@ -308,8 +329,8 @@ def test_foreign_real_records(spark: SparkSession) -> None:
         tape.write(ORDERS, 0, headers=headers)
     tape.write(ORDERS, 0, headers=names.real_headers([(names.TRANSACTION_ID, b"x")], "a1", 5))
     rows = facts_of_reals(tape.frame(spark, ORDERS)).collect()
-    assert [row["what"] for row in rows] == [columns.IS_FOREIGN] * 4 + [columns.IS_REAL]
-    assert rows[-1]["txn"] == "a1"
+    assert [row["record_type"] for row in rows] == [columns.IS_FOREIGN] * 4 + [columns.IS_REAL]
+    assert rows[-1]["transaction_id"] == "a1"
 
 
 def tape_half(**given: Any) -> bytes:

@@ -31,7 +31,7 @@ def found(
     def find_others() -> OtherInstallations:
         ranges = {THEIRS: {0: Range(0 if start_ms < 0 else 1, 9, start_ms)}}
         return OtherInstallations(
-            ranges, spark.createDataFrame([(each,) for each in known], "txn string")
+            ranges, spark.createDataFrame([(each,) for each in known], "transaction_id string")
         )
 
     with audited(tape.facts(spark), tape.bounds(), find_others=find_others) as audit:

@@ -9,13 +9,13 @@ from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.serde.signatures import Signer
 from halfbridge.serde.signing_keys import Role
 from halfbridge.spark_jobs.audit.facts import (
+    IS_DEAD_LETTER_OF_UNREADABLE,
     IS_HALF,
-    IS_JUNK_COPY,
-    IS_JUNK_HALF,
-    IS_JUNK_OP,
     IS_OP,
+    IS_UNREADABLE_HALF,
+    IS_UNREADABLE_OP,
+    facts_of_dead_letters,
     facts_of_halves,
-    facts_of_letters,
     facts_of_ops,
 )
 from halfbridge.spark_jobs.reading.decisions import SignatureJudge, signature_judge
@@ -62,22 +62,22 @@ def written() -> Tape:
 def test_facts_are_as_the_daemon_judges(spark: SparkSession) -> None:
     """What is not believed is a fact about a record that cannot be read, with the reason."""
     tape = written()
-    halves = facts_of_halves(tape.frame(spark, NAMES.half), JUDGE).orderBy("at").collect()
-    assert [row["what"] for row in halves] == [IS_HALF, IS_HALF, *[IS_JUNK_HALF] * 3]
+    halves = facts_of_halves(tape.frame(spark, NAMES.half), JUDGE).orderBy("offset").collect()
+    assert [row["record_type"] for row in halves] == [IS_HALF, IS_HALF, *[IS_UNREADABLE_HALF] * 3]
     assert ["unsigned" in (row["kind"] or "") for row in halves[2:]] == [True, True, False]
-    assert not any(row["flaw"] for row in halves[:2])
-    assert halves[0]["hash"] == halves[1]["hash"]
-    ops = facts_of_ops(tape.frame(spark, NAMES.op), JUDGE).orderBy("at").collect()
-    assert [row["what"] for row in ops] == [IS_JUNK_OP, IS_OP]
-    assert ops[0]["txn"] is None
+    assert not any(row["is_flawed"] for row in halves[:2])
+    assert halves[0]["content_hash"] == halves[1]["content_hash"]
+    ops = facts_of_ops(tape.frame(spark, NAMES.op), JUDGE).orderBy("offset").collect()
+    assert [row["record_type"] for row in ops] == [IS_UNREADABLE_OP, IS_OP]
+    assert ops[0]["transaction_id"] is None
 
 
 def test_without_a_key_file_all_are_believed(spark: SparkSession) -> None:
     """As in a daemon without one."""
     tape = written()
     halves = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
-    assert {row["what"] for row in halves} == {IS_HALF}
-    assert not any(row["flaw"] for row in halves)
+    assert {row["record_type"] for row in halves} == {IS_HALF}
+    assert not any(row["is_flawed"] for row in halves)
 
 
 def test_two_signatures_make_a_half_unreadable(spark: SparkSession) -> None:
@@ -86,7 +86,7 @@ def test_two_signatures_make_a_half_unreadable(spark: SparkSession) -> None:
     tape.half(user=[(SIGN, b"a"), (SIGN, b"b")])
     tape.half(user=[(SIGN, b"x" * 257)])
     rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
-    assert [row["what"] for row in rows] == [IS_JUNK_HALF] * 2
+    assert [row["record_type"] for row in rows] == [IS_UNREADABLE_HALF] * 2
 
 
 def test_a_letter_of_what_is_not_believed_is_one_of_an_unreadable_record(
@@ -96,8 +96,8 @@ def test_a_letter_of_what_is_not_believed_is_one_of_an_unreadable_record(
     tape = Tape()
     half = tape.half()
     tape.dead(half, DeadReason.INVALID)
-    (row,) = facts_of_letters(tape.frame(spark, NAMES.dead), JUDGE).collect()
-    assert (row["what"], row["txn"]) == (IS_JUNK_COPY, None)
+    (row,) = facts_of_dead_letters(tape.frame(spark, NAMES.dead), JUDGE).collect()
+    assert (row["record_type"], row["transaction_id"]) == (IS_DEAD_LETTER_OF_UNREADABLE, None)
 
 
 def test_a_forged_decision_leaves_a_transaction_undecided(

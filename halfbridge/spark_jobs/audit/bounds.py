@@ -43,19 +43,21 @@ class Bounds:
     # no violation.
     may_repeat: bool = False
 
-    def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
+    def is_applied(self, pair: Column, op_offset: Column, op_append_ms: Column) -> Column:
         """Tell whether an op was applied, and its effect visible, before the snapshot."""
         applied = _lookup(self.snapshot.applied, pair, "long")
-        return F.when(applied.isNotNull(), op_at < applied).otherwise(self.is_overdue(op_ms))
+        return F.when(applied.isNotNull(), op_offset < applied).otherwise(
+            self.is_overdue(op_append_ms)
+        )
 
-    def is_overdue(self, op_ms: Column) -> Column:
+    def is_overdue(self, op_append_ms: Column) -> Column:
         """Tell whether an op is older than `grace_ms`; False for an op without an append time."""
-        return (op_ms >= 0) & (op_ms <= self.snapshot.taken_ms - self.grace_ms)
+        return (op_append_ms >= 0) & (op_append_ms <= self.snapshot.taken_ms - self.grace_ms)
 
-    def is_ahead(self, pair: Column, half_to: Column) -> Column:
+    def is_ahead(self, pair: Column, op_half_offset: Column) -> Column:
         """Tell whether an op names a half offset beyond the snapshot."""
         ends = {number: each.end for number, each in self.snapshot.half.items()}
-        return half_to >= F.coalesce(_lookup(ends, pair, "long"), F.lit(0))
+        return op_half_offset >= F.coalesce(_lookup(ends, pair, "long"), F.lit(0))
 
     def is_audited(self, topic: Column) -> Column:
         """Tell whether a real topic was read."""
@@ -70,32 +72,32 @@ class Bounds:
         hidden = [each for each in self.snapshot.hidden if each in self.snapshot.real_topics]
         return topic.isin(*hidden) if hidden else F.lit(col=False)
 
-    def letters_may_hide(self) -> Column:
+    def dead_letters_may_hide(self) -> Column:
         """Tell whether an open kafka_txn may hide dead letters that were written in time."""
         return F.lit(self.snapshot.names.dead in self.snapshot.hidden)
 
-    def delivery_may_be_deleted(self, topic: Column, op_ms: Column) -> Column:
-        """Tell whether the delivery for an op of `op_ms` may be below the real topic's start."""
+    def delivery_may_be_deleted(self, topic: Column, op_append_ms: Column) -> Column:
+        """Tell whether the delivery for an op of that time may be below the real topic's start."""
         cut = {each: self.snapshot.cut_until_ms(each) for each in self.snapshot.real_topics}
         cut = {each: until for each, until in cut.items() if until >= 0}
-        return _is_near(op_ms, _lookup(cut, topic, "long"))
+        return _is_near(op_append_ms, _lookup(cut, topic, "long"))
 
-    def letter_may_be_deleted(self, op_ms: Column) -> Column:
-        """Tell whether the dead letter for an op of time `op_ms` may be below the topic's start."""
-        return self._is_near_start_of(self.snapshot.names.dead, op_ms)
+    def dead_letter_may_be_deleted(self, op_append_ms: Column) -> Column:
+        """Tell whether the dead letter for an op of that time may be below the topic's start."""
+        return self._is_near_start_of(self.snapshot.names.dead, op_append_ms)
 
-    def half_may_be_deleted(self, ms: Column) -> Column:
-        """Tell whether a half message of time `ms` may be below the half topic's start."""
-        return self._is_near_start_of(self.snapshot.names.half, ms)
+    def half_may_be_deleted(self, append_ms: Column) -> Column:
+        """Tell whether a half message of that time may be below the half topic's start."""
+        return self._is_near_start_of(self.snapshot.names.half, append_ms)
 
-    def other_half_may_be_deleted(self, ms: Column) -> Column:
-        """Tell whether a half message of time `ms` may be below another half topic's start."""
+    def other_half_may_be_deleted(self, append_ms: Column) -> Column:
+        """Tell whether a half message of that time may be below another half topic's start."""
         until = max(map(self.snapshot.cut_until_ms, self.snapshot.others), default=-1)
-        return _is_near(ms, F.lit(until)) if until >= 0 else F.lit(col=False)
+        return _is_near(append_ms, F.lit(until)) if until >= 0 else F.lit(col=False)
 
-    def op_may_be_deleted(self, pair: Column, ms: Column) -> Column:
-        """Tell whether the op for a half message of time `ms` may be below the op topic's start."""
-        return _is_near(ms, _lookup(_cut_until(self.snapshot.op), pair, "long"))
+    def op_may_be_deleted(self, pair: Column, append_ms: Column) -> Column:
+        """Tell whether the op for a half message of that time may be below the op topic's start."""
+        return _is_near(append_ms, _lookup(_cut_until(self.snapshot.op), pair, "long"))
 
     def is_half_cut(self, pair: Column) -> Column:
         """Tell whether half messages of a pair were deleted."""
@@ -107,7 +109,7 @@ class Bounds:
 
         A number is aggregated ten times faster than a name.
         """
-        numbers = {name: at for at, name in enumerate(self.snapshot.real_topics, start=1)}
+        numbers = {name: number for number, name in enumerate(self.snapshot.real_topics, start=1)}
         return F.coalesce(_lookup(numbers, topic, "long"), F.lit(0))
 
     def topic_name(self, number: Column) -> Column:
@@ -115,33 +117,33 @@ class Bounds:
         names = F.array(*(F.lit(each) for each in self.snapshot.real_topics))
         return F.get(names.cast("array<string>"), number.cast("int") - 1)
 
-    def is_below_halves(self, pair: Column, half_at: Column) -> Column:
+    def is_below_halves(self, pair: Column, half_offset: Column) -> Column:
         """Tell whether a half offset is below the start of its partition."""
         starts = {number: each.start for number, each in self.snapshot.half.items()}
-        return half_at < F.coalesce(_lookup(starts, pair, "long"), F.lit(0))
+        return half_offset < F.coalesce(_lookup(starts, pair, "long"), F.lit(0))
 
-    def is_passed(self, is_op: Column, pair: Column, at: Column, ms: Column) -> Column:
+    def is_passed(self, is_op: Column, pair: Column, offset: Column, append_ms: Column) -> Column:
         """Tell whether an unreadable op or half record was dead-lettered before the snapshot."""
         applied = _lookup(self.snapshot.applied, pair, "long")
         passed = F.when(is_op, applied).otherwise(_lookup(self.snapshot.positions, pair, "long"))
-        return F.when(passed.isNotNull(), at < passed).otherwise(self.is_overdue(ms))
+        return F.when(passed.isNotNull(), offset < passed).otherwise(self.is_overdue(append_ms))
 
     @property
     def are_ops_cut(self) -> bool:
         """Whether ops of any pair were deleted."""
         return bool(_cut_until(self.snapshot.op))
 
-    def _is_near_start_of(self, topic: str, ms: Column) -> Column:
+    def _is_near_start_of(self, topic: str, append_ms: Column) -> Column:
         until = self.snapshot.cut_until_ms(topic)
-        return _is_near(ms, F.lit(until)) if until >= 0 else F.lit(col=False)
+        return _is_near(append_ms, F.lit(until)) if until >= 0 else F.lit(col=False)
 
 
-def _is_near(ms: Column, cut_until: Column) -> Column:
+def _is_near(append_ms: Column, cut_until: Column) -> Column:
     """Tell whether a record may have been deleted, as those up to `cut_until` (null: none) are.
 
     A record without an append time (NO_APPEND_MS) may be of any age.
     """
-    return F.coalesce(ms <= cut_until + SKEW_MS, F.lit(col=False))
+    return F.coalesce(append_ms <= cut_until + SKEW_MS, F.lit(col=False))
 
 
 def _cut_until(ranges: Mapping[int, Range]) -> dict[int, int]:
@@ -162,6 +164,6 @@ class OtherInstallations:
 
     # Half topic -> partition -> the offsets that are read.
     ranges: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
-    # Column txn: the transaction ids in these topics; None without such topics.
+    # Column transaction_id: the transaction ids in these topics; None without such topics.
     ids: DataFrame | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # half topic -> Kafka's id

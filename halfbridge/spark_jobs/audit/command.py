@@ -16,8 +16,8 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds, OtherInstallations
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
+    facts_of_dead_letters,
     facts_of_halves,
-    facts_of_letters,
     facts_of_ops,
     facts_of_reals,
 )
@@ -186,7 +186,7 @@ def facts_of(
         facts_of_halves(read_ranges(spark, snapshot.ranges(names.half), source), judge),
         facts_of_ops(read_ranges(spark, snapshot.ranges(names.op), source), judge),
         facts_of_reals(read_ranges(spark, snapshot.ranges(*snapshot.real_topics), source)),
-        facts_of_letters(read_ranges(spark, snapshot.ranges(names.dead), source), judge),
+        facts_of_dead_letters(read_ranges(spark, snapshot.ranges(names.dead), source), judge),
     )
 
 
@@ -199,8 +199,8 @@ def _others(
     if not ranges:
         return OtherInstallations()
     _say(f"reading {', '.join(sorted(ranges))}, for transactions that are not known here")
-    known = facts_of_halves(read_ranges(spark, ranges, source)).select("txn")
-    return OtherInstallations(ranges, known.where(F.col("txn").isNotNull()), ids)
+    known = facts_of_halves(read_ranges(spark, ranges, source)).select("transaction_id")
+    return OtherInstallations(ranges, known.where(F.col("transaction_id").isNotNull()), ids)
 
 
 def _refuse_changed_topics(

@@ -66,49 +66,48 @@ if TYPE_CHECKING:
 IS_HALF = 0
 IS_OP = 1
 IS_REAL = 2
-IS_LETTER = 3
+IS_DEAD_LETTER = 3
 IS_FOREIGN = 4  # a real record that another producer wrote
-IS_JUNK_HALF = 5
-IS_JUNK_OP = 6
-IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
-IS_JUNK_COPY = 8  # a dead letter of an unreadable record
+IS_UNREADABLE_HALF = 5
+IS_UNREADABLE_OP = 6
+IS_UNREADABLE_DEAD_LETTER = 7  # a record in the dead-letter topic that is no dead letter
+IS_DEAD_LETTER_OF_UNREADABLE = 8  # a dead letter of an unreadable record
 IS_MARK = 9  # a record in the dead-letter topic that says what an operator did about a dead letter
 NAMES = {
     IS_HALF: "half",
     IS_OP: "op",
     IS_REAL: "real",
-    IS_LETTER: "dead_letter",
+    IS_DEAD_LETTER: "dead_letter",
     IS_FOREIGN: "foreign",
-    IS_JUNK_HALF: "unreadable_half",
-    IS_JUNK_OP: "unreadable_op",
-    IS_JUNK_LETTER: "unreadable_dead_letter",
-    IS_JUNK_COPY: "dead_letter_of_unreadable",
+    IS_UNREADABLE_HALF: "unreadable_half",
+    IS_UNREADABLE_OP: "unreadable_op",
+    IS_UNREADABLE_DEAD_LETTER: "unreadable_dead_letter",
+    IS_DEAD_LETTER_OF_UNREADABLE: "dead_letter_of_unreadable",
     IS_MARK: "mark_of_dead_letter",
 }
-# Columns of every frame of facts. `part` and `at` are partition and offset of the row. A "letter"
-# is a dead letter.
+# Columns of every frame of facts. `partition` and `offset` are those of the row.
 FACTS = {
-    "what": "int",
-    "txn": "string",  # transaction id
-    "ident": "long",  # hash of pair, resume count and producer group; with txn: one transaction
-    "part": "int",
-    "at": "long",
-    "ms": "long",  # append time; of half and op NO_APPEND_MS where the writer set the time
-    "pair": "int",  # number of half and op partition; of a letter that of its source record
-    "resume": "int",
-    "index": "int",  # message index
-    "origin": "long",  # offset of the original half record; of a letter that of its source record
+    "record_type": "int",
+    "transaction_id": "string",
+    "life_hash": "long",  # hash of pair, resume count and producer group: with the id, one life
+    "partition": "int",
+    "offset": "long",
+    "append_ms": "long",  # of half and op NO_APPEND_MS where the writer set the time
+    "pair": "int",  # number of half and op partition; of a dead letter that of its source
+    "resume_count": "int",
+    "message_index": "int",
+    "origin_offset": "long",  # of the original half record; of a dead letter that of its source
     "topic": "string",  # real topic
-    "to_part": "int",  # real partition that is asked for; -1: any
-    "hash": "long",  # of the parts that must be delivered unchanged
-    "lane": "long",  # of a real record with a key: hash of topic, partition and key
-    "flaw": "boolean",  # must never be delivered
-    "bytes": "long",  # of a half: bytes that count towards the limit of its transaction
-    "kind": "string",  # of an op; of a letter its reason; of junk why it cannot be read
-    "source": "string",  # who wrote an op; of a letter the topic of its source record
+    "requested_partition": "int",  # real partition that the message asks for; -1: any
+    "content_hash": "long",  # of the parts that must be delivered unchanged
+    "order_key": "long",  # of a real record with a key: hash of topic, partition and key
+    "is_flawed": "boolean",  # must never be delivered
+    "size_bytes": "long",  # of a half: bytes that count towards the limit of its transaction
+    "kind": "string",  # of an op; of a dead letter its reason; else why it cannot be read
+    "source": "string",  # who wrote an op; of a dead letter the topic of its source
     "age_ms": "long",  # of an op: the age that it must prove; 0: none
-    "half_to": "long",  # half_offset of an op
-    "count": "int",  # message_count of an op
+    "op_half_offset": "long",  # of an op: its half_offset
+    "message_count": "int",  # of an op
     "first_ms": "long",  # of a half: append time of its original, or NO_APPEND_MS; of a real: birth
 }
 
@@ -159,20 +158,20 @@ def facts_of_halves(records: DataFrame, judge: SignatureJudge | None = None) -> 
     is_copy = meta["origin_offset"] >= 0
     return _facts(
         decoded_halves(records, judge),
-        what=F.when(F.col("unread").isNull(), IS_HALF).otherwise(IS_JUNK_HALF),
-        txn=_if_read(meta["transaction_id"]),
-        ident=_if_read(_identity_of(F.col("partition"), meta)),
+        record_type=F.when(F.col("unread").isNull(), IS_HALF).otherwise(IS_UNREADABLE_HALF),
+        transaction_id=_if_read(meta["transaction_id"]),
+        life_hash=_if_read(_life_hash_of(F.col("partition"), meta)),
         pair=F.col("partition"),
-        resume=meta["resume_count"],
-        index=meta["message_index"],
-        origin=F.when(is_copy, meta["origin_offset"]).otherwise(F.col("offset")),
+        resume_count=meta["resume_count"],
+        message_index=meta["message_index"],
+        origin_offset=F.when(is_copy, meta["origin_offset"]).otherwise(F.col("offset")),
         topic=_if_read(meta["real_topic"]),
-        to_part=meta["real_partition"],
-        hash=half_hash(meta, F.col("headers")),
-        flaw=has_flaw | is_too_large,
-        bytes=size_bytes,
+        requested_partition=meta["real_partition"],
+        content_hash=half_hash(meta, F.col("headers")),
+        is_flawed=has_flaw | is_too_large,
+        size_bytes=size_bytes,
         kind=F.col("unread"),
-        ms=append_ms(),
+        append_ms=append_ms(),
         first_ms=first_append_ms(meta),
     )
 
@@ -182,17 +181,17 @@ def facts_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> Dat
     op = F.col("op")
     return _facts(
         decoded_ops(records, judge),
-        what=F.when(F.col("unread").isNull(), IS_OP).otherwise(IS_JUNK_OP),
-        txn=_if_read(op["transaction_id"]),
-        ident=_if_read(_identity_of(F.col("partition"), op)),
+        record_type=F.when(F.col("unread").isNull(), IS_OP).otherwise(IS_UNREADABLE_OP),
+        transaction_id=_if_read(op["transaction_id"]),
+        life_hash=_if_read(_life_hash_of(F.col("partition"), op)),
         pair=F.col("partition"),
-        resume=op["resume_count"],
+        resume_count=op["resume_count"],
         kind=F.coalesce(F.col("unread"), op["kind"]),
-        ms=append_ms(),
+        append_ms=append_ms(),
         source=op["source"],
         age_ms=claimed_age_ms(op["kind"], op["source"], op["age_ms"]),
-        half_to=op["half_offset"],
-        count=op["message_count"],
+        op_half_offset=op["half_offset"],
+        message_count=op["message_count"],
     )
 
 
@@ -208,29 +207,29 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
     )
     return _facts(
         prepared,
-        what=F.when(F.col("named").isNull(), IS_FOREIGN).otherwise(IS_REAL),
-        txn=F.col("named"),
+        record_type=F.when(F.col("named").isNull(), IS_FOREIGN).otherwise(IS_REAL),
+        transaction_id=F.col("named"),
         topic=F.col("topic"),
-        hash=content_hash(
+        content_hash=content_hash(
             topic=F.col("topic"),
             key=F.col("key"),
             value=F.col("value"),
             headers=without(headers, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX),
             born=F.col("born"),
         ),
-        lane=F.when(F.col("key").isNotNull(), F.xxhash64("topic", "partition", "key")),
+        order_key=F.when(F.col("key").isNotNull(), F.xxhash64("topic", "partition", "key")),
         first_ms=F.expr("try_cast(born AS BIGINT)"),
     )
 
 
-def facts_of_letters(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
+def facts_of_dead_letters(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
     """Return FACTS about the rows of the dead-letter topic, which have Kafka's columns.
 
     Where records are judged (`judge`), a dead letter INVALID may be of a half record that can be
     read, and is not believed: it is a dead letter of an unreadable record too.
 
-    A row is a dead letter (IS_LETTER), a dead letter of an unreadable record (IS_JUNK_COPY), a mark
-    that an operator set (IS_MARK), or a row that is none of these (IS_JUNK_LETTER).
+    A row is IS_DEAD_LETTER, IS_DEAD_LETTER_OF_UNREADABLE, IS_MARK (which an operator set), or else
+    IS_UNREADABLE_DEAD_LETTER.
     """
     headers = F.col("headers")
     last = F.try_element_at(headers, F.lit(-1))
@@ -239,23 +238,23 @@ def facts_of_letters(records: DataFrame, judge: SignatureJudge | None = None) ->
         *_PLACE,
         "key",
         "value",
-        F.when(last["key"] == DEAD, last["value"]).alias("letter_data"),
+        F.when(last["key"] == DEAD, last["value"]).alias("dead_letter_data"),
         (last["key"] == DEAD_MARK).alias("is_mark"),
         rest.alias("headers"),
         half_bytes(rest).alias("data"),
     )
-    letter_encoded = Encoded(F.col("letter_data"), DEAD_SCHEMAS)
+    letter_encoded = Encoded(F.col("dead_letter_data"), DEAD_SCHEMAS)
     encoded = Encoded(F.col("data"), HALF_SCHEMAS, METADATA_BYTES_MAX)
     decoded = prepared.select(
-        "*", letter_encoded.decoded().alias("letter"), encoded.decoded().alias("meta")
+        "*", letter_encoded.decoded().alias("dead_letter"), encoded.decoded().alias("meta")
     )
-    letter, meta = F.col("letter"), F.col("meta")
+    letter, meta = F.col("dead_letter"), F.col("meta")
     judged = decoded.select(
         "*",
-        letter_encoded.unread(letter, "reason").alias("no_letter"),
+        letter_encoded.unread(letter, "reason").alias("dead_letter_unread"),
         unread_half(encoded, meta).alias("unread"),
     )
-    is_letter = F.col("no_letter").isNull()
+    is_letter = F.col("dead_letter_unread").isNull()
     is_invalid = letter["reason"] == DeadReason.INVALID.value
     about_half = is_letter & F.col("unread").isNull()
     if judge is not None:
@@ -264,20 +263,20 @@ def facts_of_letters(records: DataFrame, judge: SignatureJudge | None = None) ->
     is_change = ~letter["source_topic"].contains(SYSTEM)
     return _facts(
         judged,
-        what=F.when(F.col("is_mark"), IS_MARK)
-        .when(about_half, IS_LETTER)
-        .when(is_letter & (is_invalid | is_change), IS_JUNK_COPY)
-        .otherwise(IS_JUNK_LETTER),
-        txn=F.when(about_half, meta["transaction_id"]),
-        ident=F.when(about_half, _identity_of(letter["source_partition"], meta)),
+        record_type=F.when(F.col("is_mark"), IS_MARK)
+        .when(about_half, IS_DEAD_LETTER)
+        .when(is_letter & (is_invalid | is_change), IS_DEAD_LETTER_OF_UNREADABLE)
+        .otherwise(IS_UNREADABLE_DEAD_LETTER),
+        transaction_id=F.when(about_half, meta["transaction_id"]),
+        life_hash=F.when(about_half, _life_hash_of(letter["source_partition"], meta)),
         pair=letter["source_partition"],
-        resume=meta["resume_count"],
-        index=meta["message_index"],
-        origin=letter["source_offset"],
+        resume_count=meta["resume_count"],
+        message_index=meta["message_index"],
+        origin_offset=letter["source_offset"],
         topic=meta["real_topic"],
         # A stub refers to its source record, and does not contain it.
-        hash=F.when(~letter["is_stub"], half_hash(meta, F.col("headers"))),
-        kind=F.coalesce(F.col("no_letter"), letter["reason"]),
+        content_hash=F.when(~letter["is_stub"], half_hash(meta, F.col("headers"))),
+        kind=F.coalesce(F.col("dead_letter_unread"), letter["reason"]),
         source=letter["source_topic"],
     )
 
@@ -293,9 +292,9 @@ _PLACE = ("topic", "partition", "offset", "timestamp", "timestampType")
 def _facts(frame: DataFrame, **given: Column) -> DataFrame:
     """Return FACTS from `given`; columns that are not given are null."""
     given = {
-        "part": F.col("partition"),
-        "at": F.col("offset"),
-        "ms": F.unix_millis("timestamp"),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "append_ms": F.unix_millis("timestamp"),
         **given,
     }
     return frame.select(
@@ -307,12 +306,12 @@ def _if_read(column: Column) -> Column:
     return F.when(F.col("unread").isNull(), column)
 
 
-def _identity_of(pair: Column, record: Column) -> Column:
-    return identity(pair, record["resume_count"], record["producer_group"])
+def _life_hash_of(pair: Column, record: Column) -> Column:
+    return life_hash(pair, record["resume_count"], record["producer_group"])
 
 
-def identity(pair: Column, resume_count: Column, producer_group: Column) -> Column:
-    """Return the column `ident` of FACTS."""
+def life_hash(pair: Column, resume_count: Column, producer_group: Column) -> Column:
+    """Return the column `life_hash` of FACTS."""
     return F.xxhash64(pair, resume_count, producer_group)
 
 

@@ -13,18 +13,22 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import OpKind, OpSource
-from halfbridge.spark_jobs.audit.facts import IS_JUNK_COPY, IS_JUNK_HALF, IS_JUNK_OP
+from halfbridge.spark_jobs.audit.facts import (
+    IS_DEAD_LETTER_OF_UNREADABLE,
+    IS_UNREADABLE_HALF,
+    IS_UNREADABLE_OP,
+)
 from halfbridge.spark_jobs.audit.ruling import DEAD_LETTER, DELIVER, LIFE
 from halfbridge.spark_jobs.audit.verdict import (
     ALTERED,
     BOTH,
-    CAME_LATE,
     DELIVERED,
     EXPIRED,
     MISSING,
     PENDING,
     REFUSED,
-    UNCALLED,
+    STORED_LATE,
+    UNEXPECTED,
     WRONGLY_DEAD_LETTERED,
 )
 
@@ -51,54 +55,66 @@ def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bo
     return reduce(DataFrame.unionAll, frames)
 
 
-def out_of_order(lanes: DataFrame, bounds: Bounds) -> DataFrame:
+def out_of_order(deliveries: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about messages with the same key, delivered in another order than decided.
 
-    `lanes` are the delivered messages: sift's LANES.
+    `deliveries` are the delivered messages: sift's DELIVERY_PLACES.
     """
-    lane = Window.partitionBy("lane", "pair").orderBy("real_at")
+    same_key = Window.partitionBy("order_key", "pair").orderBy("real_offset")
     found = (
-        lanes.where(F.col("lane").isNotNull())
-        .withColumn("before", F.lag("op_at").over(lane))
-        .where(F.col("op_at") < F.col("before"))
+        deliveries.where(F.col("order_key").isNotNull())
+        .withColumn("op_offset_before", F.lag("op_offset").over(same_key))
+        .where(F.col("op_offset") < F.col("op_offset_before"))
     )
     return findings_of(
         found,
         kind=F.lit(REORDERED),
         topic=bounds.topic_name(F.col("topic_number")),
-        partition=F.col("real_part"),
-        offset=F.col("real_at"),
+        partition=F.col("real_partition"),
+        offset=F.col("real_offset"),
         pair=F.col("pair"),
-        op_offset=F.col("op_at"),
+        op_offset=F.col("op_offset"),
         detail=F.concat(
             F.lit("decided at op offset "),
-            F.col("op_at"),
+            F.col("op_offset"),
             F.lit(", but delivered after a message with the same key that was decided at "),
-            F.col("before"),
+            F.col("op_offset_before"),
         ),
     )
 
 
-def junk_without_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
+def unreadable_without_dead_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about unreadable records without a dead letter."""
     names = bounds.snapshot.names
-    is_junk = F.col("what").isin(IS_JUNK_HALF, IS_JUNK_OP)
-    source = F.when(F.col("what") == IS_JUNK_HALF, names.half).otherwise(names.op)
-    junk = facts.where(is_junk).select(
-        source.alias("source"), F.col("pair"), F.col("at").alias("origin"), "ms", "kind", "what"
+    is_unreadable = F.col("record_type").isin(IS_UNREADABLE_HALF, IS_UNREADABLE_OP)
+    source = F.when(F.col("record_type") == IS_UNREADABLE_HALF, names.half).otherwise(names.op)
+    unreadable = facts.where(is_unreadable).select(
+        source.alias("source"),
+        F.col("pair"),
+        F.col("offset").alias("origin_offset"),
+        "append_ms",
+        "kind",
+        "record_type",
     )
-    kept = facts.where(F.col("what") == IS_JUNK_COPY).select("source", "pair", "origin")
-    missing = junk.join(kept, ["source", "pair", "origin"], how="left_anti").where(
-        bounds.is_passed(F.col("what") == IS_JUNK_OP, F.col("pair"), F.col("origin"), F.col("ms"))
-        & ~bounds.letters_may_hide()
-        & ~bounds.letter_may_be_deleted(F.col("ms"))
+    kept = facts.where(F.col("record_type") == IS_DEAD_LETTER_OF_UNREADABLE).select(
+        "source", "pair", "origin_offset"
+    )
+    missing = unreadable.join(kept, ["source", "pair", "origin_offset"], how="left_anti").where(
+        bounds.is_passed(
+            F.col("record_type") == IS_UNREADABLE_OP,
+            F.col("pair"),
+            F.col("origin_offset"),
+            F.col("append_ms"),
+        )
+        & ~bounds.dead_letters_may_hide()
+        & ~bounds.dead_letter_may_be_deleted(F.col("append_ms"))
     )
     return findings_of(
         missing,
         kind=F.lit(LOST),
         topic=F.col("source"),
         partition=F.col("pair"),
-        offset=F.col("origin"),
+        offset=F.col("origin_offset"),
         pair=F.col("pair"),
         detail=F.concat(F.lit("unreadable ("), F.col("kind"), F.lit("), without a dead letter")),
     )
@@ -106,36 +122,49 @@ def junk_without_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
 
 def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about real records that belong to no message."""
-    oldest_ms = F.least("ms", F.coalesce("first_ms", "ms"))
+    oldest_ms = F.least("append_ms", F.coalesce("first_ms", "append_ms"))
     may_be_deleted = bounds.half_may_be_deleted(oldest_ms)
     others_may_be_deleted = bounds.other_half_may_be_deleted(oldest_ms)
     again = REPEATED if bounds.may_repeat else DUPLICATE
     finding = (
-        F.when(F.col("is_blind"), tell(GONE, F.lit("messages of the transaction were deleted")))
-        .when(F.col("is_known"), tell(again, F.lit("the message was delivered before")))
-        .when(may_be_deleted, tell(GONE, F.lit("the half message was deleted")))
-        .when(F.col("has_life"), tell(PHANTOM, F.lit("differs from all of its messages")))
+        F.when(
+            F.col("is_partly_deleted"),
+            finding_struct(EXPIRED, F.lit("messages of the transaction were deleted")),
+        )
+        .when(
+            F.col("has_equal_message"),
+            finding_struct(again, F.lit("the message was delivered before")),
+        )
+        .when(may_be_deleted, finding_struct(EXPIRED, F.lit("the half message was deleted")))
+        .when(
+            F.col("has_half_message"),
+            finding_struct(PHANTOM, F.lit("differs from all of its messages")),
+        )
         .when(
             others_may_be_deleted,
-            tell(GONE, F.lit("the half message of another installation may have been deleted")),
+            finding_struct(
+                EXPIRED, F.lit("the half message of another installation may have been deleted")
+            ),
         )
-        .otherwise(tell(PHANTOM, F.lit("no half topic has the transaction")))
+        .otherwise(finding_struct(PHANTOM, F.lit("no half topic has the transaction")))
     )
     return findings_of(
         surplus.withColumn("finding", finding),
         kind=F.col("finding.kind"),
         topic=F.col("topic"),
-        partition=F.col("part"),
-        offset=F.col("at"),
+        partition=F.col("partition"),
+        offset=F.col("offset"),
         detail=F.col("finding.detail"),
     )
 
 
 def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about dead letters whose message is not in the half topic."""
-    deleted = bounds.is_below_halves(F.col("pair"), F.col("origin"))
-    finding = F.when(deleted, tell(GONE, F.lit("its half message was deleted"))).otherwise(
-        tell(
+    deleted = bounds.is_below_halves(F.col("pair"), F.col("origin_offset"))
+    finding = F.when(
+        deleted, finding_struct(EXPIRED, F.lit("its half message was deleted"))
+    ).otherwise(
+        finding_struct(
             PHANTOM,
             F.lit("a dead letter without a half message in the half topic: "),
             F.col("reason"),
@@ -145,10 +174,10 @@ def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
         stray.withColumn("finding", finding),
         kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.dead),
-        partition=F.col("part"),
-        offset=F.col("at"),
+        partition=F.col("partition"),
+        offset=F.col("offset"),
         pair=F.col("pair"),
-        half_offset=F.col("origin"),
+        half_offset=F.col("origin_offset"),
         detail=F.col("finding.detail"),
     )
 
@@ -159,9 +188,9 @@ def _conflicts(conflicts: DataFrame, op_topic: str) -> DataFrame:
         kind=F.lit(CONFLICT),
         topic=F.lit(op_topic),
         partition=F.col("pair"),
-        offset=F.col("op_at"),
+        offset=F.col("op_offset"),
         pair=F.col("pair"),
-        op_offset=F.col("op_at"),
+        op_offset=F.col("op_offset"),
         detail=F.concat(F.col("kind"), F.lit(" came after "), F.col("first_kind")),
     )
 
@@ -173,25 +202,27 @@ def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFram
     """
     by_producer = F.col("source") == OpSource.PRODUCER.value
     # A producer names the offset of its last half message; the answer to a check a later offset.
-    gone = bounds.is_below_halves(F.col("pair"), F.col("half_to")) | (
+    gone = bounds.is_below_halves(F.col("pair"), F.col("op_half_offset")) | (
         ~by_producer & bounds.is_half_cut(F.col("pair"))
     )
-    finding = F.when(gone, tell(GONE, F.lit("its half message was deleted"))).otherwise(
-        tell(LOST, F.lit("committed, but without a half message in the half topic"))
+    finding = F.when(
+        gone, finding_struct(EXPIRED, F.lit("its half message was deleted"))
+    ).otherwise(
+        finding_struct(LOST, F.lit("committed, but without a half message in the half topic"))
     )
     found = orphans.where(
         (F.col("kind") == OpKind.COMMIT.value)
         & ~F.col("is_foreign")
-        & ~bounds.is_ahead(F.col("pair"), F.col("half_to"))
-    ).join(surplus.select("txn").distinct(), "txn", how="left_anti")
+        & ~bounds.is_ahead(F.col("pair"), F.col("op_half_offset"))
+    ).join(surplus.select("transaction_id").distinct(), "transaction_id", how="left_anti")
     return findings_of(
         found.withColumn("finding", finding),
         kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.op),
         partition=F.col("pair"),
-        offset=F.col("op_at"),
+        offset=F.col("op_offset"),
         pair=F.col("pair"),
-        op_offset=F.col("op_at"),
+        op_offset=F.col("op_offset"),
         detail=F.col("finding.detail"),
     )
 
@@ -201,72 +232,85 @@ _SHOWN = 10  # message indices that one detail lists
 
 def findings_of_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about whole transactions: lost, torn, late, overdue, expired."""
-    came, must = F.col("came"), F.col("must")
-    missing, arrived = came == MISSING, came.isin(DELIVERED, ALTERED, BOTH)
-    refused = (came == REFUSED) & (must == DELIVER)
-    in_part = (came == UNCALLED) & (must == DEAD_LETTER) & F.col("is_gap")
-    overdue = (came == PENDING) & bounds.is_overdue(F.col("op_ms"))
-    first = F.struct("index", "at")
-    sums = messages.groupBy(*LIFE).agg(
-        F.first("resume").alias("resume"),
-        F.first("pair").alias("pair"),
-        F.first("op_at").alias("op_at"),
-        F.count(F.lit(1)).alias("all"),
-        F.count_if(missing & (must == DELIVER)).alias("missing"),
-        F.count_if(missing & (must == DEAD_LETTER)).alias("not_dead_lettered"),
-        F.count_if(arrived).alias("arrived"),
-        F.count_if(refused).alias("refused"),
-        F.count_if(in_part).alias("in_part"),
-        F.count_if(came == CAME_LATE).alias("late"),
-        F.count_if(overdue).alias("overdue"),
-        F.count_if(came == EXPIRED).alias("expired"),
-        F.min(F.when(missing | in_part, first)).alias("bad"),
-        F.min(first).alias("any"),
-        F.sort_array(F.collect_list(F.when(missing | in_part, F.col("index")))).alias("indices"),
-    )
     is_torn = (F.col("arrived") > 0) & (F.col("missing") + F.col("refused") > 0)
-    is_torn = is_torn | ((F.col("refused") > 0) & (F.col("missing") > 0)) | (F.col("in_part") > 0)
+    is_torn = (
+        is_torn
+        | ((F.col("refused") > 0) & (F.col("missing") > 0))
+        | (F.col("partly_delivered") > 0)
+    )
     shown = F.concat_ws(", ", F.slice("indices", 1, _SHOWN).cast("array<string>"))
     of_all = F.concat(shown, F.lit(" of "), F.col("all"))
     kinds = F.array_compact(
         F.array(
             F.when(
                 is_torn,
-                tell(
+                finding_struct(
                     TORN, F.lit("not all or none: missing, refused or delivered in part: "), of_all
                 ),
             ).when(
                 F.col("missing") > 0,
-                tell(LOST, F.lit("committed, but not delivered: messages "), of_all),
+                finding_struct(LOST, F.lit("committed, but not delivered: messages "), of_all),
             ),
             F.when(
                 F.col("not_dead_lettered") > 0,
-                tell(LOST, F.lit("no dead letter of messages "), of_all),
+                finding_struct(LOST, F.lit("no dead letter of messages "), of_all),
             ),
             F.when(
                 F.col("late") > 0,
-                tell(LATE, F.lit("messages after the decision: "), F.col("late").cast("string")),
+                finding_struct(
+                    LATE, F.lit("messages after the decision: "), F.col("late").cast("string")
+                ),
             ),
             F.when(
                 F.col("overdue") > 0,
-                tell(OVERDUE, F.lit("the daemon has not applied the decision yet")),
+                finding_struct(OVERDUE, F.lit("the daemon has not applied the decision yet")),
             ),
             F.when(
-                F.col("expired") > 0, tell(GONE, F.lit("records of the transaction were deleted"))
+                F.col("expired") > 0,
+                finding_struct(EXPIRED, F.lit("records of the transaction were deleted")),
             ),
         )
     )
-    found = sums.withColumn("finding", F.explode(kinds))
+    found = _counts_of_lives(messages, bounds).withColumn("finding", F.explode(kinds))
     return findings_of(
         found,
         kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.half),
         partition=F.col("pair"),
-        offset=F.coalesce("bad.at", "any.at"),
+        offset=F.coalesce("first_bad.offset", "first_message.offset"),
         pair=F.col("pair"),
-        half_offset=F.coalesce("bad.at", "any.at"),
-        op_offset=F.col("op_at"),
+        half_offset=F.coalesce("first_bad.offset", "first_message.offset"),
+        op_offset=F.col("op_offset"),
         detail=F.col("finding.detail"),
+    )
+
+
+def _counts_of_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
+    """Return one row for each transaction: its place, and how many messages have which outcome."""
+    outcome, required = F.col("outcome"), F.col("required")
+    missing, arrived = outcome == MISSING, outcome.isin(DELIVERED, ALTERED, BOTH)
+    refused = (outcome == REFUSED) & (required == DELIVER)
+    partly_delivered = (outcome == UNEXPECTED) & (required == DEAD_LETTER) & F.col("is_gap")
+    overdue = (outcome == PENDING) & bounds.is_overdue(F.col("op_append_ms"))
+    first = F.struct("message_index", "offset")
+    return messages.groupBy(*LIFE).agg(
+        F.first("resume_count").alias("resume_count"),
+        F.first("pair").alias("pair"),
+        F.first("op_offset").alias("op_offset"),
+        F.count(F.lit(1)).alias("all"),
+        F.count_if(missing & (required == DELIVER)).alias("missing"),
+        F.count_if(missing & (required == DEAD_LETTER)).alias("not_dead_lettered"),
+        F.count_if(arrived).alias("arrived"),
+        F.count_if(refused).alias("refused"),
+        F.count_if(partly_delivered).alias("partly_delivered"),
+        F.count_if(outcome == STORED_LATE).alias("late"),
+        F.count_if(overdue).alias("overdue"),
+        F.count_if(outcome == EXPIRED).alias("expired"),
+        F.min(F.when(missing | partly_delivered, first)).alias("first_bad"),
+        F.min(first).alias("first_message"),
+        F.sort_array(
+            F.collect_list(F.when(missing | partly_delivered, F.col("message_index")))
+        ).alias("indices"),
     )
 
 
@@ -278,78 +322,82 @@ def findings_of_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
         found,
         kind=F.col("finding.kind"),
         topic=F.col("finding.topic"),
-        partition=F.col("finding.part"),
-        offset=F.col("finding.at"),
+        partition=F.col("finding.partition"),
+        offset=F.col("finding.offset"),
         pair=F.col("pair"),
-        half_offset=F.col("at"),
-        op_offset=F.col("op_at"),
+        half_offset=F.col("offset"),
+        op_offset=F.col("op_offset"),
         detail=F.col("finding.detail"),
     )
 
 
 def _of_a_delivery() -> list[Column]:
-    came, must = F.col("came"), F.col("must")
+    outcome, required = F.col("outcome"), F.col("required")
     decision = F.lit("undecided")
     for each in OpKind:  # `lower` would load the case tables of all scripts first, for 2 s
         decision = F.when(F.col("kind") == each.value, each.value.lower()).otherwise(decision)
-    to_part, index = F.col("to_part"), F.col("index")
-    is_bound = (to_part >= 0) & F.col("is_seen")
-    is_elsewhere = is_bound & (to_part != F.col("real_part")) & (must == DELIVER)
+    requested_partition, index = F.col("requested_partition"), F.col("message_index")
+    is_bound = (requested_partition >= 0) & F.col("is_partition_known")
+    is_elsewhere = (
+        is_bound & (requested_partition != F.col("real_partition")) & (required == DELIVER)
+    )
 
     def finding(kind: str, *parts: Column) -> Column:
         place = {
             "topic": F.coalesce("real_topic", "topic"),
-            "part": F.coalesce("real_part", "other_part"),
-            "at": F.coalesce("real_at", "other_at"),
+            "partition": F.coalesce("real_partition", "other_partition"),
+            "offset": F.coalesce("real_offset", "other_offset"),
         }
-        return tell(kind, *parts, **place)
+        return finding_struct(kind, *parts, **place)
 
     return [
-        F.when(came == BOTH, finding(DUPLICATE, F.lit("both delivered and a dead letter"))),
+        F.when(outcome == BOTH, finding(DUPLICATE, F.lit("both delivered and a dead letter"))),
         F.when(
-            (came == UNCALLED) & ~F.col("is_gap"),
+            (outcome == UNEXPECTED) & ~F.col("is_gap"),
             finding(PHANTOM, F.lit("delivered, but it must not be; decision: "), decision),
         ),
         F.when(
-            came == ALTERED,
+            outcome == ALTERED,
             finding(MISMATCH, F.lit("the real record differs from the half message")),
         ),
         F.when(
             is_elsewhere,
             finding(
-                MISMATCH, F.lit("in another partition than the half message asks for: "), to_part
+                MISMATCH,
+                F.lit("in another partition than the half message asks for: "),
+                requested_partition,
             ),
         ),
         F.when(
-            (index < F.col("before")) & (came == DELIVERED),
-            finding(REORDERED, F.lit("message "), index, F.lit(" behind "), F.col("before")),
+            (index < F.col("index_before")) & (outcome == DELIVERED),
+            finding(REORDERED, F.lit("message "), index, F.lit(" behind "), F.col("index_before")),
         ),
     ]
 
 
 def _of_a_letter(dead_topic: str) -> list[Column]:
-    is_undue, must_arrive = F.col("came") == WRONGLY_DEAD_LETTERED, F.col("must") == DELIVER
-    reason = F.col("letter.reason")
+    is_wrong, must_arrive = F.col("outcome") == WRONGLY_DEAD_LETTERED, F.col("required") == DELIVER
+    reason = F.col("dead_letter.reason")
 
-    def finding(kind: str, *parts: Column, letter: str = "letter") -> Column:
-        place = {"part": F.col(f"{letter}.part"), "at": F.col(f"{letter}.at")}
-        return tell(kind, *parts, topic=F.lit(dead_topic), **place)
+    def finding(kind: str, *parts: Column, letter: str = "dead_letter") -> Column:
+        place = {"partition": F.col(f"{letter}.partition"), "offset": F.col(f"{letter}.offset")}
+        return finding_struct(kind, *parts, topic=F.lit(dead_topic), **place)
 
     return [
         F.when(
-            is_undue & must_arrive,
+            is_wrong & must_arrive,
             finding(LOST, F.lit("committed and complete, but a dead letter: "), reason),
         ),
         F.when(
-            is_undue & ~must_arrive,
+            is_wrong & ~must_arrive,
             finding(PHANTOM, F.lit("a dead letter that the decision does not call for: "), reason),
         ),
         F.when(
-            F.col("letters") > 1,
-            finding(DUPLICATE, F.lit("more than one dead letter"), letter="letter_last"),
+            F.col("dead_letter_count") > 1,
+            finding(DUPLICATE, F.lit("more than one dead letter"), letter="last_dead_letter"),
         ),
         F.when(
-            ~F.col("is_letter_like"),
+            ~F.col("is_dead_letter_equal"),
             finding(MISMATCH, F.lit("the dead letter differs from the half message")),
         ),
     ]
@@ -367,9 +415,8 @@ VIOLATIONS = (LOST, TORN, PHANTOM, DUPLICATE, MISMATCH, REORDERED, CONFLICT)
 # Notices: the conservation law holds.
 LATE = "late"
 OVERDUE = "overdue"
-GONE = "expired"
 REPEATED = "repeated"
-NOTICES = (LATE, OVERDUE, GONE, REPEATED)
+NOTICES = (LATE, OVERDUE, EXPIRED, REPEATED)
 # Columns of every frame of findings.
 FINDINGS = {
     "kind": "string",
@@ -386,10 +433,12 @@ FINDINGS = {
 
 
 def findings_of(frame: DataFrame, **given: Column) -> DataFrame:
-    """Return FINDINGS from `given`, and from txn and resume of `frame`; other columns are null."""
+    """Return FINDINGS from `given` and the transaction of `frame`; other columns are null."""
     columns = {
-        "transaction_id": F.col("txn") if "txn" in frame.columns else F.lit(None),
-        "resume_count": F.col("resume") if "resume" in frame.columns else F.lit(None),
+        "transaction_id": F.col("transaction_id")
+        if "transaction_id" in frame.columns
+        else F.lit(None),
+        "resume_count": F.col("resume_count") if "resume_count" in frame.columns else F.lit(None),
         **given,
     }
     return frame.select(
@@ -397,7 +446,7 @@ def findings_of(frame: DataFrame, **given: Column) -> DataFrame:
     )
 
 
-def tell(kind: str, *parts: Column, **place: Column) -> Column:
+def finding_struct(kind: str, *parts: Column, **place: Column) -> Column:
     """Return a struct of kind, detail (the concatenated parts) and the columns of `place`."""
     detail = F.concat(*(part.cast("string") for part in parts)).alias("detail")
     where = (column.alias(name) for name, column in place.items())

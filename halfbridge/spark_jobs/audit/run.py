@@ -22,22 +22,22 @@ from halfbridge.spark_jobs.audit.findings import (
     NOTICES,
     VIOLATIONS,
     all_findings,
-    junk_without_letter,
     out_of_order,
+    unreadable_without_dead_letter,
 )
 from halfbridge.spark_jobs.audit.ruling import DELIVER, match, rule
 from halfbridge.spark_jobs.audit.verdict import (
     DELIVERED,
+    DELIVERY_PLACES,
     DISCARDED,
     ELSEWHERE,
     EXPIRED,
-    LANES,
     MISSING,
     PENDING,
     REFUSED,
     ROLLED_BACK,
-    STRANGE,
     UNDECIDED,
+    WITHOUT_HALF,
     judge,
     lives,
     sift,
@@ -123,20 +123,20 @@ def _audit(
     states = {row["state"]: row["count"] for row in sifted.groupBy("state").count().collect()}
     examined = states.pop(None, 0)
     owned, of_others = None, 0
-    if strange := states.pop(STRANGE, 0):
+    if without_half := states.pop(WITHOUT_HALF, 0):
         others = find_others()
         topic_ids = {**bounds.snapshot.topic_ids, **others.topic_ids}
         snapshot = replace(bounds.snapshot, others=others.ranges, topic_ids=topic_ids)
         bounds = replace(bounds, snapshot=snapshot)
         if others.ids is not None:
-            ids = sifted.where(F.col("state") == STRANGE).select("txn")
-            owned = keep(ids.join(others.ids, "txn", how="left_semi"))
+            ids = sifted.where(F.col("state") == WITHOUT_HALF).select("transaction_id")
+            owned = keep(ids.join(others.ids, "transaction_id", how="left_semi"))
             of_others = owned.count()
             progress(f"{of_others:,} transactions of other installations")
-        examined += strange - of_others
+        examined += without_half - of_others
     progress(f"{sum(states.values()):,} plain transactions, {examined:,} to examine")
-    lanes = sifted.where(F.col("state") == DELIVERED).select(*LANES)
-    found = out_of_order(lanes, bounds) if not examined else None
+    deliveries = sifted.where(F.col("state") == DELIVERED).select(*DELIVERY_PLACES)
+    found = out_of_order(deliveries, bounds) if not examined else None
     if found is None:
         suspicious = _computed(suspects(facts, sifted, examined, owned))
         are_few = suspicious.count() <= _FEW
@@ -144,9 +144,12 @@ def _audit(
         with _options(facts.sparkSession, _FOR_FEW if are_few else {}):
             suspicions, arrived = _examined(suspicious, bounds, states)
         progress(f"{examined:,} transactions examined")
-        found = suspicions.unionAll(out_of_order(lanes.unionAll(arrived), bounds))
-    if any(records.get(columns.NAMES[junk]) for junk in (columns.IS_JUNK_HALF, columns.IS_JUNK_OP)):
-        found = found.unionAll(junk_without_letter(facts, bounds))
+        found = suspicions.unionAll(out_of_order(deliveries.unionAll(arrived), bounds))
+    if any(
+        records.get(columns.NAMES[each])
+        for each in (columns.IS_UNREADABLE_HALF, columns.IS_UNREADABLE_OP)
+    ):
+        found = found.unionAll(unreadable_without_dead_letter(facts, bounds))
     found = keep(found)  # before the sort, which computes its input twice
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     return Audit(records, states, examined, of_others, bounds, kinds, _violations_first(found))
@@ -157,7 +160,7 @@ def _examined(
 ) -> tuple[DataFrame, DataFrame]:
     """Judge the FACTS of transactions that are not plain, and add their states to `states`.
 
-    Returns the FINDINGS, computed, and the LANES of the messages that were delivered as required.
+    Returns the FINDINGS, computed, and the DELIVERY_PLACES of the correct deliveries.
     """
     ruling = rule(suspicious, bounds, _computed)
     matched = match(suspicious, ruling.messages, _computed)
@@ -165,10 +168,10 @@ def _examined(
     messages = verdicts.messages
     for row in lives(messages).groupBy("state").count().collect():
         states[row["state"]] = states.get(row["state"], 0) + row["count"]
-    arrived = (F.col("must") == DELIVER) & (F.col("came") == DELIVERED)
+    arrived = (F.col("required") == DELIVER) & (F.col("outcome") == DELIVERED)
     more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))
     found = _computed(all_findings(ruling, matched, verdicts, bounds))
-    return found, more.where(arrived).select(*LANES)
+    return found, more.where(arrived).select(*DELIVERY_PLACES)
 
 
 @contextmanager
@@ -195,8 +198,8 @@ def _computed(frame: DataFrame) -> DataFrame:
 
 
 def _records(facts: DataFrame) -> dict[str, int]:
-    counted = facts.groupBy("what").count().collect()
-    return {columns.NAMES[row["what"]]: row["count"] for row in counted}
+    counted = facts.groupBy("record_type").count().collect()
+    return {columns.NAMES[row["record_type"]]: row["count"] for row in counted}
 
 
 def _violations_first(found: DataFrame) -> DataFrame:

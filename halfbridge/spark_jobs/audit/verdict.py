@@ -16,7 +16,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, DeadReason, OpKind
-from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_JUNK_COPY, IS_LETTER, IS_OP, IS_REAL
+from halfbridge.spark_jobs.audit.facts import (
+    IS_DEAD_LETTER,
+    IS_DEAD_LETTER_OF_UNREADABLE,
+    IS_HALF,
+    IS_OP,
+    IS_REAL,
+)
 from halfbridge.spark_jobs.audit.ruling import (
     DEAD_LETTER,
     DELIVER,
@@ -34,24 +40,24 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.bounds import Bounds
     from halfbridge.spark_jobs.audit.ruling import Compute, Matched
 
-# Values of the column `came`, which says what became of a message. Others are those of sift.
+# Values of the column `outcome`, which says what became of a message. Others are those of sift.
 BOTH = "both"  # delivered and dead-lettered
-WRONGLY_DEAD_LETTERED = "wrongly_buried"  # a dead letter with a reason that does not hold
-DEAD_LETTERED = "buried"  # a dead letter, as required
-CAME_LATE = "late"
+WRONGLY_DEAD_LETTERED = "wrongly_dead_lettered"  # a dead letter with a reason that does not hold
+DEAD_LETTERED = "dead_lettered"  # a dead letter, as required
+STORED_LATE = "late"  # stored after the decision, as its dead letter says
 ELSEWHERE = "elsewhere"  # sent to a real topic that was not read
 ALTERED = "altered"  # a record with other content was delivered in its place
 MISSING = "missing"
-UNCALLED = "uncalled"  # delivered, although it must not be
-FINE = "fine"  # neither delivered nor a dead letter, as required
+UNEXPECTED = "unexpected"  # delivered, although it must not be
+NOT_DELIVERED = "not_delivered"  # neither delivered nor a dead letter, as required
 _REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 # Contract of `judge`: one row for each message.
 JUDGED_MESSAGES = (
-    *(*MATCHED_MESSAGES, "came"),
-    *("other_part", "other_at"),  # of an ALTERED message: the place of the other record
+    *(*MATCHED_MESSAGES, "outcome"),
+    *("other_partition", "other_offset"),  # of an ALTERED message: the place of the other record
     # The index of the transaction's message that precedes a delivered message in its real
     # partition; null where that is not known.
-    "before",
+    "index_before",
 )
 
 
@@ -65,41 +71,50 @@ class Verdicts:
 
 def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
     """Return the verdicts on `matched`."""
-    lacks_late = F.max(_came_behind() & (F.col("must") == DELIVER))
-    lacking = F.coalesce(lacks_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
-    messages = matched.messages.withColumn("lacks_late", lacking)
-    judged = compute(messages.withColumn("came", _came(bounds)).drop("lacks_late"))
-    by_topic = Window.partitionBy("txn", "topic")
-    is_open = F.col("came").isin(MISSING, PENDING)
+    is_late = F.max(_is_stored_late() & (F.col("required") == DELIVER))
+    has_late = F.coalesce(is_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
+    messages = matched.messages.withColumn("has_late_message", has_late)
+    judged = compute(messages.withColumn("outcome", _outcome(bounds)).drop("has_late_message"))
+    by_topic = Window.partitionBy("transaction_id", "topic")
+    is_open = F.col("outcome").isin(MISSING, PENDING)
     waiting = (
-        judged.where(is_open & (F.col("must") == DELIVER))
-        .withColumn("place", F.row_number().over(by_topic.orderBy("index", "ident")))
-        .select("txn", "topic", "place", "ident", "index")
+        judged.where(is_open & (F.col("required") == DELIVER))
+        .withColumn("place", F.row_number().over(by_topic.orderBy("message_index", "life_hash")))
+        .select("transaction_id", "topic", "place", "life_hash", "message_index")
     )
-    strange = (
-        matched.surplus.where(~F.col("is_known") & F.col("has_life"))
-        .withColumn("place", F.row_number().over(by_topic.orderBy("part", "at")))
+    different = (
+        matched.surplus.where(~F.col("has_equal_message") & F.col("has_half_message"))
+        .withColumn("place", F.row_number().over(by_topic.orderBy("partition", "offset")))
         .select(
-            "txn",
+            "transaction_id",
             "topic",
             "place",
-            F.col("part").alias("other_part"),
-            F.col("at").alias("other_at"),
+            F.col("partition").alias("other_partition"),
+            F.col("offset").alias("other_offset"),
         )
     )
-    altered = compute(waiting.join(strange, ["txn", "topic", "place"], how="inner").drop("place"))
-    messages = judged.join(altered.drop("topic"), [*LIFE, "index"], how="left").withColumn(
-        "came", F.when(F.col("other_at").isNotNull(), ALTERED).otherwise(F.col("came"))
+    altered = compute(
+        waiting.join(different, ["transaction_id", "topic", "place"], how="inner").drop("place")
+    )
+    messages = judged.join(altered.drop("topic"), [*LIFE, "message_index"], how="left").withColumn(
+        "outcome", F.when(F.col("other_offset").isNotNull(), ALTERED).otherwise(F.col("outcome"))
     )
     taken = altered.select(
-        "txn", "topic", F.col("other_part").alias("part"), F.col("other_at").alias("at")
+        "transaction_id",
+        "topic",
+        F.col("other_partition").alias("partition"),
+        F.col("other_offset").alias("offset"),
     )
-    surplus = matched.surplus.join(taken, ["txn", "topic", "part", "at"], how="left_anti")
-    line = Window.partitionBy(*LIFE, "real_topic", "real_part").orderBy("real_at")
-    ahead = line.rowsBetween(Window.unboundedPreceding, -1)
-    last_sure = F.last(F.when(F.col("is_sure"), F.col("index")), ignorenulls=True).over(ahead)
-    in_line = F.when((F.col("must") == DELIVER) & F.col("is_sure"), last_sure)
-    in_order = messages.withColumn("before", in_line).select(*JUDGED_MESSAGES)
+    surplus = matched.surplus.join(
+        taken, ["transaction_id", "topic", "partition", "offset"], how="left_anti"
+    )
+    partition = Window.partitionBy(*LIFE, "real_topic", "real_partition").orderBy("real_offset")
+    ahead = partition.rowsBetween(Window.unboundedPreceding, -1)
+    last_known = F.last(
+        F.when(F.col("is_order_known"), F.col("message_index")), ignorenulls=True
+    ).over(ahead)
+    index_before = F.when((F.col("required") == DELIVER) & F.col("is_order_known"), last_known)
+    in_order = messages.withColumn("index_before", index_before).select(*JUDGED_MESSAGES)
     return Verdicts(compute(in_order), compute(surplus))
 
 
@@ -107,7 +122,7 @@ def lives(messages: DataFrame) -> DataFrame:
     """Return one row for each transaction: LIFE and state, as in sift; MISSING: lost or torn."""
     worst = F.min(_rank())
     kind = F.first("kind")
-    unknown = F.max(F.col("must") == UNKNOWN)
+    unknown = F.max(F.col("required") == UNKNOWN)
     states = messages.groupBy(*LIFE).agg(
         worst.alias("worst"), kind.alias("kind"), unknown.alias("unknown")
     )
@@ -129,7 +144,7 @@ EXPIRED = "expired"
 PENDING = "pending"
 REFUSED = "refused"
 _RANKS = (MISSING, PENDING, EXPIRED, ELSEWHERE, REFUSED)
-_AS_REFUSED = (DEAD_LETTERED, CAME_LATE, WRONGLY_DEAD_LETTERED)
+_AS_REFUSED = (DEAD_LETTERED, STORED_LATE, WRONGLY_DEAD_LETTERED)
 
 
 def _ranks() -> Column:
@@ -137,66 +152,74 @@ def _ranks() -> Column:
 
 
 def _rank() -> Column:
-    came = F.col("came")
-    chain = F.when(came.isin(*_AS_REFUSED), len(_RANKS) - 1)
+    outcome = F.col("outcome")
+    chain = F.when(outcome.isin(*_AS_REFUSED), len(_RANKS) - 1)
     for number, each in enumerate(_RANKS):
-        chain = chain.when(came == each, number)
+        chain = chain.when(outcome == each, number)
     return chain.otherwise(len(_RANKS))
 
 
-def _came(bounds: Bounds) -> Column:
-    must = F.col("must")
-    applied = bounds.is_applied(F.col("pair"), F.col("op_at"), F.col("op_ms"))
-    letter_gone = bounds.letter_may_be_deleted(F.col("op_ms"))
-    is_delivered = F.col("real_at").isNotNull()
-    has_letter = F.col("letters") > 0
-    has_aside = F.col("aside").isNotNull()
-    waits = ~applied | bounds.letters_may_hide()
+def _outcome(bounds: Bounds) -> Column:
+    required = F.col("required")
+    applied = bounds.is_applied(F.col("pair"), F.col("op_offset"), F.col("op_append_ms"))
+    dead_letter_gone = bounds.dead_letter_may_be_deleted(F.col("op_append_ms"))
+    is_delivered = F.col("real_offset").isNotNull()
+    has_dead_letter = F.col("dead_letter_count") > 0
+    is_inconclusive = F.col("inconclusive_reason").isNotNull()
+    waits = ~applied | bounds.dead_letters_may_hide()
     return (
-        F.when(must == UNKNOWN, EXPIRED)
-        .when(must == DELIVER, _came_of_a_delivery(bounds, waits=waits, letter_gone=letter_gone))
-        .when(must == OPEN, F.when(is_delivered, DELIVERED).otherwise(PENDING))
-        .when(is_delivered, UNCALLED)
-        .when(must == NOTHING, F.when(has_letter, WRONGLY_DEAD_LETTERED).otherwise(FINE))
-        .when(must == LATE, CAME_LATE)
-        .when((must == DEAD_LETTER) & (has_letter | has_aside), DEAD_LETTERED)
+        F.when(required == UNKNOWN, EXPIRED)
+        .when(
+            required == DELIVER,
+            _outcome_of_a_delivery(bounds, waits=waits, dead_letter_gone=dead_letter_gone),
+        )
+        .when(required == OPEN, F.when(is_delivered, DELIVERED).otherwise(PENDING))
+        .when(is_delivered, UNEXPECTED)
+        .when(
+            required == NOTHING,
+            F.when(has_dead_letter, WRONGLY_DEAD_LETTERED).otherwise(NOT_DELIVERED),
+        )
+        .when(required == LATE, STORED_LATE)
+        .when((required == DEAD_LETTER) & (has_dead_letter | is_inconclusive), DEAD_LETTERED)
         .when(waits, PENDING)
-        .when(letter_gone, EXPIRED)
+        .when(dead_letter_gone, EXPIRED)
         .otherwise(MISSING)
     )
 
 
-def _came_of_a_delivery(bounds: Bounds, *, waits: Column, letter_gone: Column) -> Column:
+def _outcome_of_a_delivery(bounds: Bounds, *, waits: Column, dead_letter_gone: Column) -> Column:
     topic = F.col("topic")
-    is_delivered = F.col("real_at").isNotNull()
-    has_letter = F.col("letters") > 0
+    is_delivered = F.col("real_offset").isNotNull()
+    has_dead_letter = F.col("dead_letter_count") > 0
     # The op was applied although the half offset that it names did not exist. A message that was
     # stored later is LATE, and so the others are INCOMPLETE.
-    is_incomplete = F.col("lacks_late") & (F.col("letter.reason") == DeadReason.INCOMPLETE.value)
-    delivery_gone = bounds.delivery_may_be_deleted(topic, F.col("op_ms"))
+    is_incomplete = F.col("has_late_message") & (
+        F.col("dead_letter.reason") == DeadReason.INCOMPLETE.value
+    )
+    delivery_gone = bounds.delivery_may_be_deleted(topic, F.col("op_append_ms"))
     return (
-        F.when(is_delivered & has_letter, BOTH)
+        F.when(is_delivered & has_dead_letter, BOTH)
         .when(is_delivered, DELIVERED)
-        .when(has_letter & F.col("letter.reason").isin(*_REFUSALS), REFUSED)
-        .when(has_letter & is_incomplete, REFUSED)
-        .when(has_letter, WRONGLY_DEAD_LETTERED)
-        .when(F.col("aside") == DeadReason.INVALID.value, REFUSED)
-        .when(_came_behind(), CAME_LATE)
+        .when(has_dead_letter & F.col("dead_letter.reason").isin(*_REFUSALS), REFUSED)
+        .when(has_dead_letter & is_incomplete, REFUSED)
+        .when(has_dead_letter, WRONGLY_DEAD_LETTERED)
+        .when(F.col("inconclusive_reason") == DeadReason.INVALID.value, REFUSED)
+        .when(_is_stored_late(), STORED_LATE)
         .when(~bounds.is_audited(topic), ELSEWHERE)
         .when(waits | bounds.may_hide(topic), PENDING)
-        .when(delivery_gone | letter_gone, EXPIRED)
+        .when(delivery_gone | dead_letter_gone, EXPIRED)
         .otherwise(MISSING)
     )
 
 
-def _came_behind() -> Column:
+def _is_stored_late() -> Column:
     """Tell whether a message was stored after its decision, and dead-lettered as LATE.
 
     Where one of the two append times is not known, the dead letter alone counts.
     """
-    has_times = (F.col("ms") >= 0) & (F.col("op_ms") >= 0)
-    may_be_behind = ~has_times | (F.col("ms") >= F.col("op_ms"))
-    return (F.col("aside") == DeadReason.LATE.value) & may_be_behind
+    has_times = (F.col("append_ms") >= 0) & (F.col("op_append_ms") >= 0)
+    may_be_later = ~has_times | (F.col("append_ms") >= F.col("op_append_ms"))
+    return (F.col("inconclusive_reason") == DeadReason.LATE.value) & may_be_later
 
 
 # States of a transaction: the four of the conservation law. COMMITTED is divided further.
@@ -204,9 +227,12 @@ DELIVERED = "delivered"
 ROLLED_BACK = "rolled_back"
 DISCARDED = "discarded"
 UNDECIDED = "undecided"
-STRANGE = "strange"  # real records only: of another installation, or of none
+WITHOUT_HALF = "without_half"  # real records only: of another installation, or of none
 # The place of a delivered message in its real partition and in its op partition.
-LANES = ("txn", "lane", "pair", "topic_number", "real_part", "real_at", "op_at")
+DELIVERY_PLACES = (
+    *("transaction_id", "order_key", "pair"),
+    *("topic_number", "real_partition", "real_offset", "op_offset"),
+)
 # Up to this many ids, about 20 MB, are broadcast to all tasks. With more ids, all facts are sorted
 # by id, which takes longer than reading them.
 _BROADCAST_MAX = 300_000
@@ -219,38 +245,41 @@ def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
     If ops were deleted, a transaction without a decision is not plain.
 
     Returns:
-        txn string; state string (null: not plain); for a delivered transaction also lane long, pair
-        int, topic_number long, real_part int, real_at long, op_at long.
+        transaction_id string; state string (null: not plain); for a delivered transaction also
+        order_key long, pair int, topic_number long, real_partition int, real_offset long, op_offset
+        long.
     """
-    what, kind = F.col("what"), F.col("kind")
-    half, op, real = what == IS_HALF, what == IS_OP, what == IS_REAL
+    record_type, kind = F.col("record_type"), F.col("kind")
+    half, op, real = record_type == IS_HALF, record_type == IS_OP, record_type == IS_REAL
     decides = op & (kind != OpKind.UNKNOWN.value)
     sums = (
-        facts.where(F.col("txn").isNotNull())
-        .groupBy("txn")
+        facts.where(F.col("transaction_id").isNotNull())
+        .groupBy("transaction_id")
         .agg(
             F.count_if(half).alias("halves"),
             F.count_if(decides).alias("decisions"),
             F.count_if(op & (kind == OpKind.COMMIT.value)).alias("commits"),
             F.count_if(op & (kind == OpKind.ROLLBACK.value)).alias("rollbacks"),
             F.count_if(real).alias("reals"),
-            F.count_if(what.isin(IS_LETTER, IS_JUNK_COPY)).alias("letters"),
-            F.min(F.when(half | decides, F.col("ident"))).alias("ident_min"),
-            F.max(F.when(half | decides, F.col("ident"))).alias("ident_max"),
-            F.count_if(half & F.col("flaw")).alias("flaws"),
-            _one(half, "index"),
-            _one(half, "at"),
-            _one(half, "origin"),
-            _one(half, "to_part"),
-            _one(half, "hash"),
+            F.count_if(record_type.isin(IS_DEAD_LETTER, IS_DEAD_LETTER_OF_UNREADABLE)).alias(
+                "dead_letter_count"
+            ),
+            F.min(F.when(half | decides, F.col("life_hash"))).alias("life_hash_min"),
+            F.max(F.when(half | decides, F.col("life_hash"))).alias("life_hash_max"),
+            F.count_if(half & F.col("is_flawed")).alias("flaws"),
+            _one(half, "message_index"),
+            _one(half, "offset"),
+            _one(half, "origin_offset"),
+            _one(half, "requested_partition"),
+            _one(half, "content_hash"),
             _one(half, "pair"),
-            _one(op, "at", name="op_at", where=decides),
-            _one(op, "half_to", where=decides),
-            _one(op, "count", where=decides),
-            _one(real, "hash", name="real_hash"),
-            _one(real, "part", name="real_part"),
-            _one(real, "at", name="real_at"),
-            _one(real, "lane"),
+            _one(decides, "offset", name="op_offset"),
+            _one(decides, "op_half_offset"),
+            _one(decides, "message_count"),
+            _one(real, "content_hash", name="real_hash"),
+            _one(real, "partition", name="real_partition"),
+            _one(real, "offset", name="real_offset"),
+            _one(real, "order_key"),
             F.max(F.when(real, bounds.topic_number(F.col("topic")))).alias("topic_number"),
         )
     )
@@ -258,18 +287,19 @@ def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
         F.when(~_is_one_original(), None)
         .when(_is_delivered(), DELIVERED)
         .when(
-            (F.col("rollbacks") == 1) & (F.col("decisions") == 1) & _came_to_nothing(), ROLLED_BACK
+            (F.col("rollbacks") == 1) & (F.col("decisions") == 1) & _has_no_real_record(),
+            ROLLED_BACK,
         )
         .when(
-            (F.col("decisions") == 0) & _came_to_nothing() & F.lit(col=not bounds.are_ops_cut),
+            (F.col("decisions") == 0) & _has_no_real_record() & F.lit(col=not bounds.are_ops_cut),
             UNDECIDED,
         )
     )
-    is_strange = (F.col("halves") + F.col("decisions") + F.col("letters") == 0) & (
+    is_without_half = (F.col("halves") + F.col("decisions") + F.col("dead_letter_count") == 0) & (
         F.col("reals") > 0
     )
-    state = F.when(is_strange, STRANGE).otherwise(state)
-    return sums.select("txn", state.alias("state"), *LANES[1:])
+    state = F.when(is_without_half, WITHOUT_HALF).otherwise(state)
+    return sums.select("transaction_id", state.alias("state"), *DELIVERY_PLACES[1:])
 
 
 def suspects(
@@ -277,45 +307,49 @@ def suspects(
 ) -> DataFrame:
     """Return the FACTS of the transactions that `sift` did not find plain, which are `count`.
 
-    Those of `others` (column txn), which belong to other installations, are left out.
+    Those of `others` (column transaction_id), which belong to other installations, are left out.
     """
-    ids = sifted.where(F.col("state").isNull() | (F.col("state") == STRANGE)).select("txn")
+    ids = sifted.where(F.col("state").isNull() | (F.col("state") == WITHOUT_HALF)).select(
+        "transaction_id"
+    )
     if others is not None:
-        ids = ids.join(others, "txn", how="left_anti")
+        ids = ids.join(others, "transaction_id", how="left_anti")
     if count <= _BROADCAST_MAX:
         ids = F.broadcast(ids)
-    return facts.join(ids, "txn", how="left_semi").select(*facts.columns)
+    return facts.join(ids, "transaction_id", how="left_semi").select(*facts.columns)
 
 
-def _one(
-    what: Column, column: str, *, name: str | None = None, where: Column | None = None
-) -> Column:
-    return F.max(F.when(what if where is None else where, F.col(column))).alias(name or column)
+def _one(rows: Column, column: str, *, name: str | None = None) -> Column:
+    """Return the value of a column in those `rows` of a transaction, which is one at most."""
+    return F.max(F.when(rows, F.col(column))).alias(name or column)
 
 
 def _is_one_original() -> Column:
     return (
         (F.col("halves") == 1)
-        & (F.col("ident_min") == F.col("ident_max"))
-        & (F.col("index") == 0)
-        & (F.col("at") == F.col("origin"))
+        & (F.col("life_hash_min") == F.col("life_hash_max"))
+        & (F.col("message_index") == 0)
+        & (F.col("offset") == F.col("origin_offset"))
         & (F.col("flaws") == 0)
-        & (F.col("letters") == 0)
+        & (F.col("dead_letter_count") == 0)
     )
 
 
 def _is_delivered() -> Column:
-    to_part = F.col("to_part")
+    requested_partition = F.col("requested_partition")
     return (
         (F.col("commits") == 1)
         & (F.col("decisions") == 1)
         & (F.col("reals") == 1)
-        & (F.col("half_to") >= F.col("origin"))
-        & F.col("count").isin(*_ONE_MESSAGE)
-        & (F.col("real_hash") == F.col("hash"))
-        & ((to_part == PARTITION_BY_KEY) | (to_part == F.col("real_part")))
+        & (F.col("op_half_offset") >= F.col("origin_offset"))
+        & F.col("message_count").isin(*_ONE_MESSAGE)
+        & (F.col("real_hash") == F.col("content_hash"))
+        & (
+            (requested_partition == PARTITION_BY_KEY)
+            | (requested_partition == F.col("real_partition"))
+        )
     )
 
 
-def _came_to_nothing() -> Column:
+def _has_no_real_record() -> Column:
     return F.col("reals") == 0
