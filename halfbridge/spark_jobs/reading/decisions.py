@@ -1,8 +1,8 @@
 """The table of halfbridge.serde.protocol as columns, and the verification of signatures.
 
-The table says which ops decide, and which contradict. All of it runs in the JVM. Signatures do not:
-a Python UDF calls `serde.signatures.Verifier`, as the daemon does, because a second form of its
-rules in SQL could judge otherwise. Only with a key file does a Python process see each row.
+The table says which ops decide, and which contradict. All of it runs in the JVM. Signatures are
+verified by the only Python UDF of the jobs (DESIGN.md, E-001). Rows pass through it only where a
+key file is given.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def signature_judge(path: Path | None, names: TopicNames) -> SignatureJudge | No
 
 
 def _judged(check: Callable[..., None], append_ms: Column) -> Column:
-    # Spark has no function that verifies Ed25519 or reads Avro as the daemon does (see above).
+    # E-001: Spark SQL verifies no Ed25519, and no secret may be a literal in its query plan.
     judge = F.udf(partial(_doubt, check), "string")
     return judge(F.col("partition"), append_ms, F.col("key"), F.col("value"), F.col("headers"))
 
