@@ -30,14 +30,10 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_dead_letters,
     life_hash,
 )
-from halfbridge.spark_jobs.audit.ruling import INCONCLUSIVE, first_decision, is_above
-from halfbridge.spark_jobs.audit.verdict import (
-    DELIVERED,
-    DISCARDED,
-    REFUSED,
-    ROLLED_BACK,
-    UNDECIDED,
-)
+from halfbridge.spark_jobs.audit.matching import INCONCLUSIVE
+from halfbridge.spark_jobs.audit.ruling import first_decision, is_above
+from halfbridge.spark_jobs.audit.sift import DELIVERED, DISCARDED, ROLLED_BACK, UNDECIDED
+from halfbridge.spark_jobs.audit.verdict import REFUSED
 from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides, signature_judge
 from halfbridge.spark_jobs.reading.offsets import EARLIEST, parse_position
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
-from halfbridge.spark_jobs.audit.verdict import DELIVERED, ROLLED_BACK
+from halfbridge.spark_jobs.audit.sift import DELIVERED, ROLLED_BACK
 from halfbridge.testkit.memory import MemoryStack, Step
 from halfbridge.testkit.memory.client import Client, Kind, Network
 from tests.spark.marks import INTERPRETED

@@ -19,10 +19,10 @@ from halfbridge.spark_jobs.audit.facts import (
     IS_UNREADABLE_OP,
 )
 from halfbridge.spark_jobs.audit.ruling import DEAD_LETTER, DELIVER, LIFE
+from halfbridge.spark_jobs.audit.sift import DELIVERED
 from halfbridge.spark_jobs.audit.verdict import (
     ALTERED,
     BOTH,
-    DELIVERED,
     EXPIRED,
     MISSING,
     PENDING,
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
-    from halfbridge.spark_jobs.audit.ruling import Matched, Ruled
+    from halfbridge.spark_jobs.audit.matching import Matched
+    from halfbridge.spark_jobs.audit.ruling import Ruled
     from halfbridge.spark_jobs.audit.verdict import Verdicts
 
 

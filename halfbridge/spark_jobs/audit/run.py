@@ -25,23 +25,26 @@ from halfbridge.spark_jobs.audit.findings import (
     out_of_order,
     unreadable_without_dead_letter,
 )
-from halfbridge.spark_jobs.audit.ruling import DELIVER, match, rule
-from halfbridge.spark_jobs.audit.verdict import (
+from halfbridge.spark_jobs.audit.matching import match
+from halfbridge.spark_jobs.audit.ruling import DELIVER, rule
+from halfbridge.spark_jobs.audit.sift import (
     DELIVERED,
     DELIVERY_PLACES,
     DISCARDED,
+    ROLLED_BACK,
+    UNDECIDED,
+    WITHOUT_HALF,
+    sift,
+    suspects,
+)
+from halfbridge.spark_jobs.audit.verdict import (
     ELSEWHERE,
     EXPIRED,
     MISSING,
     PENDING,
     REFUSED,
-    ROLLED_BACK,
-    UNDECIDED,
-    WITHOUT_HALF,
     judge,
     lives,
-    sift,
-    suspects,
 )
 from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS
 
