@@ -1,1 +1,7 @@
-"""Spark on halfbridge's topics, and what it shares with the testkit: Java and jars."""
+"""Spark jobs on halfbridge's topics, and the exactly-once sink.
+
+- Commands: `audit`, `count_transactions`, `dedupe`, `ingest`, `replay`, `stuck`.
+- The sink `format("txn_half")`: `sink`.
+- Shared by them: `reading` (topics as columns), `tables` (files, checkpoints), `jobs` (options,
+  progress), `session` (Spark, Java and jars; the testkit uses the latter two).
+"""

@@ -1,7 +1,7 @@
-"""Asks the cluster of its topics and where its logs begin and end, through Spark's Kafka client.
+"""Asks the brokers for topics, offsets and the daemon's progress, through Spark's Kafka client.
 
-So one set of properties (`--kafka-opt`) serves both, and the driver needs no second client. It
-needs a JVM of its own, which a Spark Connect client has not; a snapshot in a file does there.
+So one set of properties (`--kafka-opt`) serves both, and the driver needs no second client. A Spark
+Connect client has no JVM of its own for this; it can only read the offsets of a snapshot in a file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLL_S = 0.1  # between two polls of a last stable offset
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """How far the daemon says it has come; empty where it says nothing."""
+    """The progress that the daemon has committed; empty where it has committed none."""
 
     # Op partition -> O, or the first op whose delivery is deferred: what follows it may have had
     # its effect or not.

@@ -1,4 +1,4 @@
-"""Takes snapshots. The order in which the topics' ends are asked is what makes a judgement sound.
+"""Takes snapshots. A job on one is sound because of the order in which the ends are asked for.
 
 A transaction moves one way: half message, op, then, in one kafka_txn, deliveries or dead letters
 together with O. A consumer of any of these topics sees a growing beginning of it.
@@ -158,19 +158,19 @@ def undecided_snapshot(
 
 
 def first_times(rows: DataFrame, real: Iterable[str]) -> dict[TopicPartition, int]:
-    """Return when the log of each partition begins, as far as `rows`, its first records, tell that.
+    """Return the time of the first record of each partition that has one; `rows` are its first.
 
     In `real` topics and the dead-letter topic only the daemon's records count, which bear partition
     time; other writers may set any timestamps. In all other topics the brokers' append times do: a
     writer's clock that is a year behind would say that nothing of that year was deleted.
     """
     topic, names = F.col("topic"), F.col("headers")["key"]
-    tells = (
+    has_time = (
         F.when(topic.isin(*real), F.array_contains(names, TRANSACTION_ID))
         .when(topic.endswith(DEAD_LETTERS), F.array_contains(names, DEAD))
         .otherwise(F.col("timestampType") == LOG_APPEND_TIME)
     )
-    timed = rows.where(tells)
+    timed = rows.where(has_time)
     first = timed.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
     return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
 
@@ -213,7 +213,7 @@ def _with_first(
 ) -> Ranges:
     """Return the ranges, each that is cut with the time of the first record left (`first_times`).
 
-    Where no record that is left tells the time, anything may have been deleted: NOTHING_LEFT_MS.
+    Where no record that is left has a time, anything may have been deleted: NOTHING_LEFT_MS.
     """
     cut = {
         topic: {number: each for number, each in of.items() if each.is_cut}
@@ -231,7 +231,7 @@ def _with_first(
         topic: {number: each for number, each in of.items() if (topic, number) not in first}
         for topic, of in cut.items()
     }
-    first |= _first_ms(spark, empty, options, real)  # so far markers, or records that tell nothing
+    first |= _first_ms(spark, empty, options, real)  # until here only markers, or no time
     return {
         topic: {
             number: replace(each, first_ms=first.get((topic, number), NOTHING_LEFT_MS))

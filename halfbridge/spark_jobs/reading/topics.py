@@ -121,7 +121,7 @@ def read_topics(
 
     Offsets are resolved when the read is planned; a plan that is run twice reads the same rows. An
     open kafka_txn hides its partition's rows behind it until it ends: Spark reads to the last
-    stable offset and says nothing.
+    stable offset, without an error.
 
     Returns:
         The columns of KAFKA_SCHEMA; unique by (topic, partition, offset), in no order. `headers`
@@ -141,7 +141,7 @@ def read_ranges(
 ) -> DataFrame:
     """Return the committed rows of these ranges and no others, as `read_topics` does.
 
-    `options` are `cluster_options`, which say nothing of topics. Ranges may be empty.
+    `options` are `cluster_options`, which name no topics. Ranges may be empty.
     """
     wanted = {
         topic: {number: each for number, each in ranges.items() if each.start < each.end}

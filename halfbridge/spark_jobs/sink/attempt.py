@@ -318,10 +318,9 @@ class Chunks:
 
     def first_append_timestamp(self) -> int:
         """Return the append time of the attempt's oldest half message; -1 without any."""
-        stamps = [chunk.first_timestamp for chunk in self.all]
-        return min(stamps, default=NO_TIMESTAMP)
+        return min((chunk.first_timestamp for chunk in self.all), default=NO_TIMESTAMP)
 
 
-def merge_timestamps(stamps: Iterable[int]) -> int:
+def merge_timestamps(timestamps: Iterable[int]) -> int:
     """Return the earliest time, ignoring -1 (none); -1 without any."""
-    return min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP)
+    return min((each for each in timestamps if each != NO_TIMESTAMP), default=NO_TIMESTAMP)

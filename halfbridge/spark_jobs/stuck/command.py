@@ -1,4 +1,4 @@
-"""The command `stuck`: who waits for a decision, by producer group and real topic, and how long."""
+"""The command `stuck`: undecided transactions, by producer group and real topic, and their ages."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Table:
         """Make sure that the checkpoint is the one this table was made with; else JobError.
 
         With another one the table would stay as it is, or lack all that was read before, and the
-        report would not say a word of it.
+        report would not show it.
         """
         newest = max(self.generations(), default=None)
         written, done = -1 if newest is None else newest, checkpoint.batches_done
@@ -124,7 +124,7 @@ STATE = {
     "first_ms": "long",
     "original_at": "long",  # lowest offset of an original
     "original_ms": "long",  # append time of that original, or NO_APPEND_MS
-    "copied_ms": "long",  # lowest first append time that a copy says
+    "copied_ms": "long",  # lowest first append time that a copy carries
     "half_offset": "long",  # lowest one that is left
     "message_index": "int",  # index of the message that real_topic is from: the first
     "real_topic": "string",
@@ -139,7 +139,7 @@ STATE = {
 def state_of_halves(
     records: DataFrame, judge: SignatureJudge | None = None, *, more: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the STATE that each row of the half topic tells of; as `decoded_halves`.
+    """Return the STATE of each row of the half topic; arguments as of `decoded_halves`.
 
     `more` are columns of the rows to be kept behind STATE.
     """
@@ -165,7 +165,7 @@ def state_of_halves(
 
 
 def state_of_ops(records: DataFrame, judge: SignatureJudge | None = None) -> DataFrame:
-    """Return the STATE that each row of the op topic tells of; as `decoded_ops`."""
+    """Return the STATE of each row of the op topic; arguments as of `decoded_ops`."""
     read = decoded_ops(records, judge).where(F.col("unread").isNull())
     op = F.col("op")
     age_ms = claimed_age_ms(op["kind"], op["source"], op["age_ms"])

@@ -1,8 +1,8 @@
-"""Whose checkpoint it is. Exactly once holds only while a checkpoint and its output stay together.
+"""Binds a checkpoint to one job, one output and its topics: only then is each row written once.
 
 A file beside Spark's own, `job.json`, says which job the checkpoint belongs to. Started as
-another one, a job refuses: with other topics or another output it would skip or repeat rows, and
-Spark would not say a word.
+another one, a job refuses: with other topics or another output it would skip or repeat rows,
+without an error of Spark's.
 
 Spark keeps offsets by the topic's name. A topic that is deleted and created again begins at offset
 0 once more, and Spark goes on at the old offset. So a second file, `topic_ids.json`, has Kafka's
