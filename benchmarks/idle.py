@@ -9,7 +9,7 @@ from benchmarks.undecided import start_warm
 from halfbridge.bench.procfs import usage_of
 
 if TYPE_CHECKING:
-    from halfbridge.bench.scene import Scene
+    from halfbridge.bench.run import Scene
     from halfbridge.testkit.children import Child
 
 _SETTLE_S = 5.0  # timers of the load before have run out by then

@@ -20,7 +20,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
-from halfbridge.bench.scene import make_topics, open_brokers
+from halfbridge.bench.run import make_topics, open_brokers
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.service import run_worker
 from halfbridge.checker.status import Status

@@ -13,7 +13,7 @@ from halfbridge.testkit.ports import HOST, free_ports
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bench.scene import Scene
+    from halfbridge.bench.run import Scene
     from halfbridge.testkit.children import Child
 
 _FILL_S_MAX = 600.0  # a million half messages; a run that takes longer has failed

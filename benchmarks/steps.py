@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.step_roles import GROUP, StepsRun
 from halfbridge.bench.result import percentile
-from halfbridge.bench.scene import facts, make_topics
+from halfbridge.bench.run import facts, make_topics
 from halfbridge.kafka.admin import delete_groups, delete_topics
 from halfbridge.serde.topics import TopicNames
 from halfbridge.serde.units import NS_PER_MS

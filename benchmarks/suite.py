@@ -23,8 +23,7 @@ from benchmarks.report import report, row_lines
 from benchmarks.rows import REBUILT, UNDECIDED, Kind, chosen, scale_rows, shared_config, suite_rows
 from benchmarks.sizing import sizing
 from benchmarks.undecided import measure_undecided
-from halfbridge.bench.run import measure_in
-from halfbridge.bench.scene import open_brokers, open_scene
+from halfbridge.bench.run import measure_in, open_brokers, open_scene
 from halfbridge.testkit.children import Interrupts
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from benchmarks.rows import Row
     from halfbridge.bench.load import BenchConfig
-    from halfbridge.bench.scene import Scene
+    from halfbridge.bench.run import Scene
 
 # Between rows of one suite: clients and workers are new, the brokers' JVM is warm.
 _WARM_AGAIN_S = 5.0

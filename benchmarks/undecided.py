@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfbridge.bench.result import per_second
-from halfbridge.bench.scene import START_S_MAX, facts, go_on
+from halfbridge.bench.run import START_S_MAX, facts, go_on
 from halfbridge.serde.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from halfbridge.bench.scene import Scene
+    from halfbridge.bench.run import Scene
     from halfbridge.testkit.children import Child
 
 _STORE_S_MAX = 300.0  # a run that takes longer has failed

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.rivals.workload import Outcome, outcome_of
-from halfbridge.bench.run import measure
-from halfbridge.bench.scene import open_brokers
+from halfbridge.bench.run import measure, open_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from halfbridge.bench.load import lead_in
 from halfbridge.bench.procfs import usage_of
 from halfbridge.bench.result import per_second
 from halfbridge.bench.roles import PRODUCER_GROUP
-from halfbridge.bench.scene import facts, make_topics
+from halfbridge.bench.run import facts, make_topics
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape
 from halfbridge.serde.topics import TopicNames

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from halfbridge.bench.scene import open_brokers
+from halfbridge.bench.run import open_brokers
 from tests.kit.reading import reader_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
