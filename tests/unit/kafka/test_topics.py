@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Event
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from halfbridge.bridge.config import BridgeConfig, writer_properties
-from halfbridge.kafka import settings_topic
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import (
     Code,
@@ -21,9 +19,7 @@ from halfbridge.kafka.errors import (
     TopicSetupError,
 )
 from halfbridge.kafka.ports import NewTopic, SeenTopic
-from halfbridge.kafka.settings_topic import LimitsRecord, read_settings
 from halfbridge.kafka.topics import GRACE_S, RealTopics, Topics
-from halfbridge.serde.settings_topic import DAEMON_KEY
 from halfbridge.serde.topics import MESSAGE_BYTES_MAX, TopicNames
 from tests.fake_ports import Clock, fake_ports
 
@@ -207,73 +203,6 @@ def test_the_reason_names_the_numbers_and_a_missing_leader_comes_first() -> None
         1: "has 1 of 2 required replicas in sync (min.insync.replicas=3)",
         2: "has no leader",
     }
-
-
-# --- the settings topic, read: what is found, what ends the reading, and in whose words it fails
-TOPIC = "settings"
-
-
-class _Clock:
-    """Goes on by one poll each time that somebody looks."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        """Return the next time."""
-        self.now += 0.1
-        return self.now
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
-
-
-class _Reader:
-    """Hands over what a test gives, then nothing more.
-
-    Attributes:
-        failure: Why the topic cannot be read.
-        begun: What `read_from` was told.
-    """
-
-    def __init__(self, *records: Any) -> None:
-        self._records = list(records)
-        self.failure: KafkaFailure | None = None
-        self.begun: dict[Any, int] = {}
-
-    def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
-        assert (topic, timeout_s) == (TOPIC, settings_topic.READ_S)
-        return self.failure
-
-    def read_from(self, offsets: dict[Any, int]) -> None:
-        """Note where reading begins."""
-        self.begun = offsets
-
-    def poll(self, wait_s: float) -> Any:
-        """Return the next record."""
-        assert wait_s
-        record = self._records.pop(0) if self._records else None
-        if isinstance(record, Exception):
-            raise record
-        return record
-
-
-def _record(offset: int, value: bytes | None, key: bytes | None = DAEMON_KEY) -> Any:
-    reported = {"offset": offset, "value": value, "key": key, "error": None}
-    return SimpleNamespace(**{name: lambda it=it: it for name, it in reported.items()})
-
-
-def _read(reader: Any, stop: Event | None = None) -> tuple[list[LimitsRecord], int]:
-    return read_settings(reader, TOPIC, stop=stop or Event(), clock=_Clock())
-
-
-def test_a_log_whose_end_does_not_come_is_given_up() -> None:
-    """After `READ_S` by the clock that was given, and at once when told to stop."""
-    with pytest.raises(RetriableError, match="not read to its end"):
-        _read(_Reader())
-    stop = Event()
-    stop.set()
-    with pytest.raises(RetriableError):
-        _read(_Reader(_record(0, None)), stop)
 
 
 # --- where messages can go, as brokers tell it that are away or have just started ----------

@@ -1,10 +1,10 @@
-"""`Transaction.send_all`: several half messages, one wait."""
+"""Transaction: several half messages with one wait, and the last word on their number."""
 
 import pytest
 
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_transaction import Transaction
-from halfbridge.bridge.transaction import State
+from halfbridge.bridge.transaction import IllegalTransitionError, State
 from halfbridge.kafka.errors import Code, HalfNotStoredError, InvalidMessageError, KafkaFailure
 from tests.unit.bridge.fake_writer import FakeWriter, shared_around
 
@@ -16,6 +16,9 @@ LOST = KafkaFailure(Code.MSG_TIMED_OUT)
 def writer() -> FakeWriter:
     """Return a writer that acknowledges nothing yet."""
     return FakeWriter()
+
+
+# --- send_all
 
 
 def test_all_are_sent_before_the_first_acknowledgement(writer: FakeWriter) -> None:
@@ -60,3 +63,41 @@ def test_a_refused_one_names_the_reason(writer: FakeWriter) -> None:
     with pytest.raises(InvalidMessageError, match="immunity_ms"):
         tx.send_all([MESSAGES[0], Message("orders", value=b"", immunity_ms=10**10)])
     assert isinstance(tx.refused, InvalidMessageError)
+
+
+# --- end_sends
+
+
+def test_outstanding_sends_are_awaited(writer: FakeWriter) -> None:
+    """Until then no message counts as stored."""
+    tx = Transaction(shared_around(writer))
+    tx.send_async(MESSAGES[0])
+    tx.send_async(MESSAGES[0])
+    assert (tx.message_count, tx.stored_count) == (2, 0)
+    writer.answers = [None, None]
+    assert tx.end_sends() == 2
+    assert (tx.state, tx.stored_count) == (State.HALF_SENT, 2)
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+def test_no_send_follows(writer: FakeWriter, sent: int) -> None:
+    """Neither the first one nor another; the number is final, and COMMIT has it."""
+    tx = Transaction(shared_around(writer))
+    writer.answers = [None] * sent
+    for _ in range(sent):
+        tx.send(MESSAGES[0])
+    assert [tx.end_sends(), tx.end_sends()] == [sent, sent]
+    with pytest.raises(IllegalTransitionError, match="with the number of messages"):
+        tx.send(MESSAGES[0])
+    assert (tx.message_count, len(writer.sent)) == (sent, sent)
+
+
+def test_a_message_that_is_not_stored(writer: FakeWriter) -> None:
+    """The local transaction must not commit; nothing counts as stored."""
+    tx = Transaction(shared_around(writer))
+    tx.send_async(MESSAGES[0])
+    tx.send_async(MESSAGES[0])
+    writer.answers = [None, LOST]
+    with pytest.raises(HalfNotStoredError, match="do not commit the local transaction"):
+        tx.end_sends()
+    assert (tx.state, tx.stored_count) == (State.SEND_FAILED, 0)

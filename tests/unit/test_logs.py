@@ -98,7 +98,7 @@ def test_the_level_is_switched_and_switched_back(configured: str, levels: list[s
 
 # --- text from records in log lines: one line, no control characters, and not without end --
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FORGED = "A\n2026-11-23 06:00:00 ERROR halfbridge.checker all is lost"
 
 

@@ -11,7 +11,6 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.process.http import HttpServer, serve
 from halfbridge.checker.status import Status
 from halfbridge.web.config import WebConfig
-from halfbridge.web.gate import KEYS_MAX, RateLimit
 from halfbridge.web.watch import (
     RATE_S,
     READINGS_MAX,
@@ -21,7 +20,7 @@ from halfbridge.web.watch import (
     quantile,
     reading_of,
 )
-from tests.kit.web import NO_KAFKA, ManualClock, WebStage
+from tests.kit.web import NO_KAFKA, WebStage
 
 
 def _reading(at_s: float, delivered: float, **more: object) -> Reading:
@@ -61,41 +60,6 @@ def test_a_quantile_is_the_bound_of_its_bucket() -> None:
     beyond = Reading(at_s=1, buckets={0.01: 10.0, math.inf: 20.0})
     assert quantile(Reading(at_s=0), beyond, 0.99) == math.inf
     assert quantile(Reading(at_s=0), Reading(at_s=1), 0.99) is None
-
-
-# --- buckets of requests -------------------------------------------------------------------
-
-
-def test_a_full_bucket_empties_and_fills_again() -> None:
-    """Three at once; then one each half second, and the answer says how long to wait."""
-    clock = ManualClock()
-    limit = RateLimit(2.0, 3, monotonic=clock)
-    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 1]
-    clock.now_s += 0.5
-    assert [limit.take("a") for _ in range(2)] == [0, 1]
-    clock.now_s += 3600
-    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 1]
-
-
-def test_keys_have_buckets_of_their_own() -> None:
-    """One client's requests cost another nothing."""
-    limit = RateLimit(1.0, 1, monotonic=ManualClock())
-    assert [limit.take("a"), limit.take("a"), limit.take("b")] == [0, 1, 0]
-
-
-def test_asking_takes_nothing() -> None:
-    """`wait_s` only looks."""
-    limit = RateLimit(1.0, 1, monotonic=ManualClock())
-    assert [limit.wait_s("a") for _ in range(3)] == [0, 0, 0]
-
-
-def test_keys_without_end_take_bounded_memory() -> None:
-    """The key that was used longest ago is forgotten."""
-    limit = RateLimit(1.0, 1, monotonic=ManualClock())
-    for each in range(KEYS_MAX + 5):
-        limit.take(str(each))
-    assert len(limit._buckets) == KEYS_MAX
-    assert limit.take(str(KEYS_MAX + 4)) == 1
 
 
 # --- what the page takes from the text of /metrics -----------------------------------------
