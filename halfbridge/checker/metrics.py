@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from halfbridge.kafka.adapter import client_versions
+from halfbridge.kafka.making import client_versions
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 
 if TYPE_CHECKING:

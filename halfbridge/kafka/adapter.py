@@ -6,8 +6,6 @@ import logging
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer, libversion, version
-
 from halfbridge.kafka import last_read
 from halfbridge.kafka.admin import AdminClient, KafkaAdmin
 from halfbridge.kafka.clients import (
@@ -17,7 +15,7 @@ from halfbridge.kafka.clients import (
     KafkaWriter,
     LostConnections,
 )
-from halfbridge.kafka.making import made
+from halfbridge.kafka.making import made, made_consumer, made_producer
 from halfbridge.kafka.ports import Ports
 from halfbridge.kafka.threads import SystemClock, Threads
 from halfbridge.serde.identity import TRANSACTION_IDS
@@ -34,31 +32,34 @@ class KafkaClients:
 
     def reader(self, properties: Mapping[str, Any]) -> KafkaReader:
         on_read = partial(last_read.note, properties)
-        return KafkaReader(made(Consumer, properties, **self._log), on_read=on_read)
+        return KafkaReader(made_consumer(properties, **self._log), on_read=on_read)
 
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> KafkaReader:
-        consumer = self._listened(Consumer, properties, on_lost)
+        consumer = self._listened(made_consumer, properties, on_lost)
         return KafkaReader(consumer, stays="group.instance.id" in properties)
 
     def writer(self, properties: Mapping[str, Any]) -> KafkaWriter:
-        return KafkaWriter(made(Producer, properties, **self._log))
+        return KafkaWriter(made_producer(properties, **self._log))
 
     def transactional_writer(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> KafkaTransactionalWriter:
-        return KafkaTransactionalWriter(self._listened(Producer, properties, on_lost))
+        return KafkaTransactionalWriter(self._listened(made_producer, properties, on_lost))
 
     def admin(self, properties: Mapping[str, Any]) -> KafkaAdmin:
         return KafkaAdmin(made(AdminClient, properties))
 
     def _listened(
-        self, client: Any, properties: Mapping[str, Any], on_lost: Callable[[], None] | None
+        self,
+        make: Callable[..., Any],
+        properties: Mapping[str, Any],
+        on_lost: Callable[[], None] | None,
     ) -> Any:
         if on_lost is None:
-            return made(client, properties, **self._log)
-        return made(client, {**properties, **LISTENED}, logger=LostConnections(on_lost))
+            return make(properties, **self._log)
+        return make({**properties, **LISTENED}, logger=LostConnections(on_lost))
 
 
 @cache
@@ -70,8 +71,3 @@ def system_ports() -> Ports:
         Threads(),
         TRANSACTION_IDS.next,
     )
-
-
-def client_versions() -> tuple[str, str]:
-    """Return the versions of confluent-kafka and of librdkafka."""
-    return str(version()[0] if isinstance(version(), tuple) else version()), str(libversion()[0])

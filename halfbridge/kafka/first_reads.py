@@ -16,10 +16,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as ClientTopicPartition
-
-from halfbridge.kafka.making import made
+from halfbridge.kafka.client_errors import failure_of
+from halfbridge.kafka.clients import KafkaReader
+from halfbridge.kafka.errors import Code
+from halfbridge.kafka.making import made_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ _QUIET_S = 10.0
 # group that waits for the child does not poll.
 _CHILD_S = 60.0
 _RECORDS = 500  # of one call
-_POLL_S = 0.1  # a call for several records waits for all of them
+_POLL_S = 0.1
 # Exit status: the last partition ended with an error, which the caller's own reader can handle.
 _UNREADABLE = 3
 _COMMAND = (sys.executable, "-m", "halfbridge.kafka.first_reads")
@@ -109,45 +109,49 @@ def _run(
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     order = json.load(sys.stdin)
-    consumer = made(
-        Consumer,
-        {
-            "group.id": "halfbridge-tasting",  # never joined; the client demands one
-            **order["properties"],
-            "check.crcs": True,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        },
-    )
+    properties = {
+        "group.id": "halfbridge-tasting",  # never joined; the client demands one
+        **order["properties"],
+        "check.crcs": True,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+    }
+    reader = KafkaReader(made_consumer(properties))
     is_whole = True
     for topic, partition, start in order["starts"]:
-        consumer.assign([ClientTopicPartition(topic, partition, start)])
-        is_whole = _read(consumer, topic, partition, start, records=order["records"])
+        reader.read_from({(topic, partition): start})
+        is_whole = _read(reader, topic, partition, start, records=order["records"])
     os._exit(0 if is_whole else _UNREADABLE)  # a client that closes may not return
 
 
-def _read(consumer: Any, topic: str, partition: int, start: int, *, records: int) -> bool:
+def _read(reader: KafkaReader, topic: str, partition: int, start: int, *, records: int) -> bool:
     """Read to the present end; return whether there was no error, as far as it was read."""
     _report(topic, partition, start)
     # Under load the end moves on, and a reader may never see an end-of-partition event.
-    _, end = consumer.get_watermark_offsets(
-        ClientTopicPartition(topic, partition), timeout=_QUIET_S
-    )
+    _, end = reader.ends((topic, partition), _QUIET_S)
     until = time.monotonic() + _QUIET_S
     while time.monotonic() < until:
-        for record in consumer.consume(records, _POLL_S):
+        for record in _next(reader, records):
             error = record.error()
             if error is None:
                 _report(topic, partition, record.offset() + 1)
                 if record.offset() + 1 >= end:
                     return True
                 until = time.monotonic() + _QUIET_S
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
+            elif failure_of(error).code == Code.PARTITION_EOF:
                 return True
             elif record.topic() is not None:
                 return False
     return True
+
+
+def _next(reader: KafkaReader, records_max: int) -> list[Any]:
+    """Wait for a record, and return it with those that have come with it."""
+    first = reader.poll(_POLL_S)
+    if first is None:
+        return []
+    return [first] if records_max == 1 else [first, *reader.take(records_max - 1)]
 
 
 def _report(*place: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer, libversion, version
 
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import ConfigError
@@ -27,3 +27,18 @@ def made(client: Any, properties: Mapping[str, Any], **keywords: Any) -> Any:
             origin="Kafka client",
             allowed="properties that librdkafka knows",
         ) from error
+
+
+def made_consumer(properties: Mapping[str, Any], **keywords: Any) -> Any:
+    """Return a consumer of the library. ConfigError: as `made`."""
+    return made(Consumer, properties, **keywords)
+
+
+def made_producer(properties: Mapping[str, Any], **keywords: Any) -> Any:
+    """Return a producer of the library. ConfigError: as `made`."""
+    return made(Producer, properties, **keywords)
+
+
+def client_versions() -> tuple[str, str]:
+    """Return the versions of confluent-kafka and of librdkafka."""
+    return str(version()[0] if isinstance(version(), tuple) else version()), str(libversion()[0])

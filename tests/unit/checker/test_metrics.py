@@ -14,7 +14,7 @@ from halfbridge.checker.metrics import (
     Metrics,
     observe_many,
 )
-from halfbridge.kafka.adapter import client_versions
+from halfbridge.kafka.making import client_versions
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 
 NAMES = (

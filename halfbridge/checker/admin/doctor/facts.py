@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.topics import Report
-from halfbridge.kafka.adapter import client_versions
+from halfbridge.kafka.making import client_versions
 from halfbridge.serde.settings import to_plain
 from halfbridge.serde.units import KIB
 
