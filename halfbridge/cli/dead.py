@@ -96,14 +96,14 @@ def list_(**values: Any) -> int:
     topic = letters.topic.found
     if values["as_json"]:
         body = {"transactions": [as_json(each) for each in shown], "more": letters.left_out}
-        click.echo(json.dumps({**body, "strange_records": topic.strange}))
+        click.echo(json.dumps({**body, "unrecognized_records": topic.unrecognized}))
         return 0
     print_table(shown)
     _note_left_out(letters)
     if topic.left_out:
         click.echo(f"note: {topic.left_out} dead letters were left out: purge first", err=True)
-    if topic.strange:
-        click.echo(f"note: {topic.strange} records are no dead letters", err=True)
+    if topic.unrecognized:
+        click.echo(f"note: {topic.unrecognized} records are no dead letters", err=True)
     return 0
 
 

@@ -137,7 +137,7 @@ def doctor(**values: Any) -> int:
 
 def _show(found: Sequence[Finding]) -> None:
     for each in found:
-        click.echo(f"{each.severity.value:<8} {each.code}: {each.what}\n         mend: {each.mend}")
+        click.echo(f"{each.severity.value:<8} {each.code}: {each.what}\n         fix: {each.fix}")
     counts = [
         f"{count} {severity.value}{'s' if count > 1 else ''}"
         for severity in Severity

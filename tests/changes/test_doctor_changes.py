@@ -42,9 +42,9 @@ def found(*, connect_url: str = "", changes_url: str = "", about: str) -> dict[s
     return {each.code: each for each in every if about in each.what}
 
 
-def statement(mend: str) -> str:
+def statement(fix: str) -> str:
     """Return the statement of a psql command."""
-    psql, _, _, sql = shlex.split(mend)
+    psql, _, _, sql = shlex.split(fix)
     assert psql == "psql"
     return sql
 
@@ -64,13 +64,13 @@ def test_a_slot_that_nobody_reads_is_found(database: Database) -> None:
         assert set(one) == {"slot-inactive"}
         kept = int(one["slot-inactive"].what.partition("keeps ")[2].split()[0])
         assert kept >= SEGMENT >> 20
-        mend = one["slot-inactive"].mend
-        assert f"dbname={connection.engine.url.database} user=service" in mend
-        (row,) = connection.execute(text(statement(mend))).all()
+        fix = one["slot-inactive"].fix
+        assert f"dbname={connection.engine.url.database} user=service" in fix
+        (row,) = connection.execute(text(statement(fix))).all()
         assert (row.slot_name, row.active) == (name, False)
         command = ["doctor", "--json", *NOWHERE, "--changes-url", database.url]
         reported = json.loads(CliRunner().invoke(cli, command).stdout)["findings"]
-        assert mend in [each["mend"] for each in reported]
+        assert fix in [each["fix"] for each in reported]
         connection.execute(text(f"SELECT pg_drop_replication_slot('{name}')"))
         assert found(changes_url=database.url, about=name) == {}
 
@@ -93,7 +93,7 @@ def test_a_lost_slot_is_found(postgresql_template: Template) -> None:
                 within_s=SEEN_S_MAX,
                 every_s=0.2,
             )
-            connection.execute(text(statement(one.mend)))
+            connection.execute(text(statement(one.fix)))
             assert found(changes_url=url, about="shop") == {}
 
 
@@ -127,9 +127,9 @@ def test_a_stopped_connector_and_its_slot_are_found(
             within_s=SEEN_S_MAX,
             every_s=0.3,
         )
-        mend = seen()["connector-stopped"].mend
-        assert mend.startswith("curl -fsS -X PUT http")
-        put(mend.split()[-1])
+        fix = seen()["connector-stopped"].fix
+        assert fix.startswith("curl -fsS -X PUT http")
+        put(fix.split()[-1])
         until("nothing found again", lambda: not seen(), within_s=SEEN_S_MAX, every_s=0.3)
     finally:
         worker.rest.delete(name)
@@ -167,10 +167,10 @@ def test_a_table_that_changed_under_its_connector_is_found(
     one = seen()[code]
     assert says in one.what
     if database.name == "mariadb":
-        execute(database, shlex.split(one.mend)[-1])
+        execute(database, shlex.split(one.fix)[-1])
         assert code not in seen()
         return
-    *_, name, _, table, _, connect_url = shlex.split(one.mend)
+    *_, name, _, table, _, connect_url = shlex.split(one.fix)
     made = connector(database, "--name", name, "--table", table, "--apply", connect_url)
     try:
         assert made.exit_code == 0, made.output

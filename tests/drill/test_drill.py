@@ -93,7 +93,7 @@ def test_a_real_topic_deleted(drill: Drill) -> None:
         drill.stack.advance(20)
         assert drill.metric("HalfbridgeRealTopicMissing", topic=TOPIC) == 1
         assert "halfbridge topics create orders --type transaction" in drill.health.reason
-        assert drill.doctor()["real-topic"].mend.startswith("halfbridge topics create orders ")
+        assert drill.doctor()["real-topic"].fix.startswith("halfbridge topics create orders ")
         drill.broker.create_topic(NewTopic(TOPIC, 1, 1, {}))
         drill.stack.advance(20)
         assert drill.values() == [b"v"]
@@ -133,7 +133,7 @@ def test_rights_taken_away(drill: Drill) -> None:
     (letter,) = drill.stack.dead_letters()
     assert letter.letter.reason is DeadReason.UNDELIVERABLE
     assert drill.metric("HalfbridgeDeadLetters", reason="UNDELIVERABLE") == before + 1
-    assert "--operation Write --topic orders" in drill.doctor()["daemon-right"].mend
+    assert "--operation Write --topic orders" in drill.doctor()["daemon-right"].fix
     drill.broker.rights.clear()
     drill.stack.advance(30)
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_worker_that_cannot_join(drill: Drill) -> None:
         drill.stack.advance(60)
         drill.send(producer, b"v")
         assert any(each["alert"] == "HalfbridgeDown" for each in rules())
-        assert drill.doctor()["no-worker"].mend.startswith("halfbridge checker run")
+        assert drill.doctor()["no-worker"].fix.startswith("halfbridge checker run")
         drill.stack.daemon.start()
         drill.stack.advance(10)
         assert drill.values() == [b"v"]
@@ -164,8 +164,8 @@ def test_retention_too_short(drill: Drill) -> None:
     alert = {"topic": drill.names.half, "setting": "retention.ms"}
     assert drill.metric("HalfbridgeTopicSettings", **alert) == 1
     assert "retention.ms" in drill.health.reason
-    mend = drill.doctor()["topic-setting"].mend
-    assert f"--set retention.ms={kept}" in mend
+    fix = drill.doctor()["topic-setting"].fix
+    assert f"--set retention.ms={kept}" in fix
     half.alter({"retention.ms": kept})
     drill.stack.advance(30)
     assert drill.health.all_well
@@ -185,7 +185,7 @@ def test_a_frozen_last_stable_offset(drill: Drill) -> None:
         drill.stack.advance(30)
         assert drill.values() == []
         frozen = drill.doctor()["frozen-lso"]
-        assert "abort --topic orders --partition 0 --start-offset 0" in frozen.mend
+        assert "abort --topic orders --partition 0 --start-offset 0" in frozen.fix
         writer.abort(10)
         drill.stack.advance(10)
         assert drill.values() == [b"v"]
@@ -250,7 +250,7 @@ def test_a_lost_installations_offsets(drill: Drill) -> None:
         with pytest.raises(TimeoutError, match="stopped"):
             drill.stack.daemon.start()
         assert drill.metric("HalfbridgePartitionStopped") == 1
-        assert "checker init --partition 0" in drill.doctor()["offsets"].mend
+        assert "checker init --partition 0" in drill.doctor()["offsets"].fix
         drill.stack.daemon.kill()
         drill.stack.advance(60)
         found = init_partition(

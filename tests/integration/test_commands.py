@@ -184,7 +184,7 @@ def test_rights_are_tried(made: Installation) -> None:
     deny(made, ResourceType.TOPIC, orders, AclOperation.WRITE)
     status, found = doctor(made)
     assert status == 2
-    assert f"--operation Write --topic {orders}" in found["daemon-right"]["mend"]
+    assert f"--operation Write --topic {orders}" in found["daemon-right"]["fix"]
     own = f"{made.names.prefix}halfbridge-doctor"
     deny(made, ResourceType.TRANSACTIONAL_ID, own, AclOperation.WRITE)
     _, found = doctor(made)
@@ -203,5 +203,5 @@ def test_a_frozen_end_is_found(made: Installation) -> None:
     writer.produce(orders, b"v", timestamp=1_600_000_000_000)
     writer.flush()
     _, found = doctor(made)
-    assert f"abort --topic {orders} --partition" in found["frozen-lso"]["mend"]
+    assert f"abort --topic {orders} --partition" in found["frozen-lso"]["fix"]
     writer.abort_transaction()

@@ -156,14 +156,14 @@ def test_a_real_topic_that_is_missing_is_named_by_explain_and_doctor(
     assert "COMMITTED, delivery deferred" in shown
     assert f"lacks: topic {topic} does not exist: {create}" in shown
     (lack,) = _json(installation, "show", waits.transaction_id)["lacks"]
-    assert (lack["topic"], lack["mend"]) == (topic, create)
+    assert (lack["topic"], lack["fix"]) == (topic, create)
 
     place = ("--bootstrap-servers", installation.servers)
     prefix = ("--topic-prefix", installation.names.prefix)
     doctor = CliRunner().invoke(cli, ["doctor", "--json", *place, *prefix])
     found = {each["code"]: each for each in json.loads(doctor.stdout)["findings"]}
     assert waits.transaction_id in found["real-topic"]["what"]
-    assert found["real-topic"]["mend"].startswith(create)
+    assert found["real-topic"]["fix"].startswith(create)
 
     installation.create(topic)
     assert installation.tail(topic).until(1)

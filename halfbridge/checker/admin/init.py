@@ -195,13 +195,13 @@ def _dead(cluster: Cluster, names: TopicNames, wanted: set[str]) -> set[tuple[st
         low, end = cluster.watermarks(names.dead, partition)
         letters = cluster.read(names.dead, partition, start=low, end=end)
         # A dead letter has the signature of its half record, which holds in the half topic only.
-        for half in _halves((each for each in letters if _says_of_a_decision(each)), None):
+        for half in _halves((each for each in letters if _shows_a_decision(each)), None):
             if half.metadata.transaction_id in wanted:
                 found.add((half.metadata.transaction_id, half.metadata.resume_count))
     return found
 
 
-def _says_of_a_decision(letter: LogRecord) -> bool:
+def _shows_a_decision(letter: LogRecord) -> bool:
     """Tell whether a dead letter shows that its transaction's decision was applied.
 
     A message whose index no transaction can have becomes a dead letter before any decision.

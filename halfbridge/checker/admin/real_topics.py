@@ -167,8 +167,8 @@ def find_flaws(
 
 
 def problems_text(problems: tuple[Problem, ...]) -> str:
-    """Return problems in words, each with the command that mends it; empty without any."""
-    texts = [f"{each.subject}: {each.what}; mend it: {each.fix}" for each in problems[:SHOWN_MAX]]
+    """Return problems in words, each with the command that fixes it; empty without any."""
+    texts = [f"{each.subject}: {each.what}; fix: {each.fix}" for each in problems[:SHOWN_MAX]]
     if len(problems) > SHOWN_MAX:
         texts.append(f"and {len(problems) - SHOWN_MAX} more: see `halfbridge topics check`")
     return "; ".join(texts)
@@ -203,7 +203,7 @@ class PlacedPartition:
 
     @property
     def cause(self) -> str:
-        """Why it takes no records, with the brokers that could mend it; empty: it does."""
+        """Why it takes no records, with the brokers that could fix it; empty: it does."""
         if not self.why:
             return ""
         behind = [broker for broker in self.replicas if broker not in self.in_sync]
@@ -280,7 +280,7 @@ def _lacks(
 
 
 def fix_command(lack: Lack) -> str:
-    """Return the command that mends a lack or shows its cause, without options for the brokers."""
+    """Return the command that fixes a lack or shows its cause, without options for the brokers."""
     if lack.is_away:
         return describe_command(lack.topic)
     create = create_command(lack.topic)

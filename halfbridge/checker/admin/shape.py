@@ -1,6 +1,6 @@
 """The wanted shapes of the internal topics, and how existing topics deviate. Pure.
 
-Nothing is altered on a cluster here: each difference comes with the command that mends it.
+Nothing is altered on a cluster here: each difference comes with the command that removes it.
 """
 
 from __future__ import annotations

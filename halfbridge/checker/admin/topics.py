@@ -87,13 +87,13 @@ def create_topics(
     brings op and half topic to `layout.partitions`, the op topic first, while the daemon is
     stopped.
     """
-    layout = _beside_what_is_there(cluster, names, layout)
+    layout = _with_limit_of_half_topic(cluster, names, layout)
     shapes = wanted_topics(names, layout)
     before = cluster.describe(shape.name for shape in shapes)
     grown = _grow(cluster, names, layout) if grow else ()
     created = tuple(
         shape.name
-        for shape in (_beside_its_twin(shape, cluster, names) for shape in shapes)
+        for shape in (_with_partitions_of_twin(shape, cluster, names) for shape in shapes)
         if shape.name not in before
         and cluster.create(shape, replication_factor=layout.replication_factor)
     )
@@ -120,7 +120,9 @@ def check_topics(
     """
     known = cluster.topics()
     groups = dict.fromkeys((*layout.producer_groups, *names.groups_of(known)))
-    layout = _beside_what_is_there(cluster, names, replace(layout, producer_groups=tuple(groups)))
+    layout = _with_limit_of_half_topic(
+        cluster, names, replace(layout, producer_groups=tuple(groups))
+    )
     shapes = wanted_topics(names, layout)
     real = [topic for topic in known if not names.is_internal(topic) and is_real(topic)]
     seen = cluster.describe((*(shape.name for shape in shapes), *real))
@@ -148,7 +150,7 @@ def common_partitions(cluster: Cluster, names: TopicNames) -> int:
     return min(cluster.partition_count(names.half), cluster.partition_count(names.op))
 
 
-def _beside_what_is_there(cluster: Cluster, names: TopicNames, layout: Layout) -> Layout:
+def _with_limit_of_half_topic(cluster: Cluster, names: TopicNames, layout: Layout) -> Layout:
     """Return `layout` with topics of copies that take every record of the half topic."""
     half = cluster.describe((names.half,)).get(names.half)
     limit = "" if half is None else half.settings.get("max.message.bytes", "")
@@ -157,7 +159,7 @@ def _beside_what_is_there(cluster: Cluster, names: TopicNames, layout: Layout) -
     return replace(layout, max_message_bytes=max(layout.max_message_bytes, int(limit)))
 
 
-def _beside_its_twin(shape: TopicShape, cluster: Cluster, names: TopicNames) -> TopicShape:
+def _with_partitions_of_twin(shape: TopicShape, cluster: Cluster, names: TopicNames) -> TopicShape:
     """Return `shape` with as many partitions as its twin has, if that one exists already."""
     twin = {names.half: names.op, names.op: names.half}.get(shape.name)
     there = cluster.partition_count(twin) if twin else 0

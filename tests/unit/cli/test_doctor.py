@@ -35,7 +35,7 @@ def test_without_a_broker_it_says_so_to_machines() -> None:
     assert result.exit_code == 2
     assert body["ok"] is False
     first = body["findings"][0]
-    assert set(first) == {"severity", "code", "what", "mend"}
+    assert set(first) == {"severity", "code", "what", "fix"}
     assert (first["severity"], first["code"]) == ("error", "unreachable")
 
 
@@ -68,9 +68,9 @@ def test_findings_are_lines_with_their_commands(capsys: pytest.CaptureFixture[st
     _show(found)
     assert capsys.readouterr().out.splitlines() == [
         "error    no-worker: nobody",
-        "         mend: run it",
+        "         fix: run it",
         "warning  memory: little",
-        "         mend: export A=1",
+        "         fix: export A=1",
         "1 error, 1 warning",
     ]
     assert (_status(found), _status(found[1:]), _status(())) == (2, 1, 0)
@@ -144,9 +144,9 @@ def test_connectors_that_do_not_run_are_found() -> None:
         in (failed["what"])
     )
     restart = f"{url}/connectors/shop/restart?includeTasks=true&onlyFailed=true"
-    assert failed["mend"] == f"curl -fsS -X POST '{restart}'"
+    assert failed["fix"] == f"curl -fsS -X POST '{restart}'"
     assert (paused["code"], paused["severity"]) == ("connector-stopped", "warning")
-    assert paused["mend"] == f"curl -fsS -X PUT {url}/connectors/still/resume"
+    assert paused["fix"] == f"curl -fsS -X PUT {url}/connectors/still/resume"
 
 
 @pytest.mark.process

@@ -337,7 +337,7 @@ class Wanted:
 class Found:
     """The part of the dead-letter topic that was read so far. Mutable: more may be added."""
 
-    strange: int = 0  # records that are neither letters nor marks
+    unrecognized: int = 0  # records that are neither letters nor marks
     left_out: int = 0  # letters beyond LETTERS_MAX. Their transactions are left out whole
     _letters: dict[Key, list[Letter]] = field(default_factory=dict)
     _marks: dict[tuple[LetterPosition, str], DeadMark] = field(default_factory=dict)
@@ -349,7 +349,7 @@ class Found:
     def add(self, read: Letter | Mark | None) -> None:
         """Add a record; the records of a partition come in the order of their offsets."""
         if read is None:
-            self.strange += 1
+            self.unrecognized += 1
         elif isinstance(read, Mark):
             # The first mark counts. Only a stranger writes a second one.
             self._marks.setdefault((read.about, read.said.transaction_id), read.said)

@@ -142,7 +142,7 @@ def _logged(
             f"dead {action}",
             transaction.name,
             why=context.order.why,
-            before=standing_before(transaction),
+            before=state_before(transaction),
             after=f"life {life.resume_count} of {len(life.halves)} messages",
         )
         for transaction, life in planned
@@ -234,7 +234,7 @@ def _give_up(transactions: Sequence[DeadTransaction], context: ChangeContext) ->
             "dead purge",
             each.name,
             why=context.order.why,
-            before=standing_before(each),
+            before=state_before(each),
             after="given up; may be deleted",
         )
         with context.log.recording_failure(intended):
@@ -336,7 +336,7 @@ class DeadLetters:
             writer.close()
 
 
-def standing_before(transaction: DeadTransaction) -> str:
+def state_before(transaction: DeadTransaction) -> str:
     """Return a transaction's state for the audit topic, before it changes."""
     reasons = ", ".join(each.value for each in transaction.reasons)
     return f"{len(transaction.letters)} dead letters, {reasons}, {transaction.state}"

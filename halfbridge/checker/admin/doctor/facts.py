@@ -184,12 +184,12 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong; `mend` is a command that mends it, or that shows what to mend."""
+    """One thing that is wrong; `fix` is a command that removes it, or that shows what to do."""
 
     severity: Severity
     code: str
     what: str
-    mend: str
+    fix: str
 
 
 # Code -> meaning. A finding made of a problem of `topics check` that is advice only is a NOTE,
@@ -209,7 +209,7 @@ _ERRORS = {
     "client-right": "a client's principal lacks a right",
     "frozen-lso": "an open kafka_txn holds back the readers of a partition",
     "no-worker": "no worker runs: nothing is delivered",
-    "partition-away": "a partition of a real topic takes no records: deliveries to it wait",
+    "partition-offline": "a partition of a real topic takes no records: deliveries to it wait",
     "not-signed": "records are not signed as the key file demands, or will demand within a day",
     "key-file": "the key file cannot be used",
     "connect-silent": "Kafka Connect does not answer, or refuses the call",
@@ -250,9 +250,9 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
 }
 
 
-def finding(code: str, what: str, mend: str, severity: Severity | None = None) -> Finding:
+def finding(code: str, what: str, fix: str, severity: Severity | None = None) -> Finding:
     """Return a finding, with the severity of its code unless another one is given."""
-    return Finding(severity or MEANINGS[code][0], code, what, mend)
+    return Finding(severity or MEANINGS[code][0], code, what, fix)
 
 
 # Rooms of the package, each of which another package or directory may shadow.

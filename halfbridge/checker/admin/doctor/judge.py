@@ -111,11 +111,11 @@ def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             ids = ",".join(map(str, sorted(facts.brokers)))
             move = f'{{"version":1,"topics":[{{"topic":"{topic}"}}]}}'
             what = f"{topic}: a partition has {seen.replicas} replicas of {wanted} possible"
-            mend = (
+            fix = (
                 f"kafka-reassign-partitions.sh --bootstrap-server {servers} --generate"
                 f" --broker-list {ids} --topics-to-move-json-file <(echo {shlex.quote(move)})"
             )
-            yield finding("topic-replicas", what, mend)
+            yield finding("topic-replicas", what, fix)
 
 
 def _away(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -125,17 +125,17 @@ def _away(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     for each in facts.away:
         by_topic.setdefault(each.topic, []).append(each)
     for topic, partitions in by_topic.items():
-        mend = f"{describe_command(topic)} {where(config)}"
+        fix = f"{describe_command(topic)} {where(config)}"
         named = ", ".join(
             f"partition {each.partition} {each.cause}" for each in partitions[:SHOWN_MAX]
         )
         more = f", and {len(partitions) - SHOWN_MAX} more" if len(partitions) > SHOWN_MAX else ""
         if names.is_internal(topic):
             what = f"{topic}: {named}{more}; what needs the partition waits until then"
-            yield finding("topic-offline", what, mend)
+            yield finding("topic-offline", what, fix)
         elif all(one.topic != topic or not one.lacks for one in facts.delayed):
             what = f"real topic {topic}: {named}{more}; deliveries to it would wait"
-            yield finding("partition-away", what, mend, Severity.WARNING)
+            yield finding("partition-offline", what, fix, Severity.WARNING)
     yield from _delayed(facts, config)
 
 
@@ -151,9 +151,9 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
                 f" {one.oldest_id}{since}; {wait_s:.0f} s after the COMMIT their messages become"
                 " dead letters, UNDELIVERABLE"
             )
-            code = "partition-away" if lack.is_away else "real-topic"
-            mend = f"{fix_command(lack)} {where(config)}"
-            yield finding(code, one_line(what), mend, Severity.ERROR)
+            code = "partition-offline" if lack.is_away else "real-topic"
+            fix = f"{fix_command(lack)} {where(config)}"
+            yield finding(code, one_line(what), fix, Severity.ERROR)
     # One without a lack may wait behind an earlier transaction with the same key.
     if facts.delayed and not any(one.lacks for one in facts.delayed):
         topics = ", ".join(one.topic for one in facts.delayed[:SHOWN_MAX])
@@ -162,8 +162,8 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             " not acknowledge, or did not until now. /healthz of the workers names the partition"
         )
         oldest = min(facts.delayed, key=lambda one: one.since_ms).oldest_id
-        mend = f"halfbridge tx explain {shlex.quote(oldest)} {where(config)}"
-        yield finding("delivery-waits", one_line(what), mend)
+        fix = f"halfbridge tx explain {shlex.quote(oldest)} {where(config)}"
+        yield finding("delivery-waits", one_line(what), fix)
 
 
 def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -180,8 +180,8 @@ def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             " down, slow, or its disk is full. With the next broker that fails, writes may be"
             " refused"
         )
-        mend = f"{describe_command(*behind[:SHOWN_MAX])} {where(config)}"
-        yield finding("topic-in-sync", what, mend)
+        fix = f"{describe_command(*behind[:SHOWN_MAX])} {where(config)}"
+        yield finding("topic-in-sync", what, fix)
 
 
 def _rights(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -190,8 +190,8 @@ def _rights(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             yield finding(code, _lack(acl), acl.command(config.bootstrap_servers))
     if facts.transactional_refusal:
         what = f"transactional ids {config.topic_prefix}halfbridge-*: {facts.transactional_refusal}"
-        mend = f"halfbridge topics create {where(config)} --acls"  # prints this grant among others
-        yield finding("daemon-right", what, mend)
+        fix = f"halfbridge topics create {where(config)} --acls"  # prints this grant among others
+        yield finding("daemon-right", what, fix)
 
 
 def _lack(acl: Acl) -> str:
@@ -217,18 +217,18 @@ def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         )
         tool = f"kafka-transactions.sh --bootstrap-server {config.bootstrap_servers}"
         place = f"--topic {stall.topic} --partition {stall.partition}"
-        mend = (
+        fix = (
             f"{tool} describe-producers {place} && {tool} abort {place}"
             f" --start-offset {stall.offset}"
         )
         is_old = age_ms >= KAFKA_TXN_MS_MAX or stall.since_ms < 0
-        yield finding("frozen-lso", what, mend, None if is_old else Severity.WARNING)
+        yield finding("frozen-lso", what, fix, None if is_old else Severity.WARNING)
 
 
 def _damaged(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
     for number, why in facts.damaged.items():
-        mend = f"{describe_command(config.names.half)} {where(config)}"
-        yield finding("damaged", f"partition {number} waits: {one_line(why)}", mend)
+        fix = f"{describe_command(config.names.half)} {where(config)}"
+        yield finding("damaged", f"partition {number} waits: {one_line(why)}", fix)
 
 
 def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -240,13 +240,13 @@ def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         elif half is not None and len(facts.workers) > half.partitions:
             count = len(facts.workers)
             what = f"{count} workers for {half.partitions} partitions: the others stand by"
-            mend = f"halfbridge topics create {where(config)} --grow --partitions {count}"
-            yield finding("idle-workers", what, mend)
+            fix = f"halfbridge topics create {where(config)} --grow --partitions {count}"
+            yield finding("idle-workers", what, fix)
     for group, members in facts.responders.items():
         if not members:
             what = f"nobody answers checks of producer group {group}: its clients do not run"
-            mend = f"halfbridge groups show {shlex.quote(group)} {where(config)}"
-            yield finding("no-responder", what, mend)
+            fix = f"halfbridge groups show {shlex.quote(group)} {where(config)}"
+            yield finding("no-responder", what, fix)
 
 
 def _pairs(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -264,11 +264,11 @@ def _pairs(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         " and brokers requests. If no worker is down and no busier hour is to come, move to a new"
         " installation with fewer: half partitions cannot be removed"
     )
-    mend = (
+    fix = (
         f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}"
         f" --topic-prefix {config.names.prefix}next- --partitions {needed}"
     )
-    yield finding("surplus-pairs", what, mend)
+    yield finding("surplus-pairs", what, fix)
 
 
 def _settings(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
@@ -320,11 +320,11 @@ def _plain_writers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             f" daemon, the last one at offset {offset} of partition {partition}. The command shows"
             " who may write; remove all but the daemon"
         )
-        mend = (
+        fix = (
             f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --list"
             f" --topic {shlex.quote(topic)}"
         )
-        yield finding("plain-writer", what, mend)
+        yield finding("plain-writer", what, fix)
 
 
 # Kafka's own default; with less, a daemon that is stopped over a holiday has no offsets any more.
@@ -347,8 +347,8 @@ def judge_brokers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             f"brokers {', '.join(map(str, others))} have other settings than most, so they are"
             " of another release; finish the upgrade (4.2.0 beside older ones: KAFKA-20322)"
         )
-        mend = f"kafka-broker-api-versions.sh --bootstrap-server {config.bootstrap_servers}"
-        yield finding("broker-versions", what, mend)
+        fix = f"kafka-broker-api-versions.sh --bootstrap-server {config.bootstrap_servers}"
+        yield finding("broker-versions", what, fix)
 
 
 def _limits(broker: int, settings: Mapping[str, str], config: CheckerConfig) -> Iterator[Finding]:
@@ -396,8 +396,8 @@ def judge_changes(changes: Changes) -> Iterator[Finding]:
     """Yield what holds changes back, and what fills the database's disk meanwhile."""
     if changes.connect_silent:
         what = f"Kafka Connect at {changes.connect_url}: {one_line(changes.connect_silent)}"
-        mend = f"curl -fsS {shlex.quote(changes.connect_url + '/')}"
-        yield finding("connect-silent", what, mend)
+        fix = f"curl -fsS {shlex.quote(changes.connect_url + '/')}"
+        yield finding("connect-silent", what, fix)
     for connector in changes.connectors:
         yield _connector(connector, changes.connect_url)
     for slot in changes.slots:
@@ -421,11 +421,11 @@ def _connector(connector: Connector, url: str) -> Finding:
         )
     if _BY_COMMAND.intersection((connector.state, *connector.tasks)):
         why = "an operator stopped it; the command resumes it"
-        mend = f"curl -fsS -X PUT {shlex.quote(place + '/resume')}"
+        fix = f"curl -fsS -X PUT {shlex.quote(place + '/resume')}"
     else:
         why = "it starts, or no worker has it; if it stays so, see the log of Kafka Connect"
-        mend = f"curl -fsS {shlex.quote(place + '/status')}"
-    return finding("connector-stopped", f"{what}: {why}", mend, Severity.WARNING)
+        fix = f"curl -fsS {shlex.quote(place + '/status')}"
+    return finding("connector-stopped", f"{what}: {why}", fix, Severity.WARNING)
 
 
 def _drift(drift: Drift, changes: Changes) -> Finding:
@@ -508,8 +508,8 @@ def _packages(host: Host) -> Iterator[Finding]:
     if version and version < CLIENT_MIN:
         wanted = ".".join(map(str, CLIENT_MIN))
         what = f"confluent-kafka {host.kafka_client[0]} is older than {wanted}"
-        mend = f"python -m pip install 'confluent-kafka>={wanted}'"
-        yield finding("client-library", what, mend)
+        fix = f"python -m pip install 'confluent-kafka>={wanted}'"
+        yield finding("client-library", what, fix)
 
 
 def _memory(host: Host, config: CheckerConfig) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ _NEXT: dict[Wait, tuple[str, str]] = {
     Wait.DISCARD_DUE: (
         (
             "The worker writes a DISCARD; it takes effect when it is read back and no decision"
-            " stands before it."
+            " precedes it."
         ),
         "A decision that is appended before that wins.",
     ),

@@ -85,7 +85,7 @@ def life(found: Life) -> dict[str, Any]:
 
 def _lack(lack: Lack) -> dict[str, Any]:
     number = None if lack.partition == PARTITION_BY_KEY else lack.partition
-    return {"topic": lack.topic, "partition": number, "why": lack.why, "mend": fix_command(lack)}
+    return {"topic": lack.topic, "partition": number, "why": lack.why, "fix": fix_command(lack)}
 
 
 def found(result: Found) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from halfbridge.bridge import (
 from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
-from halfbridge.checker.admin.init import _says_of_a_decision
+from halfbridge.checker.admin.init import _shows_a_decision
 from halfbridge.checker.admin.operator_log import (
     ActionFilter,
     OperatorLog,
@@ -52,13 +52,13 @@ def test_a_message_that_no_transaction_can_have_proves_nothing(
     reason: DeadReason, decision: DeadDecision, *, says: bool
 ) -> None:
     """Its dead letter is written before its transaction is decided."""
-    assert _says_of_a_decision(_letter(reason, decision)) is says
+    assert _shows_a_decision(_letter(reason, decision)) is says
 
 
 @pytest.mark.parametrize("headers", [[], [(DEAD, None)], [(DEAD, b"broken")]])
 def test_a_letter_that_cannot_be_read_counts_as_before(headers: list[Any]) -> None:
     """RMQ_HALF says whose it is."""
-    assert _says_of_a_decision(LogRecord(0, 0, 0, None, None, headers))
+    assert _shows_a_decision(LogRecord(0, 0, 0, None, None, headers))
 
 
 # --- the operators' switch, set beside clients that run: whole installations in memory -----

@@ -268,7 +268,7 @@ def test_letters_are_grouped_by_life_and_sorted_by_decision() -> None:
         letter_of("b", 3), letter_of("a", 1), letter_of("a", 2, index=1), letter_of("", 4), None
     )
     assert states(every) == [("a", "OPEN"), ("b", "OPEN"), ("0:4", "OPEN")]
-    assert every.strange == 1
+    assert every.unrecognized == 1
 
 
 def test_a_mark_is_believed_of_its_own_transaction_only() -> None:

@@ -71,7 +71,7 @@ def test_a_right_that_is_missing_is_named_with_its_grant(stack: MemoryStack) -> 
     broker.rights[PROCESS] = Rights(unwritten={"orders"})
     found = found_by(stack, real_topics=("orders",))
     assert "may not Write topic orders" in found["daemon-right"].what
-    assert "--operation Write --topic orders" in found["daemon-right"].mend
+    assert "--operation Write --topic orders" in found["daemon-right"].fix
 
 
 def test_a_topic_that_deliveries_wait_for_is_named_without_being_asked_for(
@@ -93,7 +93,7 @@ def test_a_topic_that_deliveries_wait_for_is_named_without_being_asked_for(
         assert found.severity is Severity.ERROR
         assert found.what.startswith("topic ghost does not exist: deliveries of 1 transaction wait")
         assert ghostly in found.what
-        assert found.mend.startswith("halfbridge topics create ghost --type transaction")
+        assert found.fix.startswith("halfbridge topics create ghost --type transaction")
         stack.create_topic("ghost")
         stack.advance(5)
         assert found_by(stack) == {}
@@ -110,7 +110,7 @@ def test_a_partition_that_is_away_is_named(stack: MemoryStack) -> None:
         stack.advance(5)
         found = judge(facts_of(stack), stack.config)
         away = [each.what for each in found if each.code == "topic-offline"]
-        (waits,) = (each for each in found if each.code == "partition-away")
+        (waits,) = (each for each in found if each.code == "partition-offline")
         assert waits.what.startswith("partition 0 of topic orders has no leader: it needs broker 0")
         assert waits.severity is Severity.ERROR
         assert sorted(away) == sorted(
@@ -129,7 +129,7 @@ def test_silent_brokers_are_no_secret(stack: MemoryStack) -> None:
         stack.advance(20)
         found = found_by(stack)["delivery-waits"]
         assert "deliveries to orders wait" in found.what
-        assert found.mend.startswith(f"halfbridge tx explain {tx.id} ")
+        assert found.fix.startswith(f"halfbridge tx explain {tx.id} ")
 
 
 def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:
@@ -139,7 +139,7 @@ def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:
     stack.daemon.kill()
     stack.advance(60)
     found = found_by(stack)
-    assert found["no-worker"].mend == "halfbridge checker run --bootstrap-servers memory"
+    assert found["no-worker"].fix == "halfbridge checker run --bootstrap-servers memory"
     assert GROUP in found["no-responder"].what
 
 
@@ -168,7 +168,7 @@ def test_a_topic_that_is_missing(stack: MemoryStack) -> None:
     """The part of `topics check`, with the command that makes it."""
     stack.machine.broker.delete_topic(stack.config.names.dead)
     found = found_by(stack)
-    assert found["topic-missing"].mend.startswith("halfbridge topics create")
+    assert found["topic-missing"].fix.startswith("halfbridge topics create")
 
 
 def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
@@ -186,7 +186,7 @@ def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
     frozen = found_by(stack, real_topics=("orders",))["frozen-lso"]
     assert "orders 0" in frozen.what
     assert "A" * 32 in frozen.what
-    assert "abort --topic orders --partition 0 --start-offset 0" in frozen.mend
+    assert "abort --topic orders --partition 0 --start-offset 0" in frozen.fix
     writer.abort(10)
     assert "frozen-lso" not in found_by(stack, real_topics=("orders",))
 
@@ -309,7 +309,7 @@ def test_clients_without_a_key_file_are_reported_before_the_demand(tmp_path: Pat
         found = found_by(stack)["not-signed"]
         assert found.severity is Severity.WARNING
         assert f"producer group {OLD}: 1 half record of its clients would not be" in found.what
-        assert str(stack.config.key_file) in found.mend
+        assert str(stack.config.key_file) in found.fix
 
 
 def test_a_demand_in_two_days_is_not_judged_yet(tmp_path: Path) -> None:

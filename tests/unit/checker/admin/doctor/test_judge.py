@@ -141,7 +141,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
-    "partition-away": (
+    "partition-offline": (
         delayed(Lack("orders", 2, "has no leader", 60_000)),
         "topics describe orders --bootstrap-servers kafka:9092",
     ),
@@ -196,9 +196,9 @@ def test_facts_make_one_finding(code: str) -> None:
     facts, words = CASES[code]
     (one,) = found(facts)
     assert (one.code, one.severity) == (code, MEANINGS[code][0])
-    assert words in one.mend
-    assert "\n" not in one.what + one.mend
-    assert shlex.split(one.mend)
+    assert words in one.fix
+    assert "\n" not in one.what + one.fix
+    assert shlex.split(one.fix)
 
 
 # What no command of halfbridge does: the client library cannot move replicas, ask brokers for their
@@ -216,14 +216,14 @@ def test_commands_are_halfbridges_own(code: str) -> None:
     """Every option of theirs exists; Kafka's scripts are named only where there is no other way."""
     facts, _ = CASES[code]
     for one in found(facts):
-        words = shlex.split(one.mend)
+        words = shlex.split(one.fix)
         assert words[0] in KAFKAS or not words[0].startswith("kafka-")
         if words.pop(0) != "halfbridge":
             continue
         command: click.Command | None = cli
         while isinstance(command, click.Group):
             command = command.get_command(click.Context(command), words.pop(0))
-        assert command is not None, one.mend
+        assert command is not None, one.fix
         command.make_parser(click.Context(command)).parse_args(words)
 
 
@@ -314,13 +314,13 @@ def test_what_deliveries_wait_for_is_named_with_what_becomes_of_them() -> None:
     gone = missing_topic("orders", 60_000)
     (one,) = found({**delayed(gone), "named_topics": ("orders",)})
     assert (one.code, one.severity) == ("real-topic", Severity.ERROR)
-    assert one.mend.startswith("halfbridge topics create orders --type transaction --bootstrap")
+    assert one.fix.startswith("halfbridge topics create orders --type transaction --bootstrap")
 
 
 def test_a_real_partition_that_nothing_waits_for_is_a_warning() -> None:
     """Of a topic that is named; a partition of an internal topic is an error."""
     (one,) = found(away("orders"))
-    assert (one.code, one.severity) == ("partition-away", Severity.WARNING)
+    assert (one.code, one.severity) == ("partition-offline", Severity.WARNING)
     assert "partition 2 has no leader: it needs broker 3; deliveries to it would wait" in one.what
 
 
@@ -347,7 +347,7 @@ def test_a_connector_that_did_not_fail_is_a_warning(facts: dict[str, Any], words
     """An operator stopped it, or it moves between workers; there is nothing to restart."""
     (one,) = found(facts)
     assert (one.code, one.severity) == ("connector-stopped", Severity.WARNING)
-    assert words in one.mend
+    assert words in one.fix
 
 
 def test_a_failed_task_is_named_with_its_cause() -> None:
