@@ -1,4 +1,13 @@
-"""One message transaction: begin, send, decide, and its state by the acknowledgements."""
+"""One message transaction: begin, send, decide, and its state by the acknowledgements.
+
+The flow: `_send` checks a message, places the transaction in a half partition by its first message,
+and produces the half record. The Kafka client calls the record's future, which calls `half_settled`:
+with the last acknowledgement the state is HALF_SENT, and the local transaction may run. `_decide`
+produces the op record, COMMIT or ROLLBACK, to the same partition number of the op topic;
+`decision_settled` ends in COMMITTED or ROLLED_BACK, or in doubt, and then a check settles it. Each
+step of the state goes through the table of bridge/transaction.py, under the lock; each record is
+produced after its step, without the lock. `__exit__` only chooses which decision a block makes.
+"""
 
 from __future__ import annotations
 
@@ -186,40 +195,13 @@ class Transaction:
         with self._lock:
             return self._count if self._state in _STORED else 0
 
-    def end_sends(self) -> int:
-        """Refuse further sends, wait for those outstanding, and return the number of messages.
-
-        For code that commits the local transaction next, and the number with it. Waits up to
-        send_timeout_ms. Unlike `seal` it accepts a transaction that has sent nothing.
-
-        Raises:
-            HalfNotStoredError: a half message was not acknowledged, so only rollback is allowed
-                now; do not commit the local transaction.
-        """
-        self.refuse_sends()
-        self._await_sends(self.shared.now())
-        if self._state is State.SEND_FAILED:
-            raise HalfNotStoredError(
-                f"a half message of transaction {self.id} was not acknowledged; do not commit the"
-                " local transaction; roll back",
-                transaction_id=self.id,
-            )
-        return self._count
-
-    def refuse_sends(self) -> None:
-        """Refuse further sends, and wait for nothing: `end_sends` waits."""
+    @property
+    def decision(self) -> DecisionFuture | None:
+        """The future of the newest decision; None before the first one."""
         with self._lock:
-            self._has_ended_sends = True
-
-    def seal(self) -> None:
-        """Refuse further sends, because the local transaction begins and records `message_count`.
-
-        Raises:
-            IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
-                decision was sent; nothing changed; correct the caller.
-        """
-        with self._lock:
-            self._state = step(self._state, Event.SEAL, transaction_id=self.id)
+            if self._decided is not None:
+                return self._acknowledged(_MADE[self._state], self._decided)
+            return self._decision or self._in_doubt
 
     def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
         """Store a half message durably and return its position. Blocks.
@@ -260,13 +242,40 @@ class Transaction:
         deadline = now() + seconds
         return [future.result(max(0.0, deadline - now())) for future in futures]
 
-    @property
-    def decision(self) -> DecisionFuture | None:
-        """The future of the newest decision; None before the first one."""
+    def seal(self) -> None:
+        """Refuse further sends, because the local transaction begins and records `message_count`.
+
+        Raises:
+            IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
+                decision was sent; nothing changed; correct the caller.
+        """
         with self._lock:
-            if self._decided is not None:
-                return self._acknowledged(_MADE[self._state], self._decided)
-            return self._decision or self._in_doubt
+            self._state = step(self._state, Event.SEAL, transaction_id=self.id)
+
+    def refuse_sends(self) -> None:
+        """Refuse further sends, and wait for nothing: `end_sends` waits."""
+        with self._lock:
+            self._has_ended_sends = True
+
+    def end_sends(self) -> int:
+        """Refuse further sends, wait for those outstanding, and return the number of messages.
+
+        For code that commits the local transaction next, and the number with it. Waits up to
+        send_timeout_ms. Unlike `seal` it accepts a transaction that has sent nothing.
+
+        Raises:
+            HalfNotStoredError: a half message was not acknowledged, so only rollback is allowed
+                now; do not commit the local transaction.
+        """
+        self.refuse_sends()
+        self._await_sends(self.shared.now())
+        if self._state is State.SEND_FAILED:
+            raise HalfNotStoredError(
+                f"a half message of transaction {self.id} was not acknowledged; do not commit the"
+                " local transaction; roll back",
+                transaction_id=self.id,
+            )
+        return self._count
 
     def commit(self, timeout: float | None = None, *, wait: bool | None = None) -> DecisionFuture:
         """Decide COMMIT and return the future of the decision. Idempotent.
@@ -291,6 +300,14 @@ class Transaction:
         """
         return self._decide_and_wait(Event.COMMIT, timeout, wait=wait)
 
+    def commit_async(self) -> DecisionFuture:
+        """Send COMMIT and return at once. Once: a repeat returns the same future.
+
+        May block for room (`in_flight_max`). Raises what `commit` raises, OutcomeUnknownError from
+        the future.
+        """
+        return self._decide(Event.COMMIT, pipelined=True)
+
     def rollback(self, timeout: float | None = None, *, wait: bool | None = None) -> DecisionFuture:
         """Decide ROLLBACK and return the future of the decision, as `commit`. Idempotent.
 
@@ -309,14 +326,6 @@ class Transaction:
         self.shared.check_open(decides=True)
         self._await_sends(self.shared.now())
         return self._decide_and_wait(Event.ROLLBACK, timeout, wait=wait)
-
-    def commit_async(self) -> DecisionFuture:
-        """Send COMMIT and return at once. Once: a repeat returns the same future.
-
-        May block for room (`in_flight_max`). Raises what `commit` raises, OutcomeUnknownError from
-        the future.
-        """
-        return self._decide(Event.COMMIT, pipelined=True)
 
     def rollback_async(self) -> DecisionFuture:
         """Send ROLLBACK and return at once. Once: a repeat returns the same future.
@@ -346,28 +355,18 @@ class Transaction:
             raise
         self.end_block(error)
 
-    def _decide_at_exit(self, kind: type[BaseException] | None) -> None:
-        due = self.due_at_exit(kind)
-        if due is Event.COMMIT:
-            self.commit()
-        elif due is Event.ROLLBACK and not self.is_unanswered():
-            try:
-                self.rollback()
-            except BridgeError as failure:
-                log_failed_rollback(self.id, failure)
-
-    def end_block(self, error: BaseException | None) -> None:
-        """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span).
-
-        Each block calls it once, at its end, with the error that leaves the block, or None.
-        """
-
     def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
         """Return what leaving the block decides, normally or by an exception of class `kind`."""
         if kind is None:
             return None if self._state in _NOTHING_TO_COMMIT else Event.COMMIT
         is_proof = issubclass(kind, self._rollback_on) and self._state in _UNDECIDED
         return Event.ROLLBACK if is_proof else None
+
+    def end_block(self, error: BaseException | None) -> None:
+        """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span).
+
+        Each block calls it once, at its end, with the error that leaves the block, or None.
+        """
 
     @property
     def unacknowledged(self) -> tuple[SendFuture, ...]:
@@ -388,6 +387,63 @@ class Transaction:
         if self._state is not State.SEND_FAILED:
             self._await_sends(self._sent_at_s)
         return self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET
+
+    def half_settled(self, future: SendFuture, error: ClientError | None) -> None:
+        """Note the result of a half record (called by its future, inside `poll`)."""
+        with self._lock:
+            self._outstanding -= 1
+            if error is None:
+                self._last_offset = max(self._last_offset, future.offset)
+                if not future.index:
+                    self._first_timestamp = future.timestamp
+                if not self._outstanding:
+                    self._state = step(self._state, Event.SENDS_ACKED)
+            else:
+                future.fail(_error_of(error))
+                self._state = step(self._state, Event.SEND_NOT_ACKED)
+            if not self._outstanding:
+                self._sends.clear()  # breaks the reference cycle, to spare the garbage collector
+            future.settle()
+
+    def decision_settled(self, future: DecisionFuture, error: ClientError | None) -> None:
+        """Note the result of an op record (called by its future, inside `poll`)."""
+        with self._lock:
+            if error is None:
+                self._state = step(self._state, Event.DECISION_ACKED)
+                self._decided = (future.offset, future.timestamp)
+            else:
+                future.fail(_error_of(error))
+                if self._decision is future:  # else `future` is an older one, repeated since
+                    self._state = step(self._state, Event.DECISION_NOT_ACKED)
+                    self._in_doubt = future
+            if self._decision is future:
+                self._decision = None
+            future.settle()
+
+    def give_up_send(self, future: SendFuture) -> bool:
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
+        with self._lock:
+            if future.done():
+                return False
+            self._state = step(self._state, Event.SEND_NOT_ACKED)
+            return True
+
+    def give_up_decision(self, future: DecisionFuture) -> bool:
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
+        with self._lock:
+            if future.done():
+                return False
+            if self._decision is future:
+                self._state = step(self._state, Event.DECISION_NOT_ACKED)
+                self._decision, self._in_doubt = None, future
+            return True
+
+    def is_late(self, op_timestamp: int) -> bool | None:
+        """Return whether a decision appended at that time is late (`DecisionReceipt.late`)."""
+        if self._first_timestamp == NO_TIMESTAMP:
+            return None
+        due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
+        return op_timestamp - self._first_timestamp >= due
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
         shared = self.shared
@@ -455,6 +511,37 @@ class Transaction:
             raise
         return future
 
+    def _step_to_send(self) -> State:
+        after = step(self._state, Event.SEND, transaction_id=self.id)
+        if self._has_ended_sends:
+            raise IllegalTransitionError(
+                self._state, Event.SEND, transaction_id=self.id, why=_SENDS_ENDED
+            )
+        return after
+
+    def _place(self, message: Message) -> None:
+        """Choose the half partition: by the placement key, else by the first message's key."""
+        key = message.key if self._placement_key is None else self._placement_key
+        self.half_partition = self.shared.half_partition(self.id, key)
+        self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
+
+    def _not_sent(self, future: SendFuture, error: BaseException) -> None:
+        with self._lock:
+            self._outstanding -= 1
+            self._state = step(self._state, Event.SEND_NOT_ACKED)
+            future.fail(error)
+            future.settle()
+
+    def _decide_at_exit(self, kind: type[BaseException] | None) -> None:
+        due = self.due_at_exit(kind)
+        if due is Event.COMMIT:
+            self.commit()
+        elif due is Event.ROLLBACK and not self.is_unanswered():
+            try:
+                self.rollback()
+            except BridgeError as failure:
+                log_failed_rollback(self.id, failure)
+
     def _decide_and_wait(
         self, event: Event, timeout: float | None, *, wait: bool | None
     ) -> DecisionFuture:
@@ -516,101 +603,6 @@ class Transaction:
             self.decision_settled(future, error)
         return future
 
-    def _acknowledged(self, resolution: Resolution, decided: tuple[int, int]) -> DecisionFuture:
-        """Return a future of the decision; to keep the first one would be a reference cycle."""
-        future = DecisionFuture(self.shared.server)
-        future.transaction = self
-        future.resolution = resolution
-        future.offset, future.timestamp = decided
-        future.settle()
-        return future
-
-    def is_late(self, op_timestamp: int) -> bool | None:
-        """Return whether a decision appended at that time is late (`DecisionReceipt.late`)."""
-        if self._first_timestamp == NO_TIMESTAMP:
-            return None
-        due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
-        return op_timestamp - self._first_timestamp >= due
-
-    def half_settled(self, future: SendFuture, error: ClientError | None) -> None:
-        """Note the result of a half record (called by its future, inside `poll`)."""
-        with self._lock:
-            self._outstanding -= 1
-            if error is None:
-                self._last_offset = max(self._last_offset, future.offset)
-                if not future.index:
-                    self._first_timestamp = future.timestamp
-                if not self._outstanding:
-                    self._state = step(self._state, Event.SENDS_ACKED)
-            else:
-                future.fail(_error_of(error))
-                self._state = step(self._state, Event.SEND_NOT_ACKED)
-            if not self._outstanding:
-                self._sends.clear()  # breaks the reference cycle, to spare the garbage collector
-            future.settle()
-
-    def decision_settled(self, future: DecisionFuture, error: ClientError | None) -> None:
-        """Note the result of an op record (called by its future, inside `poll`)."""
-        with self._lock:
-            if error is None:
-                self._state = step(self._state, Event.DECISION_ACKED)
-                self._decided = (future.offset, future.timestamp)
-            else:
-                future.fail(_error_of(error))
-                if self._decision is future:  # else `future` is an older one, repeated since
-                    self._state = step(self._state, Event.DECISION_NOT_ACKED)
-                    self._in_doubt = future
-            if self._decision is future:
-                self._decision = None
-            future.settle()
-
-    def give_up_send(self, future: SendFuture) -> bool:
-        """Note that a caller no longer waits for an ack; False if the ack came just now."""
-        with self._lock:
-            if future.done():
-                return False
-            self._state = step(self._state, Event.SEND_NOT_ACKED)
-            return True
-
-    def give_up_decision(self, future: DecisionFuture) -> bool:
-        """Note that a caller no longer waits for an ack; False if the ack came just now."""
-        with self._lock:
-            if future.done():
-                return False
-            if self._decision is future:
-                self._state = step(self._state, Event.DECISION_NOT_ACKED)
-                self._decision, self._in_doubt = None, future
-            return True
-
-    def _step_to_send(self) -> State:
-        after = step(self._state, Event.SEND, transaction_id=self.id)
-        if self._has_ended_sends:
-            raise IllegalTransitionError(
-                self._state, Event.SEND, transaction_id=self.id, why=_SENDS_ENDED
-            )
-        return after
-
-    def _place(self, message: Message) -> None:
-        """Choose the half partition: by the placement key, else by the first message's key."""
-        key = message.key if self._placement_key is None else self._placement_key
-        self.half_partition = self.shared.half_partition(self.id, key)
-        self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
-
-    def _not_sent(self, future: SendFuture, error: BaseException) -> None:
-        with self._lock:
-            self._outstanding -= 1
-            self._state = step(self._state, Event.SEND_NOT_ACKED)
-            future.fail(error)
-            future.settle()
-
-    def _await_sends(self, began_s: float) -> None:
-        """Wait until no send is outstanding; give up sends send_timeout_ms after `began_s`."""
-        now = self.shared.now
-        deadline = began_s + self.shared.config.send_timeout_ms / MS_PER_S
-        for future in tuple(self._sends):
-            if not future.wait(max(0.0, deadline - now())):
-                self.give_up_send(future)
-
     def _rollback_offset(self) -> int:
         """Return the last acknowledged half offset; without one, the half partition's last offset.
 
@@ -623,6 +615,23 @@ class Transaction:
         step(self._state, Event.ROLLBACK, transaction_id=self.id)
         known = self._last_offset
         return self.shared.ends.half_end(self.half_partition) if known == NO_OFFSET else known
+
+    def _acknowledged(self, resolution: Resolution, decided: tuple[int, int]) -> DecisionFuture:
+        """Return a future of the decision; to keep the first one would be a reference cycle."""
+        future = DecisionFuture(self.shared.server)
+        future.transaction = self
+        future.resolution = resolution
+        future.offset, future.timestamp = decided
+        future.settle()
+        return future
+
+    def _await_sends(self, began_s: float) -> None:
+        """Wait until no send is outstanding; give up sends send_timeout_ms after `began_s`."""
+        now = self.shared.now
+        deadline = began_s + self.shared.config.send_timeout_ms / MS_PER_S
+        for future in tuple(self._sends):
+            if not future.wait(max(0.0, deadline - now())):
+                self.give_up_send(future)
 
 
 def log_failed_rollback(transaction_id: str, error: BridgeError) -> None:
