@@ -1,7 +1,7 @@
 """One message transaction: begin, send, decide, and its state by the acknowledgements.
 
-The flow: `_send` checks a message, places the transaction in a half partition by its first message,
-and produces the half record. The Kafka client calls the record's future, which calls `half_settled`:
+The flow: `_send` checks a message, places the transaction by its first message in a half partition,
+and produces the half record. The Kafka client calls the record's future, and this `half_settled`:
 with the last acknowledgement the state is HALF_SENT, and the local transaction may run. `_decide`
 produces the op record, COMMIT or ROLLBACK, to the same partition number of the op topic;
 `decision_settled` ends in COMMITTED or ROLLED_BACK, or in doubt, and then a check settles it. Each
