@@ -86,7 +86,7 @@ def _forget_beyond_the_plan(self: Ops, awaits: Any, now_ms: int, **limits: int) 
 _place = Routes.place
 _started = TransactionalIds.started
 _ends = barriers._Writer.ends
-_is_half_away = TopicWatch.is_half_away
+_refresh = TopicWatch.refresh
 
 
 def _write_elsewhere(self: Routes, metadata: HalfMetadata, key: bytes | None) -> int:
@@ -107,11 +107,14 @@ def _believe_silence(
     return {**ends, **dict.fromkeys(silent, 0)}, {}
 
 
-def _away_for_ever(self: TopicWatch, number: int) -> bool:
+def _remember_away(self: TopicWatch, now: float) -> None:
+    _refresh(self, now)
     known: set[int] = self.__dict__.setdefault("known_away", set())
-    if _is_half_away(self, number):
-        known.add(number)
-    return number in known
+    known.update(number for topic, number in self.own_away() if topic == self._names.half)
+
+
+def _away_for_ever(self: TopicWatch, number: int) -> bool:
+    return number in self.__dict__.get("known_away", ())
 
 
 AWAY = (
@@ -155,7 +158,7 @@ AWAY = (
         "written beside a partition that is away",
         100,
         ((Routes, "place", _write_elsewhere),),
-        begin=192,
+        begin=480,
     ),
     Mutation(
         "one id for two producers", 100, ((TransactionalIds, "started", _take_any_id),), begin=23
@@ -169,7 +172,10 @@ AWAY = (
     Mutation(
         "half partition away for ever",
         100,
-        ((TopicWatch, "is_half_away", _away_for_ever),),
-        begin=918,
+        (
+            (TopicWatch, "refresh", _remember_away),
+            (TopicWatch, "is_half_away", _away_for_ever),
+        ),
+        begin=50,
     ),
 )

@@ -202,7 +202,7 @@ CORE = (
         ((Book, "defer", _deferred_is_done),),
     ),
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
-    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=580),
+    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=250),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
     Mutation(
         "P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),), begin=193

@@ -70,7 +70,7 @@ PLAIN = (
         "offsets committed by an older generation",
         100,
         (BoundMember, "commit", _commit_as_anybody),
-        begin=24,
+        begin=890,
     ),
     _planted(
         "refused record passed over",

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import OpRead
 
 # Messages of a COMMIT, append time of the op, whether the delivery was deferred before -> whether
-# the delivery must wait. The core calls it once for each delivery; the worker's asks a broker about
-# its rights to a topic that was never written to.
+# the delivery must wait. The core calls it once for each delivery, and it answers by what is known.
 Awaits = Callable[[Sequence[HalfRead], int, bool], bool]
 
 _Key = tuple[int, str]  # number of a message's key, its real topic

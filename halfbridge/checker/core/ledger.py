@@ -216,6 +216,13 @@ class Ledger:
             return []
         return self._checks.due(now_ms, limit, room)
 
+    def finish_rebuild(self, now_ms: int) -> None:
+        """Take over what a rebuild has read, if it has read far enough; `plan` does this too."""
+        rebuild = self._rebuild
+        if rebuild is not None and rebuild.is_complete(self._position, self._op_position):
+            rebuild.finish(self._book, now_ms)
+            self._rebuild = self.memory.rebuild = None
+
     def plan(
         self,
         now_ms: int,
@@ -241,11 +248,9 @@ class Ledger:
         """
         self._refuse_a_second_plan()
         book = self._book
+        self.finish_rebuild(now_ms)
         if self._rebuild is not None:
-            if not self._rebuild.is_complete(self._position, self._op_position):
-                return Plan()
-            self._rebuild.finish(book, now_ms)
-            self._rebuild = self.memory.rebuild = None
+            return Plan()
         book.decided.forget(self._committed.half, self._half_ms)
         metadata_before, bodies_before = self.memory.messages_bytes, self.memory.bodies_bytes
         book.draft.add_letters(records_max=records_max, size_bytes_max=size_bytes_max)

@@ -11,7 +11,7 @@ from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.loop.pair import in_turn, restore_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.blame import Blame
@@ -84,6 +84,7 @@ class Collector:
             goes_alone = limit < self._config.batch_records_max
             if left <= 0 or left_bytes <= 0 or (goes_alone and batch):
                 break
+            self._topics.learn_rights(_real_topics(pair, now), now)
             plan = self._plan(pair, now, records_max=min(left, limit), size_bytes_max=left_bytes)
             if plan is None or self._topics.plan_must_wait(pair, plan, now):
                 continue
@@ -106,13 +107,15 @@ class Collector:
         """Return the plan, which the pair holds from now on, if there is anything to do."""
         plan = pair.held
         if plan is None:
+            gate = self._topics.delivery_gate(pair, now)
             plan = pair.ledger.plan(
                 pair.now_ms(now),
                 records_max=records_max,
                 size_bytes_max=size_bytes_max,
-                awaits=self._topics.delivery_gate(pair, now),
+                awaits=gate,
                 retry=self._topics.refreshes != pair.retried_by,
             )
+            self._topics.apply(gate)
             pair.retried_by = self._topics.refreshes
         if not plan.records:
             self._reporter.written(plan, pair, refused=(), stubs=0)
@@ -123,6 +126,15 @@ class Collector:
         if plan is not pair.held:
             pair.held = plan
         return plan
+
+
+def _real_topics(pair: Pair, now: float) -> Collection[str]:
+    """Return the real topics to which the held plan, or a plan that is made now, may deliver."""
+    if pair.held is None:
+        pair.ledger.finish_rebuild(pair.now_ms(now))
+        return pair.ledger.halves_by_topic
+    deliveries = pair.held.deliveries
+    return {half.metadata.real_topic for one in deliveries for half in one.messages}
 
 
 def _must_move(pair: Pair, now: float) -> bool:

@@ -7,6 +7,7 @@ they become dead letters. Pure.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -22,7 +23,7 @@ from halfbridge.serde.partitioner import Partitioner, partition_by_crc, partitio
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Delivery
@@ -245,10 +246,19 @@ class Routes:
             if lack is not None:
                 yield lack
 
-    def untried(self, messages: Iterable[HalfRead]) -> set[str]:
-        """Return the existing topics of `messages` whose rights were not asked for yet."""
-        named = {half.metadata.real_topic for half in messages}
-        return {topic for topic in named if topic in self._partitions and topic not in self._tried}
+    def too_few(self, messages: Iterable[HalfRead]) -> set[str]:
+        """Return the existing topics without a partition whose number one of `messages` names."""
+        named = ((half.metadata.real_topic, half.metadata.real_partition) for half in messages)
+        return {topic for topic, number in named if number >= self._partitions.get(topic, inf)}
+
+    def doubt(self, topics: Iterable[str], now_ms: int) -> None:
+        """Record when `topics` were first seen to be `too_few`; PARTITION_NEW_MS runs from then."""
+        for topic in topics:
+            self._too_few_since.setdefault(topic, now_ms)
+
+    def untried(self, topics: Collection[str]) -> set[str]:
+        """Return those of `topics` that exist and whose rights were not asked for yet."""
+        return {each for each in topics if each not in self._tried and each in self._partitions}
 
     def tried(self, topics: Iterable[str]) -> None:
         """Record that the rights of `topics` were asked for, whether or not a broker could tell."""
@@ -320,7 +330,7 @@ class Routes:
             return missing_topic(topic, self._gone_ms if is_possible else 0)
         if partition < count:
             return None
-        since = self._too_few_since.setdefault(topic, now_ms)
+        since = self._too_few_since.get(topic, now_ms)
         lack = missing_partition(topic, partition)
         return lack if now_ms - since < PARTITION_NEW_MS else lack._replace(limit_ms=0)
 

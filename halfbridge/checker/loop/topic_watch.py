@@ -1,9 +1,10 @@
 """What a worker knows of topics: which exist, how they are set, and what must wait for them.
 
-TopicWatch refreshes `routes` with all topics each FRESH_S, and sooner while one is missing. While
-plans are made, `delivery_gate` and `plan_must_wait` answer from `routes`; only for a topic that was
-never written to they ask about rights, and wait for a broker. TopicSettings asks for settings and
-never waits, TopicGuard judges them, and OwnTopics says which internal topics are missing.
+TopicWatch refreshes `routes` with all topics each FRESH_S, and sooner while one is missing. Before
+a plan is made, it asks about rights to topics that were never written to, and waits for a broker.
+While the plan is made, a DeliveryGate answers from `routes`, and asks nobody. TopicSettings asks
+for settings and never waits, TopicGuard judges them, and OwnTopics says which internal topics are
+missing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from halfbridge.checker.config import CheckerConfig
-    from halfbridge.checker.core.deferred import Awaits
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.loop.clients import Questions, SettingsAnswer, SettingsQuestion
@@ -196,30 +196,29 @@ class TopicWatch:
                 self._expected.add(topic)
                 self._schedule_refresh(now)
 
-    def delivery_gate(self, pair: Pair, now: float) -> Awaits:
-        """Return which deliveries of a pair must wait for a real topic or a partition of it.
+    def learn_rights(self, topics: Collection[str], now: float) -> None:
+        """Ask for the rights to those of `topics` that exist and were never asked about."""
+        self._ask_rights(self._routes.untried(topics), now)
+
+    def delivery_gate(self, pair: Pair, now: float) -> DeliveryGate:
+        """Return what tells which deliveries of a pair must wait; `apply` comes after the plan.
 
         The topic may be newer than a look-up from before the COMMIT was read, so each delivery
-        waits for the next look-up, which is due at once (`refresh_at`).
+        waits for the next look-up, which is due at once.
         """
-        routes, partition_ms, monotonic_ms = self._routes, pair.now_ms(now), int(now * MS_PER_S)
-        is_early = self._first_at is None or now - self._first_at < FIRST_REFRESHES_S
-        if pair.ledger.deferred:
-            self._schedule_refresh(self._at + MISSING_S)
+        return DeliveryGate(
+            self._routes,
+            now,
+            pair.now_ms(now),
+            again_at=self._at + MISSING_S,
+            is_early=self._first_at is None or now - self._first_at < FIRST_REFRESHES_S,
+            waits=bool(pair.ledger.deferred),
+        )
 
-        def awaits(messages: Sequence[HalfRead], op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
-            if routes.takes(messages):
-                return False
-            self._ask_rights(routes.untried(messages), now)
-            if is_early or not again:
-                must_wait = any(True for _ in routes.lacks(messages, monotonic_ms))
-            else:
-                must_wait = routes.must_wait(messages, partition_ms - op_append_ms, monotonic_ms)
-            if must_wait:
-                self._schedule_refresh(self._at + MISSING_S if again else now)
-            return must_wait
-
-        return awaits
+    def apply(self, gate: DeliveryGate) -> None:
+        """Do what a gate has noted while a plan was made."""
+        self._routes.doubt(gate.too_few, gate.monotonic_ms)
+        self._schedule_refresh(gate.refresh_at)
 
     def _schedule_refresh(self, at: float) -> None:
         self.refresh_at = min(self.refresh_at, max(at, self._not_before))
@@ -242,9 +241,10 @@ class TopicWatch:
             self.lacks_dead = False
         deliveries = plan.deliveries
         if not all(self._routes.takes(one.messages) for one in deliveries):
-            awaits, again = self.delivery_gate(pair, now), True
-            if any(awaits(one.messages, one.op_append_ms, again) for one in deliveries):
-                return True
+            gate, again = self.delivery_gate(pair, now), True
+            must_wait = any(gate(one.messages, one.op_append_ms, again) for one in deliveries)
+            self.apply(gate)
+            return must_wait
         return False
 
     def _refresh_again(self, now: float) -> bool:
@@ -270,6 +270,52 @@ class TopicWatch:
             elif allowed is False:
                 self._routes.refuse_topic(topic, NO_RIGHT, int(now * MS_PER_S))
         self._routes.tried(asked)
+
+
+class DeliveryGate:
+    """Tells by what is known which deliveries of a pair must wait: the `Awaits` of one plan.
+
+    It asks nobody and changes nothing but its own notes, which `TopicWatch.apply` reads.
+
+    Attributes:
+        refresh_at: When topics must be looked up for the deliveries that wait; infinite: never.
+        too_few: Topics that do not have a partition whose number a message names.
+        monotonic_ms: When the plan is made.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        now: float,
+        partition_ms: int,
+        *,
+        again_at: float,
+        is_early: bool,
+        waits: bool,
+    ) -> None:
+        self._routes = routes
+        self._now = now
+        self.monotonic_ms = int(now * MS_PER_S)
+        self._partition_ms = partition_ms
+        self.too_few: set[str] = set()
+        self._again_at = again_at
+        self._is_early = is_early
+        self.refresh_at = again_at if waits else float("inf")
+
+    def __call__(self, messages: Sequence[HalfRead], op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
+        """Tell whether the delivery must wait."""
+        routes, monotonic_ms = self._routes, self.monotonic_ms
+        if routes.takes(messages):
+            return False
+        self.too_few |= routes.too_few(messages)
+        if self._is_early or not again:
+            must_wait = any(True for _ in routes.lacks(messages, monotonic_ms))
+        else:
+            op_age_ms = self._partition_ms - op_append_ms
+            must_wait = routes.must_wait(messages, op_age_ms, monotonic_ms)
+        if must_wait:
+            self.refresh_at = min(self.refresh_at, self._again_at if again else self._now)
+        return must_wait
 
 
 # Interval of questions about all topics. After a topic's limit was raised, the old limit counts for

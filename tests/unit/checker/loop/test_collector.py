@@ -7,6 +7,7 @@ import pytest
 
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.loop import report
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.collector import IDLE_COMMIT_S, IDLE_PLAN_S, Collector
@@ -38,21 +39,31 @@ class End:
 
 
 class Cluster:
-    """Answers as brokers without a topic do."""
+    """Answers as brokers do that give every right; at first without a topic."""
+
+    def __init__(self) -> None:
+        self.there: list[str] = []
+        self.asked: list[list[str]] = []
 
     def topics(self) -> dict[str, SeenTopic]:
-        return {}
+        return dict.fromkeys(self.there, SeenTopic(1, 1))
 
     def may_write(self, topics: list[str]) -> dict[str, bool | None]:
-        """Return no right, for no topic is there to be asked about."""
-        return dict.fromkeys(topics)
+        self.asked.append(topics)
+        return dict.fromkeys(topics, True)
 
 
 @pytest.fixture
-def collector() -> Collector:
-    """A collector that finds no real topic: nothing here is delivered."""
+def brokers() -> Cluster:
+    """What a collector asks."""
+    return Cluster()
+
+
+@pytest.fixture
+def collector(brokers: Cluster) -> Collector:
+    """A collector that finds no real topic, unless the test adds one."""
     nothing: Any = None
-    cluster: Any = Cluster()
+    cluster: Any = brokers
     routes, sizes = Routes(0), Sizes(lambda _: None)
     clock = Clock()
     topics = TopicWatch(cluster, routes, CONFIG, Status(), clock=clock)
@@ -105,6 +116,36 @@ def test_offsets_that_moved_are_committed_without_news(collector: Collector, pai
     assert batch.plans[pair.partition].records == 0
     # The pair holds the plan until the kafka_txn stands, and is not passed over meanwhile.
     assert collector.collect(pairs, IDLE_COMMIT_S) == batch
+
+
+def test_rights_are_asked_for_before_a_plan_and_by_none(
+    brokers: Cluster, collector: Collector, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each topic, with what a rebuild has read too; and nothing waits for a further turn.
+
+    A broker that is asked while the ledger decides would hold it up in the middle of a plan.
+    """
+    brokers.there = [CONFIG.names.dead, "real", "other"]
+    asked_before_plans: list[list[list[str]]] = []
+    make = pair.ledger.plan
+
+    def plan(*args: Any, **kwargs: Any) -> Plan:
+        asked_before_plans.append([*brokers.asked])
+        made = make(*args, **kwargs)
+        assert brokers.asked == asked_before_plans[-1]
+        return made
+
+    monkeypatch.setattr(pair.ledger, "plan", plan)
+    assert not pair.ledger.is_rebuilt
+    for offset, name in enumerate("AB"):
+        half = metadata(name)._replace(real_topic=("real", "other")[offset])
+        pair.ledger.half(HalfRead(offset, BEGIN_MS, half, "", 1, None))
+        op = op_record(name, OpKind.COMMIT, half_offset=offset)
+        pair.ledger.op(OpRead(offset, BEGIN_MS, op))
+    batch = collector.collect({pair.partition: pair}, 1.0)
+    assert [each.transaction_id for each in batch.plans[pair.partition].deliveries] == ["A", "B"]
+    assert asked_before_plans == [[["other", "real"]]]
+    assert brokers.asked == [["other", "real"]]
 
 
 # --- what the gauges say of the pairs that are served --------------------------------------

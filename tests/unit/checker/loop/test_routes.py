@@ -63,6 +63,7 @@ def test_partitions_that_do_not_exist_are_refused(routes: Routes, partition: int
 
 def _limits(routes: Routes, deliveries: list[Delivery], now_ms: int) -> list[int]:
     messages = [half for one in deliveries for half in one.messages]
+    routes.doubt(routes.too_few(messages), now_ms)
     return [lack.limit_ms for lack in routes.lacks(messages, now_ms)]
 
 
@@ -123,6 +124,15 @@ def test_a_name_that_no_topic_can_have_is_not_waited_for(routes: Routes) -> None
     assert "does not exist" in routes.refusal(too_long)
 
 
+def test_looking_at_a_wrong_number_changes_nothing(routes: Routes) -> None:
+    """The wait begins when it is recorded: what is decided depends on what was known before."""
+    wrong = _delivery("orders", 999)
+    for now_ms in (0, PARTITION_NEW_MS):
+        assert _waits(routes, wrong, 0, now_ms)
+    routes.doubt(routes.too_few(wrong.messages), 0)
+    assert not _waits(routes, wrong, 0, PARTITION_NEW_MS)
+
+
 def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
     """The topic may have grown since somebody named a number that it never had."""
     wrong = [_delivery("orders", 999)]
@@ -150,18 +160,17 @@ def test_what_is_lacking_is_examined(
 
 def test_a_topic_is_examined_before_the_first_delivery(routes: Routes) -> None:
     """Whether it may be written to; again when it was deleted and came back."""
-    deliveries = [_delivery("orders"), _delivery("none")]
-    assert not routes.takes(deliveries[0].messages)
-    messages = [half for one in deliveries for half in one.messages]
-    assert routes.untried(messages) == {"orders"}
+    messages, topics = _delivery("orders").messages, {"orders", "none"}
+    assert not routes.takes(messages)
+    assert routes.untried(topics) == {"orders"}
     routes.tried(["orders"])
-    assert routes.takes(deliveries[0].messages)
-    assert routes.untried(messages) == set()
+    assert routes.takes(messages)
+    assert routes.untried(topics) == set()
     routes.update(_seen({"orders": 4}), 0)
     assert routes.takes([*_delivery("orders", 3).messages])
     routes.update(_seen({}), 0)
     routes.update(_seen({"orders": 4}), 0)
-    assert routes.untried(messages) == {"orders"}
+    assert routes.untried(topics) == {"orders"}
 
 
 def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:

@@ -98,7 +98,11 @@ class _Scene:
         )
         half = HalfRead(0, 0, metadata, "", 0, None)
         append_ms = BEGIN_MS + int(op_at * 1000)
-        if self.topics.delivery_gate(self.pair, now)((half,), append_ms, again):
+        self.topics.learn_rights({topic}, now)
+        gate = self.topics.delivery_gate(self.pair, now)
+        must_wait = gate((half,), append_ms, again)
+        self.topics.apply(gate)
+        if must_wait:
             return True
         plan = Plan([Delivery("t", "g", (half,), 0, 0, 0, append_ms)], records=1)
         assert not self.topics.plan_must_wait(self.pair, plan, now)
@@ -150,6 +154,27 @@ def test_nothing_is_given_up_by_the_first_refreshes_of_a_process(scene: _Scene) 
     assert scene.waits("none", now=3600.1, op_at=0.0)
     scene.topics.refresh(3600.0 + FIRST_REFRESHES_S)
     assert not scene.waits("none", now=3600.0 + FIRST_REFRESHES_S, op_at=0.0)
+
+
+def test_a_gate_asks_nobody_and_changes_nothing(scene: _Scene) -> None:
+    """What must be done for a delivery that waits is noted, and done after the plan."""
+    scene.topics.refresh(0.0)
+    gate = scene.topics.delivery_gate(scene.pair, 1.0)
+    for topic, partition in (("orders", -1), ("orders", 3), ("none", -1)):
+        metadata = new_half(
+            transaction_id="t",
+            born_timestamp=0,
+            producer_group="g",
+            real_topic=topic,
+            real_partition=partition,
+        )
+        must_wait = (topic, partition) != ("orders", -1)
+        assert gate([HalfRead(0, 0, metadata, "", 0, None)], BEGIN_MS, False) == must_wait
+    assert (scene.cluster.asked, scene.cluster.refreshes) == ([], 1)
+    assert scene.topics.refresh_at == float("inf")
+    assert (gate.refresh_at, gate.too_few) == (1.0, {"orders"})
+    scene.topics.apply(gate)
+    assert scene.topics.refresh_at == 1.0
 
 
 def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
