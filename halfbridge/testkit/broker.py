@@ -247,10 +247,6 @@ class EmbeddedBroker(EmbeddedCluster):
         """SIGCONT after `pause`."""
         self.node().resume()
 
-    def wait(self) -> int:
-        """Wait until the broker ends by itself and return its exit status."""
-        return self.node().wait()
-
 
 def _cluster_id(root: Path) -> str:
     """Return the id in `root`, made on first use: nodes formatted one by one must share it."""
@@ -432,10 +428,6 @@ class KafkaNode:
         self.terminate()
         self.spawn()
         self.wait_ready()
-
-    def wait(self) -> int:
-        """Wait until the process ends by itself and return its exit status."""
-        return 0 if self._process is None else self._process.wait()
 
     def log_tail(self) -> str:
         """Return the last lines of the broker's log, and of what it printed."""
