@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.extras import EXTRAS, needs
 
@@ -22,7 +22,7 @@ def lazy_names(
     """
     namespace = vars(sys.modules[package])
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name in names:
             for module in modules:
                 value = vars(_imported(module, name)).get(name)

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
@@ -23,7 +22,7 @@ _FIELDS = "halfbridge_fields"
 _log = logging.getLogger("halfbridge.bridge")
 
 
-def about(**fields: object) -> dict[str, Any]:
+def about(**fields: object) -> dict[str, object]:
     """Return the `extra` of a log call: fields of a JSON line, in one line and cut as arguments."""
     return {_FIELDS: fields}
 
@@ -56,7 +55,7 @@ class JsonLines(logging.Formatter):
 
 def _trace() -> dict[str, str]:
     """Return trace and span of the running code; nothing where OpenTelemetry is not loaded."""
-    opentelemetry: Any = sys.modules.get("opentelemetry.trace")
+    opentelemetry = sys.modules.get("opentelemetry.trace")
     if opentelemetry is None:
         return {}
     context = opentelemetry.get_current_span().get_span_context()
@@ -142,7 +141,7 @@ class _OneLine(logging.Filter):
     """Makes all arguments of a log record be formatted in one line; lets every record pass."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        arguments: Any = record.args  # a mapping, where the line names what it shows
+        arguments = record.args  # a mapping, where the line names what it shows
         if isinstance(arguments, Mapping):
             record.args = {name: _shown(value) for name, value in arguments.items()}
         elif arguments:

@@ -10,7 +10,7 @@ from collections.abc import (
     Mapping,  # noqa: TC003  (get_type_hints reads them)
 )
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from halfbridge.kafka.error_log import RECONNECTING, ErrorLog
 from halfbridge.kafka.errors import ConfigError
@@ -156,7 +156,7 @@ class BridgeConfig:
         "none", words=_COMPRESSIONS, doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}."
     )
     key_file: str = setting("", doc="File with the keys that sign records; empty: none is signed.")
-    kafka: Mapping[str, Any] = setting(
+    kafka: Mapping[str, object] = setting(
         {}, secret=True, doc="Further librdkafka properties, such as security.protocol."
     )
 
@@ -222,7 +222,7 @@ class ClientSettings(TypedDict, total=False):
     requests_in_flight_max: int
     compression: str
     key_file: str
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, object]
 
 
 def _require(value: str, *, field: str, allowed: str) -> None:
@@ -272,7 +272,7 @@ _CONSUMER_ONLY = (
 )
 
 
-def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, object]:
     """Return the properties of a client that lists topics and asks where logs end."""
     return {**_common(config, consumer=False), "error_cb": ErrorLog(_LOG, clock).note}
 
@@ -292,7 +292,7 @@ def requests_in_flight(config: BridgeConfig, round_trip_s: float) -> int:
 
 def writer_properties(
     config: BridgeConfig, clock: Clock, *, message_bytes_max: int, round_trip_s: float
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the properties of the idempotent writer that all transactions of a producer share.
 
     `round_trip_s` is the time in which a near broker answers.
@@ -315,7 +315,7 @@ def writer_properties(
     }
 
 
-def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, object]:
     """Return the properties of the group member that reads the check topic.
 
     A group without offsets starts at the earliest request, so that requests from before its start
@@ -344,7 +344,7 @@ def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
     }
 
 
-def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, object]:
     """Return the properties of the group member by which relays read the dead-letter topic."""
     return {
         **reader_properties(config, clock),
@@ -357,7 +357,7 @@ def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
     }
 
 
-def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, object]:
     """Return the properties of a reader with the rights of the check group; it never joins."""
     return {
         "session.timeout.ms": _SESSION_TIMEOUT_MS,  # compared with the user's max.poll.interval.ms
@@ -367,7 +367,7 @@ def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
     }
 
 
-def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, Any]:
+def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, object]:
     passed = {
         name: value
         for name, value in config.kafka.items()

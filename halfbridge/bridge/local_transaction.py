@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ssl import SSLError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from halfbridge.bridge.message import Resolution, SendReceipt
 from halfbridge.kafka.errors import BridgeError, ConfigError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.message import Message
     from halfbridge.bridge.message_transaction import Transaction
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class LocalResult(NamedTuple):
 
 
 def run(
-    local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any
+    local_transaction: Callable[[Message, T], Resolution], message: Message, arg: T
 ) -> LocalResult:
     """Run a local transaction; raising or None is UNKNOWN. TypeError: another type returned."""
     try:

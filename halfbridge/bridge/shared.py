@@ -7,7 +7,7 @@ import os
 import socket
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.bridge.daemon_settings import DaemonLimits, EndAsker
 from halfbridge.bridge.delivery import DeliveryServer, Outcomes
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.kafka.ports import Clock, Ports, Writer
     from halfbridge.kafka.topics import RealTopics
     from halfbridge.serde.topics import HalfShape
@@ -56,7 +57,7 @@ class Shared:
         *,
         half: HalfShape,
         real_topics: RealTopics,
-        on_decision_failed: Callable[[Any], object] | None = None,
+        on_decision_failed: Callable[[DecisionFuture], object] | None = None,
     ) -> None:
         self.config = config
         self.waits_for_decisions = config.decisions == "acknowledged"
@@ -224,12 +225,12 @@ class DecisionFailures:
         count: Failed decisions so far; a check settles each of them.
     """
 
-    def __init__(self, clock: Clock, on_failed: Callable[[Any], object] | None) -> None:
+    def __init__(self, clock: Clock, on_failed: Callable[[DecisionFuture], object] | None) -> None:
         self._log = ErrorLog(_LOG, clock)
         self._on_failed = on_failed
         self.count = 0
 
-    def note(self, future: Any) -> None:
+    def note(self, future: DecisionFuture) -> None:
         """Count and log a failed decision, and hand it to the user's callback."""
         self.count += 1
         self._log.warn(_ANY_FAILURE, str(future.exception()), suppressed_as="others")

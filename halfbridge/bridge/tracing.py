@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Tracer, TracerProvider
 
-    from halfbridge.bridge.delivery import Delivery
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import MessageView
     from halfbridge.bridge.shared import Shared
@@ -271,9 +270,8 @@ def _with_headers(message: Message, context: Context) -> Message:
     return replace(message, headers=(*message.header_pairs, *added)) if added else message
 
 
-def _end_with(span: Span, future: Delivery) -> None:
-    outcome: Any = future
-    _end(span, outcome.exception())
+def _end_with(span: Span, future: SendFuture | DecisionFuture) -> None:
+    _end(span, future.exception())
 
 
 def _end(span: Span, error: BaseException | None) -> None:

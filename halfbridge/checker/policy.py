@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from halfbridge.bridge.config import read_toml
 from halfbridge.kafka.errors import ConfigError
@@ -33,7 +33,7 @@ from halfbridge.serde.settings_topic import TopicType
 from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]+")
@@ -92,7 +92,7 @@ def named_topics(path: Path | None) -> tuple[str, ...]:
     """Return the topics that the policy file names without a pattern; as `load_policy`."""
     if path is None:
         return ()
-    groups: Any = _read(path).get("groups", {})
+    groups = cast("Mapping[str, Sequence[str]]", _read(path).get("groups", {}))
     topics = [topic for listed in groups.values() for topic in listed]
     return tuple(dict.fromkeys(topic for topic in topics if "*" not in topic))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from halfbridge.checker.metrics import Metrics
 
@@ -91,10 +91,20 @@ class Status:
             return Health(self._ready, not self._problems, reason, errors, self._delivery)
 
 
-def health_body(health: Health) -> dict[str, Any]:
+class HealthBody(TypedDict, total=False):
+    """The JSON object of /healthz and /readyz."""
+
+    ready: bool
+    healthy: bool
+    reason: str
+    partition_errors: dict[str, str]
+    delivery: str
+
+
+def health_body(health: Health) -> HealthBody:
     """Return `health` as the JSON object of /healthz and /readyz."""
     errors = {str(key): text for key, text in sorted(health.partition_errors.items())}
-    body = {
+    body: HealthBody = {
         "ready": health.ready,
         "healthy": health.all_well,
         "reason": health.reason,

@@ -6,7 +6,7 @@ import gc
 import json
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -262,7 +262,8 @@ def show(*, as_json: bool, schema_registry: str | None, **values: object) -> int
     life = _life(values)
     if as_json:
         body = plain.life(life)
-        for each, event in zip(life.events, body["events"], strict=True):
+        events = cast("list[dict[str, dict[str, object]]]", body["events"])
+        for each, event in zip(life.events, events, strict=True):
             if registry is not None and each.payload is not None:
                 decoded = {"key": each.payload.key, "value": each.payload.value}
                 texts = {name: registry.text_of(data) for name, data in decoded.items()}

@@ -6,8 +6,6 @@ SerdeError. No decision depends on these records.
 
 from __future__ import annotations
 
-from typing import Any
-
 from halfbridge.serde.avro import Codec
 from halfbridge.serde.limits import shortened
 from halfbridge.serde.records import OperatorAction
@@ -32,10 +30,8 @@ _CODEC: Codec[OperatorAction] = Codec(
 
 def encode_action(action: OperatorAction) -> bytes:
     """Return the value of the record of `action`, whose texts are cut at `FIELD_BYTES_MAX`."""
-    cut: dict[str, Any] = {
-        name: shortened(getattr(action, name), most) for name, most in FIELD_BYTES_MAX.items()
-    }
-    return _CODEC.encode(action._replace(**cut))
+    cut = {name: shortened(getattr(action, name), most) for name, most in FIELD_BYTES_MAX.items()}
+    return _CODEC.encode(OperatorAction(**{**action._asdict(), **cut}))
 
 
 def decode_action(value: bytes) -> OperatorAction:

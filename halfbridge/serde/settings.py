@@ -169,7 +169,7 @@ def load(
     settings = describe(cls)
     if file:
         _refuse_unknown(file, settings)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     origins = {
         each.name: f"the default; set {each.flag} or {each.environment}" for each in settings
     }
@@ -205,14 +205,14 @@ def check(config: Any) -> None:
             raise each.error_of(value, "argument")
 
 
-def to_plain(config: Any) -> dict[str, Any]:
+def to_plain(config: Any) -> dict[str, object]:
     """Return a settings dataclass as values for JSON, which `load` accepts as flags.
 
     Raises:
         SettingError: or what the class's `refusal` names: a Kafka property is a function; the user
             names it as text.
     """
-    plain: dict[str, Any] = {}
+    plain: dict[str, object] = {}
     for each in fields(config):
         value = getattr(config, each.name)
         if isinstance(value, Path):

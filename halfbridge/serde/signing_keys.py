@@ -32,7 +32,7 @@ import sys
 from base64 import b64decode
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from halfbridge.serde import ed25519
 from halfbridge.serde.errors import KeyFileError
@@ -333,18 +333,21 @@ def _word(table: Mapping[str, object], field: str, words: type[E], where: str) -
         raise KeyFileError(f"{where} needs {field}: {allowed}") from error
 
 
-def _groups(table: Mapping[str, Any], where: str) -> frozenset[str]:
+def _groups(table: Mapping[str, object], where: str) -> frozenset[str]:
     groups = table.get("groups")
-    texts = isinstance(groups, list) and all(isinstance(each, str) and each for each in groups)
-    if not groups or not texts:
+    if not (
+        isinstance(groups, list)
+        and groups
+        and all(isinstance(each, str) and each for each in groups)
+    ):
         raise KeyFileError(f'{where} needs groups: producer groups, or ["{ANY_GROUP}"]')
     return frozenset(groups)
 
 
-def _bytes(table: Mapping[str, Any], field: str, where: str) -> bytes:
+def _bytes(table: Mapping[str, object], field: str, where: str) -> bytes:
     text = table.get(field, "")
     try:
-        return b64decode(text, validate=True)
+        return b64decode(cast("str", text), validate=True)  # else a TypeError
     except (TypeError, ValueError, binascii.Error) as error:
         raise KeyFileError(f"{where}: {field} is no base64") from error
 

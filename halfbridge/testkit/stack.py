@@ -415,9 +415,9 @@ class DaemonProcess:
 def _as_toml(config: CheckerConfig) -> str:
     """Return the settings as a file; every JSON string, number and boolean is one of TOML too."""
     plain = to_plain(config)
-    kafka = plain.pop("kafka")
+    del plain["kafka"]
     lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if value is not None]
-    lines += ["[kafka]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in kafka.items())]
+    lines += ["[kafka]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in config.kafka.items())]
     return "\n".join(lines) + "\n"
 
 

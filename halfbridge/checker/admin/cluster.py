@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
@@ -22,7 +22,7 @@ from halfbridge.kafka.signatures import NO_SIGNATURES, Signatures
 from halfbridge.serde.topics import ADMIN_GROUP, TopicNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.checker.config import CheckerConfig
@@ -61,14 +61,14 @@ class Cluster:
         self.ports = self._ports = ports or system_ports()
         self.signatures = signatures
         self.bootstrap_servers = bootstrap_servers
-        self._common: dict[str, Any] = {
+        self._common: dict[str, object] = {
             **(kafka or {}),
             "bootstrap.servers": bootstrap_servers,
             "allow.auto.create.topics": False,
             # Errors come back from the calls; librdkafka's own log lines would only repeat them.
             "log_level": 0,
         }
-        self._reading: dict[str, Any] = {
+        self._reading: dict[str, object] = {
             **self._common,
             "group.id": ADMIN_GROUP,
             "isolation.level": "read_committed",
@@ -199,7 +199,9 @@ class Cluster:
         known = self.seen_topics().get(topic)
         return 0 if known is None else known.partitions
 
-    def read(self, topic: str, partition: int, *, start: int, end: int) -> Iterator[LogRecord]:
+    def read(
+        self, topic: str, partition: int, *, start: int, end: int
+    ) -> Generator[LogRecord, None, None]:
         """Yield a partition's committed records from `start` up to `end`, an end it has had.
 
         Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.errors import DecodeError
@@ -156,7 +156,7 @@ def read(
     return list(found)
 
 
-def action_json(kept: KeptAction) -> dict[str, Any]:
+def action_json(kept: KeptAction) -> dict[str, object]:
     """Return a record of the audit topic as JSON values."""
     place = {"offset": kept.offset, "append_ms": kept.append_ms}
     if kept.action is None:

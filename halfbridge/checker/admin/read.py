@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from halfbridge.checker.core.events import OpRead, append_ms_of
 from halfbridge.checker.errors import AdminError, DamagedRecordError
@@ -176,10 +176,11 @@ def named(failure: KafkaFailure, place: TopicPartition, offset: int | None) -> E
     return KafkaFailure(failure.code, f"{topic}[{partition}]@{offset}: {failure.text}")
 
 
-def _fetched(reader: Reader) -> list[Any]:
+def _fetched(reader: Reader) -> list[StoredRecord]:
     """Return what has been fetched; to wait for many records would be to wait for all of them."""
     first = reader.poll(_READ_WAIT_S)
-    return [] if first is None else [first, *reader.take(READ_BATCH)]
+    found = [] if first is None else [first, *reader.take(READ_BATCH)]
+    return cast("list[StoredRecord]", found)  # or errors, each in place of a record
 
 
 def _log_record(message: StoredRecord) -> LogRecord:

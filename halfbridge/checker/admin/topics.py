@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.real_topics import real_topic_problems
 from halfbridge.checker.admin.shape import (
@@ -299,8 +299,7 @@ def _append_ms_at(cluster: Cluster, topic: str, partition: int, offset: int) -> 
     """Return the append time of the first record at or above `offset`; -1 without one."""
     try:
         _, end = cluster.watermarks(topic, partition)
-        reading: Any = cluster.read(topic, partition, start=offset, end=end)
-        with closing(reading):
+        with closing(cluster.read(topic, partition, start=offset, end=end)) as reading:
             return next((record.append_ms for record in reading), -1)
     except AdminError:  # no right to read, say: there is no line about it then
         return -1

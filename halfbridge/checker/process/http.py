@@ -21,7 +21,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import Metric, make_wsgi_app
@@ -34,10 +34,12 @@ from halfbridge.checker.status import Health, health_body
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from prometheus_client.registry import CollectorRegistry
+
+    from halfbridge.checker.status import HealthBody
 
 # A scraper that sends nothing must not hold a thread for ever.
 REQUEST_TIMEOUT_S = 10
@@ -93,7 +95,7 @@ def make_app(
     registry: CollectorRegistry | Collector, health: Callable[[], Health]
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     """Return the WSGI application: prometheus-client's, with the health routes added."""
-    metrics: Any = make_wsgi_app(registry)
+    metrics = make_wsgi_app(registry)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
@@ -112,7 +114,9 @@ def make_app(
     return app
 
 
-def _answer(start_response: StartResponse, *, ok: bool, body: dict[str, Any]) -> Iterable[bytes]:
+def _answer(
+    start_response: StartResponse, *, ok: bool, body: Mapping[str, object]
+) -> Iterable[bytes]:
     start_response(
         "200 OK" if ok else "503 Service Unavailable", [("Content-Type", "application/json")]
     )
@@ -211,7 +215,7 @@ def fleet_health(workers: Sequence[WorkerView]) -> Health:
             healthy = healthy and not worker.given_up
             reasons.append(f"{worker.slot}: {worker.given_up or 'not running'}")
             continue
-        body: dict[str, Any] = json.loads(text)
+        body: HealthBody = json.loads(text)
         ready = ready and body["ready"]
         modes.update(filter(None, (body.get("delivery"),)))
         errors.update({int(key): text for key, text in body["partition_errors"].items()})

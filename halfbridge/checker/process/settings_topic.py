@@ -8,7 +8,7 @@ The record of a worker that is gone is replaced.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.checker.loop.clients import client_config, unjoined
 from halfbridge.kafka.client_errors import failure_of
@@ -250,5 +250,5 @@ class SettingsTopic:
         if outcomes[0] is not None:
             raise bridge_error(failure_of(outcomes[0]))
 
-    def _error_callback(self) -> dict[str, Any]:
+    def _error_callback(self) -> dict[str, object]:
         return {"error_cb": ErrorLog(_log, self._ports.clock).note}

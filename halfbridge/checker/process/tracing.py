@@ -6,7 +6,7 @@ OpenTelemetry is imported late: a worker without tracing does not need it.
 from __future__ import annotations
 
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge import environment
 from halfbridge.extras import install
@@ -42,7 +42,7 @@ def flush_spans() -> None:
     """Export the spans that wait, before a process ends that runs no exit handlers."""
     from opentelemetry import trace  # noqa: PLC0415  (see above)
 
-    provider: Any = trace.get_tracer_provider()
+    provider = trace.get_tracer_provider()
     if hasattr(provider, "force_flush"):
         provider.force_flush()
 

@@ -17,7 +17,7 @@ import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from prometheus_client import GCCollector, ProcessCollector
 
@@ -57,13 +57,21 @@ def run_in_place(config: CheckerConfig, *, slot: str) -> int:
 
 def encode_order(config: CheckerConfig, *, slot: str, listener_fd: int | None) -> bytes:
     """Return the order of a worker process: one line of JSON."""
-    order = {"config": to_plain(config), "slot": slot, "listener_fd": listener_fd}
+    order: _Order = {"config": to_plain(config), "slot": slot, "listener_fd": listener_fd}
     return json.dumps(order).encode() + b"\n"
+
+
+class _Order(TypedDict):
+    """What a worker is told, as JSON in a line."""
+
+    config: dict[str, object]
+    slot: str
+    listener_fd: int | None
 
 
 def main() -> int:
     """Read the order from standard input and run the worker; return its exit status."""
-    order: dict[str, Any] = json.loads(sys.stdin.buffer.readline(LINE_BYTES_MAX))
+    order: _Order = json.loads(sys.stdin.buffer.readline(LINE_BYTES_MAX))
     config = load(CheckerConfig, flags=order["config"])
     fd = order["listener_fd"]
     listener = None if fd is None else socket.socket(fileno=fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.dead.letters import Body, ReplacementMessage
 from halfbridge.serde.avro import DeadMark
@@ -23,7 +23,7 @@ LINE_CHARS_MAX = 4 * TRANSACTION_BYTES_MAX
 _INT_MAX = (1 << 31) - 1  # an int32, as Kafka numbers partitions
 
 
-def as_json(transaction: DeadTransaction) -> dict[str, Any]:
+def as_json(transaction: DeadTransaction) -> dict[str, object]:
     """Return a transaction with its letters, without payloads."""
     key = transaction.key
     return {
@@ -43,7 +43,7 @@ def as_json(transaction: DeadTransaction) -> dict[str, Any]:
     }
 
 
-def letter_json(letter: Letter, mark: DeadMark | None) -> dict[str, Any]:
+def letter_json(letter: Letter, mark: DeadMark | None) -> dict[str, object]:
     """Return a letter without its payload."""
     half, dead = letter.half, letter.dead
     return {
@@ -71,7 +71,7 @@ def letter_json(letter: Letter, mark: DeadMark | None) -> dict[str, Any]:
     }
 
 
-def mark_json(mark: DeadMark) -> dict[str, Any]:
+def mark_json(mark: DeadMark) -> dict[str, object]:
     """Return the state of a letter, as JSON values."""
     return {
         "action": mark.action.value,
@@ -82,7 +82,7 @@ def mark_json(mark: DeadMark) -> dict[str, Any]:
     }
 
 
-def exported(transaction: DeadTransaction, examined: ExaminedLetter) -> dict[str, Any]:
+def exported(transaction: DeadTransaction, examined: ExaminedLetter) -> dict[str, object]:
     """Return a letter with its payload in base64, which `given` reads; without it where it is gone.
 
     Headers are the user's; of a record whose RMQ_HALF cannot be read, all.
@@ -106,7 +106,7 @@ def exported(transaction: DeadTransaction, examined: ExaminedLetter) -> dict[str
     }
 
 
-def change_json(change: Change) -> dict[str, Any]:
+def change_json(change: Change) -> dict[str, object]:
     """Return the (planned) change to a transaction, as JSON values."""
     transaction = change.transaction
     common = {
@@ -136,11 +136,11 @@ def given(line: str) -> tuple[tuple[str, int], ReplacementMessage]:
     return identity, message
 
 
-def _check(identity: tuple[Any, Any], message: ReplacementMessage) -> None:
+def _check(identity: tuple[object, object], message: ReplacementMessage) -> None:
     """Raise DecodeError unless the texts and numbers of a line can be written."""
     transaction_id, index = identity
-    topic: Any = message.real_topic
-    partition: Any = message.real_partition
+    topic: object = message.real_topic
+    partition: object = message.real_partition
     body = message.body
     problems = {
         "transaction_id": not (isinstance(transaction_id, str) and transaction_id),
@@ -158,5 +158,5 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode("ascii")
 
 
-def _bytes(text: Any) -> bytes | None:
+def _bytes(text: str | None) -> bytes | None:
     return None if text is None else b64decode(text, validate=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.topics import Report
 from halfbridge.kafka.making import client_versions
@@ -303,7 +303,7 @@ HIDDEN = "(hidden)"
 _BROKER_SETTINGS = ("timeout.ms", "retention.minutes", "version", "min.isr", "replication.factor")
 
 
-def finding_body(found: Sequence[Finding]) -> dict[str, Any]:
+def finding_body(found: Sequence[Finding]) -> dict[str, object]:
     """Return findings as the JSON object that the command prints."""
     return {
         "ok": all(each.severity.value == "note" for each in found),
@@ -336,7 +336,7 @@ def write_bundle(
             bundle.writestr(name, json.dumps(content, indent=2, default=str) + "\n")
 
 
-def _plain(facts: Facts) -> dict[str, Any]:
+def _plain(facts: Facts) -> dict[str, object]:
     plain = dataclasses.asdict(facts)
     plain["topics"] = {name: seen._asdict() for name, seen in facts.topics.items()}
     plain["broker_settings"] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from halfbridge.checker.admin.acls import daemon_acls, lacking, producer_acls
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, FIRST_ANSWER_S, Cluster
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.acls import Acl
     from halfbridge.checker.admin.doctor.facts import Host
     from halfbridge.checker.admin.real_topics import PlacedPartition
+    from halfbridge.checker.admin.topics import Report
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.entries import Entry
     from halfbridge.checker.core.events import OpRead
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Admin, Answer, Ports, Running, TopicPartition
     from halfbridge.serde.records import DaemonSettings
     from halfbridge.serde.signing_keys import KeyRing
+
+T = TypeVar("T")
 
 # Producer groups whose members are asked for; real topics whose rights and ends are. Both can be
 # invented by clients or grow without a bound, and each costs questions to brokers. More make the
@@ -180,7 +183,7 @@ class _Gatherer:
         config = self.config
         return Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self.ports)
 
-    def _report(self) -> Any:
+    def _report(self) -> Report:
         config, request, cluster = self.config, self.request, self._cluster()
         layout = plan_layout(
             cluster,
@@ -354,7 +357,7 @@ def _settings_of(answer: Answer[dict[str, str]]) -> dict[str, str]:
         raise
 
 
-def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, Any]:
+def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, object]:
     return {
         **kafka,
         "bootstrap.servers": config.bootstrap_servers,
@@ -375,7 +378,7 @@ class Questions:
         self._timeout_s = timeout_s
         self._deadline = ports.clock.monotonic() + timeout_s
         self._running: dict[str, Running] = {}
-        self._answers: dict[str, Any] = {}
+        self._answers: dict[str, object] = {}
         self.silent: dict[str, str] = {}
 
     def start(self, question: str, call: Callable[[], object]) -> None:
@@ -390,9 +393,9 @@ class Questions:
             if question not in self._answers and question not in self.silent:
                 self.silent[question] = f"no answer within {self._timeout_s:g} s"
 
-    def answer(self, question: str, default: Any) -> Any:
+    def answer(self, question: str, default: T) -> T:
         """Return the answer, or `default` without one."""
-        return self._answers.get(question, default)
+        return cast("T", self._answers.get(question, default))
 
     def _ask(self, question: str, call: Callable[[], object]) -> None:
         try:

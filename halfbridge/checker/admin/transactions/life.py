@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from halfbridge.checker.admin.transactions.logs import append_ms, headers_or_none
 from halfbridge.checker.core.book import Book
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings
     from halfbridge.kafka.ports import StoredRecord
+    from halfbridge.serde.avro import Codec
     from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import DeadReason, Op
+
+R = TypeVar("R", bound="tuple[object, ...]")
 
 NOT_FOUND = "NOT_FOUND"
 STATES = {
@@ -374,7 +377,7 @@ def dead_letter_event(record: StoredRecord) -> Event:
     headers = headers_or_none(record)
     half = _decoded(headers, HALF, HALF_METADATA)
     letter = _decoded(reversed(headers), DEAD, DEAD_LETTER)
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = {}  # fields of an Event, each of its own type
     if half is not None:
         same = ("resume_count", "producer_group", "message_index", "real_topic")
         known |= {name: getattr(half, name) for name in same}
@@ -416,7 +419,7 @@ def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda each: (each.at_ms or 0, _ORDER[each.kind], each.offset)))
 
 
-def _decoded(headers: Iterable[tuple[str, bytes | None]], name: str, codec: Any) -> Any:
+def _decoded(headers: Iterable[tuple[str, bytes | None]], name: str, codec: Codec[R]) -> R | None:
     """Return the content of the first header called `name`; None: there is none to be read."""
     value = next((value or b"" for key, value in headers if key == name), None)
     try:

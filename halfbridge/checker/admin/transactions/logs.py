@@ -7,7 +7,7 @@ without their bodies.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S
 from halfbridge.checker.admin.read import READ_BATCH, named
@@ -105,7 +105,7 @@ class Scan:
                         " open kafka_txn may hold it back; try again"
                     )
 
-    def _taken(self, fetched: list[Any]) -> list[StoredRecord]:
+    def _taken(self, fetched: list[StoredRecord]) -> list[StoredRecord]:
         ends = self._ends
         taken = []
         for record in fetched:
@@ -235,9 +235,10 @@ def spans_between(
     return found
 
 
-def _fetched(reader: Reader) -> list[Any]:
+def _fetched(reader: Reader) -> list[StoredRecord]:
     first = reader.poll(_WAIT_S)
-    return [] if first is None else [first, *reader.take(READ_BATCH)]
+    found = [] if first is None else [first, *reader.take(READ_BATCH)]
+    return cast("list[StoredRecord]", found)  # or errors, each in place of a record
 
 
 def _named(places: Iterable[TopicPartition]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from halfbridge.checker.admin.real_topics import fix_command
 from halfbridge.serde.records import PARTITION_BY_KEY
@@ -19,7 +19,33 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.deferred import Lack
 
 
-def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
+class StoppedJson(TypedDict):
+    """A partition that the daemon does not serve, and why."""
+
+    partition: int
+    why: str
+
+
+class ListingJson(TypedDict):
+    """The undecided transactions."""
+
+    transactions: list[dict[str, object]]
+    undecided: int
+    stopped: list[StoppedJson]
+    at_ms: int
+
+
+class GroupsJson(TypedDict):
+    """The producer groups."""
+
+    groups: list[dict[str, object]]
+    since_ms: int
+    is_whole: bool
+    stopped: list[StoppedJson]
+    at_ms: int
+
+
+def listing(found: Listing, *, with_keys: bool = False) -> ListingJson:
     """Return `{"transactions": [...], "undecided": n, "stopped": [...], "at_ms": n}`.
 
     The key of each first message is a part of its payload; it is left out without `with_keys`.
@@ -35,7 +61,7 @@ def listing(found: Listing, *, with_keys: bool = False) -> dict[str, Any]:
     }
 
 
-def undecided(each: Undecided) -> dict[str, Any]:
+def undecided(each: Undecided) -> dict[str, object]:
     """Return one undecided transaction; unknown values are None."""
     body = each._asdict()
     body["wait"] = each.wait.value
@@ -43,13 +69,13 @@ def undecided(each: Undecided) -> dict[str, Any]:
     return body
 
 
-def key(data: bytes | None) -> dict[str, Any]:
+def key(data: bytes | None) -> dict[str, object]:
     """Return `{"key", "key_base64"}`: as text, escaped where it is no UTF-8, and exactly."""
     text = None if data is None else data.decode("utf-8", "backslashreplace")
     return {"key": text, "key_base64": _base64(data)}
 
 
-def groups(found: Groups) -> dict[str, Any]:
+def groups(found: Groups) -> GroupsJson:
     """Return `{"groups": [...], "since_ms", "is_whole", "stopped": [...], "at_ms"}`."""
     return {
         "groups": [group(each) for each in found.groups],
@@ -60,7 +86,7 @@ def groups(found: Groups) -> dict[str, Any]:
     }
 
 
-def group(each: GroupFacts) -> dict[str, Any]:
+def group(each: GroupFacts) -> dict[str, object]:
     """Return one producer group; unknown values are None."""
     body = {name: _plain(getattr(each, name)) for name in _fields(type(each))}
     body["members"] = None if each.members is None else list(each.members)
@@ -69,7 +95,7 @@ def group(each: GroupFacts) -> dict[str, Any]:
     return body
 
 
-def life(found: Life) -> dict[str, Any]:
+def life(found: Life) -> dict[str, object]:
     """Return `{"id", "state", "events": [...], ...}` of one transaction.
 
     Plain values and enums of `Life` need no line here; a tuple or a dataclass needs one.
@@ -83,12 +109,12 @@ def life(found: Life) -> dict[str, Any]:
     return body
 
 
-def _lack(lack: Lack) -> dict[str, Any]:
+def _lack(lack: Lack) -> dict[str, object]:
     number = None if lack.partition == PARTITION_BY_KEY else lack.partition
     return {"topic": lack.topic, "partition": number, "why": lack.why, "fix": fix_command(lack)}
 
 
-def found(result: Found) -> dict[str, Any]:
+def found(result: Found) -> dict[str, object]:
     """Return `{"transactions": [...], "total", "records", "unread", ...}` of a search by key."""
     names = ("total", "records", "unread", "read_from_ms", "unreadable")
     return {
@@ -106,7 +132,7 @@ def found(result: Found) -> dict[str, Any]:
     }
 
 
-def event(each: Event) -> dict[str, Any]:
+def event(each: Event) -> dict[str, object]:
     """Return one event. `kind`, `at_ms` and the place are there always, other fields if known."""
     always = ("kind", "at_ms", "topic", "partition", "offset")
     body = {name: _plain(getattr(each, name)) for name in always}
@@ -119,7 +145,7 @@ def event(each: Event) -> dict[str, Any]:
     return body
 
 
-def payload(found: Payload) -> dict[str, Any]:
+def payload(found: Payload) -> dict[str, object]:
     """Return a record's own bytes in base64; None stays None."""
     return {
         "key": _base64(found.key),
@@ -128,11 +154,11 @@ def payload(found: Payload) -> dict[str, Any]:
     }
 
 
-def _fields(cls: Any) -> list[str]:
+def _fields(cls: type[Event | Life | GroupFacts]) -> list[str]:
     return [each.name for each in dataclasses.fields(cls)]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
