@@ -14,6 +14,8 @@ SINK = "halfbridge/spark_jobs/sink"
 # What waits, or looks at a clock; client and sink are given ports for it.
 PORTS_ONLY = {"_thread", "threading", "queue", "time"}
 NO_WAIT = {"threading.Lock", "queue.Empty", "queue.Full"}
+# Packages in which everything has a type; in the others, what no library gives types is `Any`.
+TYPED = ("spark", "spark_jobs", "checker/admin/dead", "checker/admin/doctor", "checker/process")
 # What cannot read a clock, a file, a socket, the environment or a random number.
 PURE_IMPORTS = {
     "__future__",
@@ -117,6 +119,18 @@ def _names_taken(tree: ast.Module, modules: set[str]) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module in modules:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_typed_packages_use_no_any() -> None:
+    """With `Any`, mypy checks nothing of what depends on the value."""
+    found = [
+        f"{_name(path)}:{node.lineno}"
+        for path in _files(*(f"{PRODUCT}/{each}" for each in TYPED))
+        for node in _nodes(path)
+        if (isinstance(node, ast.Name) and node.id == "Any")
+        or (isinstance(node, ast.Attribute) and node.attr == "Any")
+    ]
+    assert found == []
 
 
 def test_functions_fit_on_a_screen() -> None:
