@@ -9,7 +9,6 @@ checks from its database until it is killed or stopped.
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import sys
@@ -23,7 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine
 
-from halfbridge import Answer, Message, MessageView, Resolution, Transaction, TransactionProducer
+from halfbridge import (
+    Answer,
+    Message,
+    MessageView,
+    Resolution,
+    Transaction,
+    TransactionProducer,
+    environment,
+)
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.settings import variable
 from halfbridge.sql import Fence, FencedError
@@ -188,7 +195,7 @@ def run_demo(orders: int, *, say: Say, keep_directory: bool, spark: bool) -> dic
 
 def _run_services(orders: int, installation: HalfbridgeStack, children: Children, say: Say) -> None:
     """Run the services one after the other, and kill all but the last; wait for all outcomes."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+    environ = {k: v for k, v in environment.variables().items() if not k.startswith("HALFBRIDGE_")}
     names = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
     environ |= {variable(name): str(getattr(installation.config, name)) for name in names}
     for number in range(SERVICES):

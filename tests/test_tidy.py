@@ -167,6 +167,13 @@ def test_settings_are_read_by_the_loader() -> None:
     assert wrong == []
 
 
+def test_the_environment_is_read_in_one_module() -> None:
+    """Its importers are entry points, which a contract of import-linter names."""
+    reading = re.compile(r"\bos\.(?:environb?|getenvb?)\b|^from os import", re.MULTILINE)
+    readers = [_name(path) for path in _files(PRODUCT) if reading.search(path.read_text("utf-8"))]
+    assert readers == ["halfbridge/environment.py"]
+
+
 def test_wire_records_are_made_with_names() -> None:
     """Nobody counts eleven places: HalfMetadata and Op are made with names, or by new_half."""
     counted = [

@@ -7,7 +7,6 @@ print. Suites of the repository (benchmarks/) measure other things in it.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from halfbridge import environment
 from halfbridge.bench.procfs import listening_pid, usage_of
 from halfbridge.bench.result import BenchResult, Latency, per_second
 from halfbridge.bench.roles import PRODUCER_GROUP
@@ -179,7 +179,7 @@ class Scene:
         }
         command = ("halfbridge", "checker", "run", "--workers", str(config.workers))
         words = (sys.executable, "-m", *command, *config.daemon_arguments)
-        return self.children.start("checker", words, environ={**os.environ, **environ})
+        return self.children.start("checker", words, environ={**environment.variables(), **environ})
 
     def start(self, name: str, role: str, config: BenchConfig | None = None) -> Child:
         """Start a process of `halfbridge.bench.roles`."""

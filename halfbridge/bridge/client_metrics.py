@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from halfbridge import environment
 from halfbridge.bridge.delivery import HALF_MESSAGE
 from halfbridge.extras import needs
 
@@ -55,6 +54,8 @@ _LOG = logging.getLogger("halfbridge.bridge")
 _PREFIX = "halfbridge_client_"
 _METERS_PREFIX = "halfbridge."
 _GROUP = "producer_group"
+# Either name turns prometheus_client's multiprocess mode on.
+_MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 # Name -> description. `labels` are those beside the producer group.
 DESCRIPTIONS = {
     "half_messages": Description(
@@ -80,19 +81,10 @@ DESCRIPTIONS = {
 
 
 class ClientCollector(Collector):
-    """Yields metrics whose names begin with `halfbridge_client_`, labelled by producer group.
-
-    Logs a warning under prometheus_client's multiprocess mode, which shows no custom collector: the
-    process that is scraped reads values from files, and has no producer of the others to ask.
-    """
+    """Yields metrics whose names begin with `halfbridge_client_`, labelled by producer group."""
 
     def __init__(self, producers: Iterable[Source]) -> None:
         self._producers = tuple(producers)
-        if any(name in environment.VARIABLES for name in environment.PROMETHEUS_MULTIPROCESS):
-            _LOG.warning(
-                "PROMETHEUS_MULTIPROC_DIR is set, and prometheus_client's multiprocess mode shows"
-                " no custom collector: serve the registry of this collector in each process"
-            )
 
     def collect(self) -> Iterator[Metric]:
         """Return the families; called by the registry."""
@@ -103,6 +95,19 @@ class ClientCollector(Collector):
             for values, value in samples:
                 family.add_metric(tuple(values.values()), value)
             yield family
+
+
+def warn_of_multiprocess_mode(environ: Mapping[str, str]) -> None:
+    """Log a warning if `environ` turns prometheus_client's multiprocess mode on.
+
+    It shows no custom collector: the process that is scraped reads values from files, and has no
+    producer of the others to ask.
+    """
+    if any(name in environ for name in _MULTIPROCESS):
+        _LOG.warning(
+            "PROMETHEUS_MULTIPROC_DIR is set, and prometheus_client's multiprocess mode shows"
+            " no custom collector: serve the registry of this collector in each process"
+        )
 
 
 def register_meters(producers: Sequence[Source], provider: MeterProvider | None) -> None:

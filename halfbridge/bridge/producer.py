@@ -35,7 +35,7 @@ from halfbridge.kafka.topics import RealTopics, Topics
 from halfbridge.serde.topics import CHECK_PARTITIONS, check_topic_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from opentelemetry.metrics import MeterProvider
     from prometheus_client.registry import Collector
@@ -107,7 +107,7 @@ class TransactionProducer:
         **settings: Unpack[ClientSettings],
     ) -> None:
         check_arguments(checker, topics)
-        self._config = configured(config, settings)
+        self._config = configured(config, settings, environment.variables())
         self._checker = checker if tracing is None else tracing.checker(checker)
         self._new_transaction = Transaction if tracing is None else tracing.transaction
         self._tracing = tracing
@@ -362,10 +362,15 @@ class TransactionProducer:
 
         A registry refuses a second collector of the same metrics, so one collector has the figures
         of all producers of a process: this one and the `others`, blocking and asynchronous.
+        Logs a warning under prometheus_client's multiprocess mode, which shows no such collector.
         """
         # Imported here: a service without metrics does not load prometheus_client.
-        from halfbridge.bridge.client_metrics import ClientCollector  # noqa: PLC0415
+        from halfbridge.bridge.client_metrics import (  # noqa: PLC0415
+            ClientCollector,
+            warn_of_multiprocess_mode,
+        )
 
+        warn_of_multiprocess_mode(environment.variables())
         return ClientCollector(_sources(self, *others))
 
     def register_meters(
@@ -442,15 +447,17 @@ def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> No
         raise _refused("topics", topics, "a list of names")
 
 
-def configured(config: BridgeConfig | None, settings: ClientSettings) -> BridgeConfig:
-    """Return the settings in force: `settings`, then `config` or the environment, then defaults.
+def configured(
+    config: BridgeConfig | None, settings: ClientSettings, environ: Mapping[str, str]
+) -> BridgeConfig:
+    """Return the settings in force: `settings`, then `config` or `environ`, then defaults.
 
     Raises:
         ConfigError: a setting is wrong or missing; the user corrects it.
         TypeError: there is no such setting; the programmer corrects it.
     """
     if config is None:
-        return BridgeConfig.from_environ(environment.VARIABLES, **settings)
+        return BridgeConfig.from_environ(environ, **settings)
     refuse_unknown(settings)
     return replace(config, **settings)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge import environment
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.signatures import daemon_signatures
@@ -46,12 +46,12 @@ def run(**values: object) -> int:
     load_policy(config.policy_file, names=config.names)
     daemon_signatures(config)
     if not config.admin_port:
-        return supervisor.run(config, environ=os.environ)
+        return supervisor.run(config, environ=environment.variables())
     require("the web server", "starlette", "uvicorn", "jinja2")
     from halfbridge.web.server import server_beside
 
     with server_beside(config):
-        return supervisor.run(config, environ=os.environ)
+        return supervisor.run(config, environ=environment.variables())
 
 
 @checker.command()

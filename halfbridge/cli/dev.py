@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge import environment
 from halfbridge.checker.process.slots import default_state_dir
 from halfbridge.cli.broker import refuse_taken
 from halfbridge.cli.options import log_format_option, port_option, require
@@ -67,7 +67,7 @@ def dev(**values: Any) -> int:
 
     for option in ("port", "web_port", "metrics_port"):
         refuse_taken(values[option], f"--{option.replace('_', '-')}")
-    data = (values["directory"] or default_state_dir(os.environ)) / _DATA
+    data = (values["directory"] or default_state_dir(environment.variables())) / _DATA
     if values["fresh"]:
         shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,9 @@ def _serve(
     page = f"http://{HOST}:{values['web_port']}"
     shared = ["--bootstrap-servers", broker.bootstrap_servers, "--log-format", values["log_format"]]
     # Each is in a session of its own: Ctrl-C reaches this process, which ends them in order.
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_ADMIN_")}
+    environ = {
+        k: v for k, v in environment.variables().items() if not k.startswith("HALFBRIDGE_ADMIN_")
+    }
     daemon = watchdog.start(
         [_command("checker", "run", "--metrics-port", str(values["metrics_port"]), *shared)],
         env=environ,

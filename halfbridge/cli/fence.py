@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge import environment
 from halfbridge.bridge.config import BridgeConfig, read_toml
 from halfbridge.cli.options import (
     database_options,
@@ -151,7 +151,7 @@ def respond(**values: Any) -> int:
     For several groups, --config names a file with a table [[fence]] for each: producer_group, url,
     and name and schema of the table where they are not the defaults.
     """
-    plans = planned(values, os.environ)
+    plans = planned(values, environment.variables())
     log_to_stderr(values["log_level"], values["log_format"])
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
     from halfbridge.cli.relay import run_until_signal, started_producer

@@ -7,7 +7,6 @@ They come from a settings dataclass (`settings_options`), from commands that cha
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import socket
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from halfbridge import environment
 from halfbridge.bridge.config import read_toml
 from halfbridge.extras import needs
 from halfbridge.logs import LOG_FORMATS, LOG_LEVELS
@@ -121,7 +121,9 @@ def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
     path = values.get("config_file")
     names = {each.name for each in describe(cls)}
     flags = {name: value for name, value in values.items() if name in names}
-    return load(cls, flags=flags, environ=os.environ, file=read_toml(path) if path else {})
+    return load(
+        cls, flags=flags, environ=environment.variables(), file=read_toml(path) if path else {}
+    )
 
 
 def connected(

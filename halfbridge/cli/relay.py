@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge import environment
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.local_messages import opened_table, table_options
@@ -388,7 +388,7 @@ def run_changes(values: dict[str, Any]) -> int:
         if config.slot:
             slot = sanitise(config.slot)
         else:
-            directory = config.state_dir or default_state_dir(os.environ)
+            directory = config.state_dir or default_state_dir(environment.variables())
             slot = stack.enter_context(claim(directory, installation=installation_key(group))).name
         ids = TopicIds(client_config(config))
         key = hashlib.sha256(group.encode()).hexdigest()[:12]

@@ -19,6 +19,8 @@ from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, in
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Self
 
 IMAGE = "apache/kafka:4.2.0"
@@ -30,15 +32,15 @@ _PING_S_MAX = 5  # Docker answers within milliseconds; a dead socket never
 _LOG_LINES = 30  # a screen
 
 
-def docker_answers() -> bool:
-    """Tell whether a Docker daemon answers within 5 s."""
+def docker_answers(environ: Mapping[str, str]) -> bool:
+    """Tell whether a Docker daemon, which `environ` may name, answers within 5 s."""
     host = get_docker_host() or _DEFAULT_HOST  # knows Docker contexts, which docker-py does not
     address = urlsplit(host)
     if address.scheme == "unix" and not _accepts(address.path):
         return False
-    environ = {**environment.variables(), "DOCKER_HOST": host}
+    named = {**environ, "DOCKER_HOST": host}
     try:
-        with closing(docker.from_env(timeout=_PING_S_MAX, environment=environ)) as client:
+        with closing(docker.from_env(timeout=_PING_S_MAX, environment=named)) as client:
             return bool(client.ping())
     except (DockerException, OSError):
         return False

@@ -6,12 +6,13 @@ is imported when a fixture is first used, never when pytest starts.
 
 from __future__ import annotations
 
-import os
 import secrets
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+
+from halfbridge import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ _SOURCE: pytest.StashKey[KafkaSource] = pytest.StashKey()
 
 def leave_out(reason: str) -> NoReturn:
     """Skip the test for what is missing here; with CI=true fail it, for there all must be there."""
-    if os.environ.get("CI") == "true":
+    if environment.variables().get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
 
@@ -44,7 +45,7 @@ def kafka_bootstrap_servers(request: pytest.FixtureRequest) -> Iterator[str]:
     """
     from halfbridge.testkit.source import open_kafka  # noqa: PLC0415  (pytest loads the plugin always)
 
-    with _opened(open_kafka(os.environ)) as source:
+    with _opened(open_kafka(environment.variables())) as source:
         request.config.stash[_SOURCE] = source
         yield source.bootstrap_servers
 
@@ -84,7 +85,7 @@ def halfbridge_stack(request: pytest.FixtureRequest) -> Iterator[HalfbridgeStack
 
     with ExitStack() as opened:
         if kind:
-            source = opened.enter_context(_opened(open_kafka_of(kind, os.environ)))
+            source = opened.enter_context(_opened(open_kafka_of(kind, environment.variables())))
             servers = source.bootstrap_servers
         else:
             servers = request.getfixturevalue("kafka_bootstrap_servers")

@@ -55,7 +55,7 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
         with _in_docker() as source:
             yield source
     else:
-        with _embedded_else_docker(choice) as source:
+        with _embedded_else_docker(choice, environ) as source:
             yield source
 
 
@@ -74,7 +74,7 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
         from halfbridge.testkit.containers import docker_answers  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise KafkaMissingError(needs(f"{DOCKER_VARIABLE}=1", "testcontainers")) from error
-    if docker_answers():
+    if docker_answers(environ):
         return True
     if environ.get("CI") == "true":
         raise KafkaMissingError(f"{DOCKER_VARIABLE}=1, but no Docker daemon answers: start one")
@@ -82,7 +82,7 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 
 
 @contextmanager
-def _embedded_else_docker(choice: KafkaChoice) -> Iterator[KafkaSource]:
+def _embedded_else_docker(choice: KafkaChoice, environ: Mapping[str, str]) -> Iterator[KafkaSource]:
     """Yield the embedded broker; where Java or its jars cannot be had, one in Docker after all."""
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.spark_jobs.session.locked_jars import JarsError  # noqa: PLC0415  (pyspark is optional)
@@ -99,19 +99,19 @@ def _embedded_else_docker(choice: KafkaChoice) -> Iterator[KafkaSource]:
             yield KafkaSource("embedded", broker.bootstrap_servers, choice.kafka_version)
         finally:
             broker.stop()
-    elif choice.test_docker != "0" and _docker_is_there():
+    elif choice.test_docker != "0" and _docker_is_there(environ):
         with _in_docker() as source:
             yield source
     else:
         raise KafkaMissingError(missing)
 
 
-def _docker_is_there() -> bool:
+def _docker_is_there(environ: Mapping[str, str]) -> bool:
     try:
         from halfbridge.testkit.containers import docker_answers  # noqa: PLC0415  # an extra
     except ImportError:
         return False
-    return docker_answers()
+    return docker_answers(environ)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from halfbridge import environment
 from halfbridge.bridge import TransactionProducer
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
@@ -122,6 +123,7 @@ class HalfbridgeStack:
         self._partitions = partitions
         self._prefix = topic_prefix or f"t{secrets.token_hex(4)}-"
         self._settings = {**_SETTINGS, **settings}
+        self._environ = environment.variables()
         self._stack = ExitStack()
         self._config: CheckerConfig | None = None
         self._daemon: DaemonProcess | None = None
@@ -251,7 +253,7 @@ class HalfbridgeStack:
 
     def _start_kafka(self) -> str:
         if self._kafka is None:
-            return self._stack.enter_context(open_kafka(os.environ)).bootstrap_servers
+            return self._stack.enter_context(open_kafka(self._environ)).bootstrap_servers
         self._kafka.start()
         self._stack.callback(self._kafka.stop)
         return self._kafka.bootstrap_servers
@@ -331,6 +333,10 @@ class DaemonProcess:
 
     def __init__(self, config: CheckerConfig) -> None:
         self._config = config
+        # What stands in a developer's environment is about another daemon.
+        self._environ = {
+            k: v for k, v in environment.variables().items() if not k.startswith("HALFBRIDGE_")
+        }
         self._directory = Path(tempfile.mkdtemp(prefix="halfbridge-daemon-"))
         self._log = self._directory / "checker.log"
         self._watchdog: Watchdog | None = None
@@ -353,11 +359,9 @@ class DaemonProcess:
         settings = self._directory / "checker.toml"
         settings.write_text(_as_toml(self._config), "utf-8")
         command = [sys.executable, "-m", "halfbridge", "checker", "run", "--config", str(settings)]
-        # What stands in a developer's environment is about another daemon.
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
         with self._log.open("ab") as log:
             self._process = self._watchdog.start(
-                [command], stdout=log, stderr=subprocess.STDOUT, env=environ
+                [command], stdout=log, stderr=subprocess.STDOUT, env=self._environ
             )
         deadline = time.monotonic() + READY_S_MAX
         while not self._is_ready():

@@ -16,7 +16,7 @@ from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
-from halfbridge.checker.process.tracing import flush_spans, worker_tracing
+from halfbridge.checker.process.tracing import DEFAULT_EXPORTER, flush_spans, worker_tracing
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.first_reads import probe
@@ -48,8 +48,11 @@ def run_worker(
     stop: threading.Event,
     status: Status,
     ports: Ports | None = None,
+    exporter: str = DEFAULT_EXPORTER,
 ) -> int:
     """Serve as the worker on `slot` until `stop` is set; return the exit status.
+
+    `exporter` is OpenTelemetry's name of where spans go.
 
     Raises:
         ConfigError: the policy or key file cannot be used; the operator corrects it.
@@ -57,7 +60,7 @@ def run_worker(
     """
     policy = load_policy(config.policy_file, names=config.names)
     signatures = daemon_signatures(config)
-    tracing = worker_tracing(config)
+    tracing = worker_tracing(config, exporter)
     ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), ports or system_ports()
     worker = Worker(
         config,

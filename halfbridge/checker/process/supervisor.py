@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_OPERATOR
 from halfbridge.checker.process import slots
 from halfbridge.checker.process.http import FleetCollector, WorkerView, fleet_health, serve
+from halfbridge.checker.process.tracing import span_exporter
 from halfbridge.checker.process.worker_process import (
     DEBUG_OFF,
     DEBUG_ON,
@@ -73,7 +74,7 @@ def run(config: CheckerConfig, *, environ: Mapping[str, str]) -> int:
                 stack.enter_context(held)
             names = [held.name for held in claims]
         if config.workers == 1:
-            return run_in_place(config, slot=names[0])
+            return run_in_place(config, slot=names[0], exporter=span_exporter(environ))
         configure_logging(config, "supervisor")
         return Supervisor(config, names).run()
 

@@ -8,21 +8,30 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from halfbridge import environment
 from halfbridge.extras import install
 from halfbridge.kafka.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.tracing import WorkerTracing
 
 _EXPORTERS = "opentelemetry_traces_exporter"  # the entry points of OpenTelemetry's exporters
-_DEFAULT = "otlp"
+_VARIABLE = "OTEL_TRACES_EXPORTER"
+DEFAULT_EXPORTER = "otlp"
 _OTLP = ("otlp_proto_http", "otlp_proto_grpc")
 
 
-def worker_tracing(config: CheckerConfig) -> WorkerTracing | None:
+def span_exporter(environ: Mapping[str, str]) -> str:
+    """Return the name of the exporter that OpenTelemetry's variable gives, else its default."""
+    return environ.get(_VARIABLE) or DEFAULT_EXPORTER
+
+
+def worker_tracing(config: CheckerConfig, exporter: str = DEFAULT_EXPORTER) -> WorkerTracing | None:
     """Return what makes the worker's spans; None: tracing is off, and nothing is imported.
+
+    Spans go to `exporter`, if the process has no tracer provider yet.
 
     Raises:
         ConfigError: OpenTelemetry or its exporter is not installed; the operator installs it.
@@ -32,7 +41,7 @@ def worker_tracing(config: CheckerConfig) -> WorkerTracing | None:
     try:
         from halfbridge.checker.loop.tracing import WorkerTracing  # noqa: PLC0415  (see above)
 
-        _set_provider()
+        _set_provider(exporter)
     except ModuleNotFoundError as error:
         raise _refused(f"false, or {install('opentelemetry')}") from error
     return WorkerTracing()
@@ -47,7 +56,7 @@ def flush_spans() -> None:
         provider.force_flush()
 
 
-def _set_provider() -> None:
+def _set_provider(name: str) -> None:
     from opentelemetry import trace  # noqa: PLC0415  (see above)
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
@@ -55,14 +64,13 @@ def _set_provider() -> None:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  (see above)
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  (see above)
 
-    name = environment.VARIABLES.get(environment.OTEL_TRACES_EXPORTER, "") or _DEFAULT
     found = {each.name: each for each in metadata.entry_points(group=_EXPORTERS)}
-    names = _OTLP if name == _DEFAULT else (name,)
+    names = _OTLP if name == DEFAULT_EXPORTER else (name,)
     exporter = next((found[each] for each in names if each in found), None)
     if exporter is None:
         raise _refused(
             "false, or a span exporter that is installed:"
-            f" {environment.OTEL_TRACES_EXPORTER}={name} needs a package such as"
+            f" {_VARIABLE}={name} needs a package such as"
             " opentelemetry-exporter-otlp-proto-http"
         )
     provider = TracerProvider()

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, TypedDict
 
 from prometheus_client import GCCollector, ProcessCollector
 
+from halfbridge import environment
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
 from halfbridge.checker.process.http import serve
+from halfbridge.checker.process.tracing import span_exporter
 from halfbridge.checker.status import Status
 from halfbridge.kafka.errors import BridgeError
 from halfbridge.logs import LevelSwitch, log_to_stderr
@@ -47,12 +49,15 @@ DEBUG_ON, DEBUG_OFF = b"+", b"-"
 _log = logging.getLogger("halfbridge.checker")
 
 
-def run_in_place(config: CheckerConfig, *, slot: str) -> int:
-    """Run one worker in this process until a signal stops it; return its exit status."""
+def run_in_place(config: CheckerConfig, *, slot: str, exporter: str) -> int:
+    """Run one worker in this process until a signal stops it; return its exit status.
+
+    `exporter` is OpenTelemetry's name of where spans go.
+    """
     configure_logging(config, slot)
     level = LevelSwitch(config.log_level)
     with _stopped_by((*STOP_SIGNALS, LEVEL_SIGNAL), level=level) as stop:
-        return _run(config, slot=slot, stop=stop.event, listener=None)
+        return _run(config, slot=slot, stop=stop.event, listener=None, exporter=exporter)
 
 
 def encode_order(config: CheckerConfig, *, slot: str, listener_fd: int | None) -> bytes:
@@ -73,6 +78,7 @@ def main() -> int:
     """Read the order from standard input and run the worker; return its exit status."""
     order: _Order = json.loads(sys.stdin.buffer.readline(LINE_BYTES_MAX))
     config = load(CheckerConfig, flags=order["config"])
+    exporter = span_exporter(environment.variables())
     fd = order["listener_fd"]
     listener = None if fd is None else socket.socket(fileno=fd)
     configure_logging(config, order["slot"])
@@ -85,7 +91,9 @@ def main() -> int:
     with _stopped_by((signal.SIGTERM,), second_insists=False) as stop:
         watch = partial(_watch_supervisor, stop, LevelSwitch(config.log_level))
         threading.Thread(target=watch, daemon=True).start()
-        return _run(config, slot=order["slot"], stop=stop.event, listener=listener)
+        return _run(
+            config, slot=order["slot"], stop=stop.event, listener=listener, exporter=exporter
+        )
 
 
 def configure_logging(config: CheckerConfig, slot: str) -> None:
@@ -176,6 +184,7 @@ def _run(
     slot: str,
     stop: threading.Event,
     listener: socket.socket | None,
+    exporter: str,
 ) -> int:
     # Imported late: the module imports the Kafka client, which a supervisor never needs.
     from halfbridge.checker.process.service import run_worker, tame_memory  # noqa: PLC0415
@@ -194,7 +203,9 @@ def _run(
                 listener=listener,
             )
             stack.callback(server.close)
-        exit_status: int = run_worker(config, slot=slot, stop=stop, status=status)
+        exit_status: int = run_worker(
+            config, slot=slot, stop=stop, status=status, exporter=exporter
+        )
         return exit_status
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from halfbridge import environment
 from halfbridge.bridge import AsyncTransactionProducer, TransactionProducer
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_topic import settings_record
 from halfbridge.checker.process.slots import slot_ids
-from halfbridge.checker.process.tracing import worker_tracing
+from halfbridge.checker.process.tracing import span_exporter, worker_tracing
 from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.checker.status import Status
 from halfbridge.testkit.memory.machine import Passing
@@ -100,7 +101,7 @@ class _WorkerProcess:
             status=self.status,
             ports=self._ports,
             signatures=daemon_signatures(config),
-            tracing=worker_tracing(config),
+            tracing=worker_tracing(config, span_exporter(environment.variables())),
         )
         record = settings_record(config, slot, self.status, self._ports)
         record.start()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -156,7 +157,7 @@ def test_given_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_docker_asked_for_in_ci_without_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CI job that asked for Docker does not pass on another broker."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    assert not containers.docker_answers()
+    assert not containers.docker_answers(os.environ)
     with (
         pytest.raises(KafkaMissingError, match="no Docker daemon"),
         open_kafka({"HALFBRIDGE_TEST_DOCKER": "1", "CI": "true"}),

@@ -12,13 +12,15 @@ from halfbridge.checker.process.tracing import worker_tracing
 pytestmark = pytest.mark.process
 
 SCRIPT = """
+import os
 import sys
 {before}
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.process.tracing import flush_spans, worker_tracing
+from halfbridge.checker.process.tracing import flush_spans, span_exporter, worker_tracing
 from halfbridge.kafka.errors import ConfigError
 try:
-    worker_tracing(CheckerConfig(bootstrap_servers="b:1", tracing=True))
+    config = CheckerConfig(bootstrap_servers="b:1", tracing=True)
+    worker_tracing(config, span_exporter(os.environ))
 except ConfigError as error:
     sys.exit(str(error))
 from opentelemetry.trace import get_tracer
