@@ -68,6 +68,7 @@ class DeliveryServer:
         self.new_waker = ports.run.waker
         self._in_flight_max = in_flight_max
         self.guard = Lock()  # for rare list creation only
+        # Acknowledged, and not handed out yet: whoever polls hands out, so what a poll has served.
         self.woken: deque[Delivery] = deque()
         self.ready: deque[Delivery] = deque()
         self._draining = ports.run.waker()  # held while callbacks run; no thread waits for it

@@ -241,7 +241,7 @@ class LoopChecks(Generic[Task]):
         self._has_ended = ports.run.event()  # set once no check runs any more, after `stop`
         self._numbers = count()
         self._lock = Lock()  # guards what follows; nothing waits while it is held
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[Task] = deque()  # at most `queue_max`
         self._running: dict[int, _Begun[Task]] = {}
         self._is_stopping = False
         self._hung = self._timed_out = self._untaken = 0

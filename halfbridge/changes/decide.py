@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 _TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_CHARS_MAX}}}")
+_SHOWN_CHARS_MAX = 300  # shows that a name is longer than TOPIC_CHARS_MAX
 _OPERATIONS = {"c": "insert", "r": "insert", "u": "update", "d": "delete"}
 # What Debezium writes for a large value that the log does not have (PostgreSQL's TOAST).
 _UNAVAILABLE = "__debezium_unavailable_value"
@@ -116,7 +117,10 @@ def decide(  # noqa: PLR0911  (one for each outcome)
         return made
     message, born_ms = made
     if not _TOPIC.fullmatch(message.topic) or message.topic in (".", ".."):
-        return Dead(DeadReason.INVALID, f"{message.topic[:300]!r} cannot be the name of a topic")
+        return Dead(
+            DeadReason.INVALID,
+            f"{message.topic[:_SHOWN_CHARS_MAX]!r} cannot be the name of a topic",
+        )
     if names.is_internal(message.topic):
         return Dead(DeadReason.NOT_ALLOWED, f"{message.topic} is an internal topic")
     marked = real_headers(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from halfbridge.changes.decide import Event
 
 _MARK = "c1"
+_SHOWN_CHARS_MAX = 80  # of what cannot be read: a line
 # Kafka takes 4,096 bytes of metadata by default (offset.metadata.max.bytes).
 METADATA_CHARS_MAX = 4_000
 # Held events of a relay, and the bytes of their keys and values. Packing this many offsets takes
@@ -68,7 +69,7 @@ def position_of(offset: int, metadata: str | None) -> Position:
     mark, _, rest = metadata.partition(";")
     topic_id, *more = rest.split(";")
     if mark != _MARK or len(more) not in (0, 2):
-        raise ValueError(f"not metadata of a relay: {metadata[:80]!r}")
+        raise ValueError(f"not metadata of a relay: {metadata[:_SHOWN_CHARS_MAX]!r}")
     if not more:
         return Position(topic_id, offset)
     return Position(topic_id, int(more[0]), _unpacked(more[1]))

@@ -21,6 +21,7 @@ _PORT_MAX = 65535  # ports of TCP are 16 bits
 # A million undecided transactions of one message take 1.25 GB, and a million decided ones that a
 # rebuild needs take 0.75 GB (halfbridge.checker.core.events). Together they are 85 % of this.
 _ENTRIES_BYTES_MAX = 2304 * MIB
+ENTRIES_BYTES_MIN = 64 * KIB  # some fifty undecided transactions: enough for a test
 
 # Client properties on which exactly-once delivery depends; the daemon sets them.
 OWNED_KAFKA_KEYS = under_all_names(
@@ -127,7 +128,7 @@ class CheckerConfig:
     entries_bytes_max: int = setting(
         _ENTRIES_BYTES_MAX,
         doc="Bytes of entries (all but bodies) held in memory, a worker (an estimate).",
-        minimum=64 * KIB,
+        minimum=ENTRIES_BYTES_MIN,
     )
     kafka_txn_timeout_ms: int = setting(
         # A third of Kafka's default. Longer holds back readers (read_committed) of what a dead

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _VERSION = "v1"
+_SHOWN_CHARS_MAX = 80  # of what cannot be read: a line
 # Fields before there was W, with W, and with D.
 _FIELD_COUNTS = (6, 7, 8)
 _DEFERRED_AT = 6  # D, the seventh field; the checksum is behind all
@@ -93,10 +94,12 @@ def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Pr
         raise ProgressError("committed offset without metadata: offsets were reset by a tool")
     parts = metadata.split(";")
     if parts[0] != _VERSION:
-        raise ProgressError(f"offset metadata of unknown version {parts[0][:16]!r}")
+        raise ProgressError(f"offset metadata of unknown version {parts[0][:_SHOWN_CHARS_MAX]!r}")
     is_whole = len(parts) in _FIELD_COUNTS
     if not is_whole or parts[-1] != _checksum(metadata.rpartition(";")[0], op_offset):
-        raise ProgressError(f"offset metadata is damaged or not of this offset: {metadata[:80]!r}")
+        raise ProgressError(
+            f"offset metadata is damaged or not of this offset: {metadata[:_SHOWN_CHARS_MAX]!r}"
+        )
     half, rebuild_to, ops_from, position = (int(part) for part in parts[1:5])
     steps = parts[_DEFERRED_AT].split(",") if len(parts) > _DEFERRED_AT + 1 else ()
     deferred = tuple(accumulate(map(int, steps)))

@@ -66,6 +66,12 @@ def client_config(config: CheckerConfig) -> dict[str, Any]:
     }
 
 
+# A member that misses all heartbeats of a session loses its partitions. Kafka recommends three of
+# them or more: ten of a short session, and one a second of a long one, which costs nothing.
+_HEARTBEATS_A_SESSION = 10
+_HEARTBEAT_MS_MIN, _HEARTBEAT_MS_MAX = 100, 1_000
+
+
 def member_config(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
     """Return the properties of a consumer that is a static member of the group."""
     return {
@@ -74,7 +80,7 @@ def member_config(config: CheckerConfig, group_instance_id: str) -> dict[str, An
         "group.id": config.names.daemon_group,
         "group.instance.id": group_instance_id,
         "session.timeout.ms": config.session_timeout_ms,
-        "heartbeat.interval.ms": max(100, min(1000, config.session_timeout_ms // 10)),
+        "heartbeat.interval.ms": _heartbeat_ms(config.session_timeout_ms),
         "partition.assignment.strategy": "range",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -83,6 +89,11 @@ def member_config(config: CheckerConfig, group_instance_id: str) -> dict[str, An
         "enable.partition.eof": True,
         "check.crcs": True,
     }
+
+
+def _heartbeat_ms(session_timeout_ms: int) -> int:
+    share_ms = session_timeout_ms // _HEARTBEATS_A_SESSION
+    return max(_HEARTBEAT_MS_MIN, min(_HEARTBEAT_MS_MAX, share_ms))
 
 
 def unjoined(config: CheckerConfig) -> dict[str, Any]:

@@ -47,6 +47,7 @@ FIRST_BACKOFF_S = 0.1  # a tenth of a start
 # start takes about 1 s. A worker that ended by an error of its own may wait longer.
 KILLED_BACKOFF_S_MAX = 0.5
 FAILED_BACKOFF_S_MAX = 10.0  # an error that stays is logged six times a minute
+_DOUBLINGS_MAX = 16  # of the first back-off: far past the longest, and no large number
 GIVE_UP_ON = frozenset((EXIT_CONFIG, EXIT_OPERATOR))
 WORKER_COMMAND = (sys.executable, "-m", "halfbridge.checker.process.worker_process")
 
@@ -84,7 +85,7 @@ def restart_delay_s(exit_status: int, early_ends: int) -> float:
     if early_ends <= 1:
         return 0.0
     most = KILLED_BACKOFF_S_MAX if exit_status < 0 else FAILED_BACKOFF_S_MAX
-    return float(min(FIRST_BACKOFF_S * 2 ** min(early_ends - 2, 16), most))
+    return float(min(FIRST_BACKOFF_S * 2 ** min(early_ends - 2, _DOUBLINGS_MAX), most))
 
 
 class Supervisor:

@@ -25,6 +25,7 @@ LIMIT_DEFAULT = 50  # items: two screens of the page
 LIMIT_MAX = 500  # items: more of them come by the next page
 TEXT_CHARS_MAX = 3000  # longer than every id and topic name: longer text finds nothing
 REASON_CHARS_MAX = 500  # a sentence or two, kept in each op
+_DIGITS_MAX = 20  # as many as 2**64 has: a longer number is out of all bounds too
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -56,7 +57,7 @@ class Argument:
 
     def _converted(self, raw: Any) -> Any:
         if self.kind is int and isinstance(raw, str) and raw.isdecimal() and raw.isascii():
-            return int(raw[:20])
+            return int(raw[:_DIGITS_MAX])
         if self.kind is bool and isinstance(raw, str) and raw in _WORDS:
             return _WORDS[raw]
         if type(raw) is self.kind:

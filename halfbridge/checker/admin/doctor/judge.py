@@ -18,6 +18,7 @@ from halfbridge.checker.admin.real_topics import (
 )
 from halfbridge.checker.admin.shape import WORKER_PER_S, pairs_for
 from halfbridge.checker.admin.words import counted, listed, shown_time
+from halfbridge.checker.config import ENTRIES_BYTES_MIN
 from halfbridge.logs import one_line
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.signing_keys import Role
@@ -517,7 +518,7 @@ def _memory(host: Host, config: CheckerConfig) -> Iterator[Finding]:
     needed = config.workers * (budgets + PROCESS_BYTES)
     if 0 < host.memory_bytes < needed:
         left = host.memory_bytes // config.workers - PROCESS_BYTES - config.ledger_bytes_max
-        fitting = max(64 * 1024, left * 9 // 10)
+        fitting = max(ENTRIES_BYTES_MIN, left * 9 // 10)
         what = (
             f"{config.workers} workers may take {needed >> 20} MiB (entries_bytes_max,"
             f" ledger_bytes_max and {PROCESS_BYTES >> 20} MiB each); this machine or container has"
