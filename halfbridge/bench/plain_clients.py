@@ -1,6 +1,7 @@
 """The bench's own Kafka clients: a read_committed consumer with little load, a plain producer.
 
-They are the client library's, without a port in between: the baseline is what it alone does.
+They are the client library's, without a port in between: the baseline is what it alone does
+(exception E-002 of DESIGN.md).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from halfbridge.bridge.cloud_events import CloudEvent
 from halfbridge.bridge.payloads import json_bytes, key_bytes
 from halfbridge.kafka.errors import InvalidMessageError
 from halfbridge.serde.headers import CONTEXT, RESERVED, Header
-from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.limits import METADATA_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
@@ -349,6 +349,19 @@ def not_a_message(given: object) -> InvalidMessageError:
         f"send takes a Message, not {type(given).__name__}:"
         f" send(Message({topic}, key=b'...', value=b'...'))",
         field="message",
+    )
+
+
+def checked_context(context: object) -> bytes | None:
+    """Return `context` if it is valid, else raise InvalidMessageError: the caller shortens it."""
+    if context is None:
+        return None
+    if isinstance(context, bytes) and len(context) <= METADATA_BYTES_MAX:
+        return context
+    shown = f"{len(context)} bytes" if isinstance(context, bytes) else type(context).__name__
+    raise InvalidMessageError(
+        f"context must be bytes, at most {METADATA_BYTES_MAX}, or None, not {shown}",
+        field="context",
     )
 
 

@@ -16,17 +16,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.futures import DecisionFuture, SendFuture
-from halfbridge.bridge.message import Resolution, check_whole_number
+from halfbridge.bridge.message import Resolution, check_whole_number, checked_context
 from halfbridge.bridge.transaction import Event, IllegalTransitionError, State, step
-from halfbridge.bridge.transaction_records import (
-    FENCE_FIRST,
-    checked_context,
-    encoded_decision,
-    half_headers,
-    immunity_of,
-    is_fenced,
-    transaction_full,
-)
+from halfbridge.bridge.transaction_records import encoded_decision, half_headers
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import (
     BridgeError,
@@ -36,9 +28,11 @@ from halfbridge.kafka.errors import (
     bridge_error,
 )
 from halfbridge.logs import about
+from halfbridge.serde.avro import FENCE_CONTEXT
+from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
-from halfbridge.serde.units import MS_PER_S
+from halfbridge.serde.units import MIB, MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +53,11 @@ _UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
 _MADE = {State.COMMITTED: Resolution.COMMIT, State.ROLLED_BACK: Resolution.ROLLBACK}
 _KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
+# Why a transaction with a fence's context cannot commit yet.
+_FENCE_FIRST = (
+    "its fence row is not committed: call fence.enter() in the local transaction, and commit the"
+    " database first. A check would roll the messages back otherwise"
+)
 
 
 class Transaction:
@@ -124,7 +123,7 @@ class Transaction:
         self._placement_key = placement_key
         self._context = checked_context(context)
         # Without the fence row a check would roll back what the database has committed.
-        self.commit_held = FENCE_FIRST if is_fenced(self._context) else ""
+        self.commit_held = _FENCE_FIRST if _is_fenced(self._context) else ""
         self._immunity_on_wire = DEFAULT_IMMUNITY if immunity_ms is None else immunity_ms
         self.id = shared.new_id()
         self.half_partition = -1
@@ -460,7 +459,7 @@ class Transaction:
             after = self._step_to_send()
             size = self._bytes + message.body_bytes + message.header_bytes
             if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
-                self.refused = transaction_full(self.id)
+                self.refused = _transaction_full(self.id)
                 raise self.refused
             index = self._count
             if not index:
@@ -481,7 +480,7 @@ class Transaction:
             now_ms=now_ms,
             producer_group=shared.producer_group,
             index=index,
-            immunity_ms=immunity_of(message, self._immunity_on_wire),
+            immunity_ms=_immunity_of(message, self._immunity_on_wire),
             context=None if index else self._context,
         )
         try:
@@ -523,7 +522,7 @@ class Transaction:
         """Choose the half partition: by the placement key, else by the first message's key."""
         key = message.key if self._placement_key is None else self._placement_key
         self.half_partition = self.shared.half_partition(self.id, key)
-        self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
+        self._immunity_ms = max(0, _immunity_of(message, self._immunity_on_wire))
 
     def _not_sent(self, future: SendFuture, error: BaseException) -> None:
         with self._lock:
@@ -640,6 +639,31 @@ def log_failed_rollback(transaction_id: str, error: BridgeError) -> None:
         "rollback of %s failed, a check settles it: %s",
         *(transaction_id, error),
         extra=about(transaction_id=transaction_id),
+    )
+
+
+def _immunity_of(message: Message, default: int) -> int:
+    """Return a message's immunity as it is encoded; `default` is its transaction's."""
+    return default if message.immunity_ms is None else message.immunity_ms
+
+
+def _is_fenced(context: bytes | None) -> bool:
+    """Return whether a context marks a transaction as fenced (`halfbridge.sql.Fence.context`)."""
+    if context is None:
+        return False
+    try:
+        FENCE_CONTEXT.decode(context)
+    except DecodeError:
+        return False
+    return True
+
+
+def _transaction_full(transaction_id: str) -> InvalidMessageError:
+    """Return the error for a message that exceeds the limits of its transaction."""
+    return InvalidMessageError(
+        f"transaction {transaction_id} is full: at most {TRANSACTION_MESSAGES_MAX} messages and "
+        f"{TRANSACTION_BYTES_MAX // MIB} MiB",
+        field="value",
     )
 
 
