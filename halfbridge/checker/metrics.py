@@ -31,7 +31,8 @@ LATENCY_BUCKETS_S = (
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0),
 )
 # A label value is a topic, a group, a reason or a rule. Topics beyond this number share one series,
-# and so do invalid topic names: a client may invent any number of names.
+# and so do invalid topic names: a client may invent any number of names, and each series costs the
+# daemon and the metrics server memory for as long as they run.
 TOPICS_MAX = 1000
 OTHER_TOPICS = "(other)"
 OffsetName = Literal["H", "O", "T"]

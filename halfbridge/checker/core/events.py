@@ -122,6 +122,8 @@ def is_too_large(messages: Collection[HalfRead]) -> bool:
     return sum(half.user_bytes for half in messages) > TRANSACTION_BYTES_MAX
 
 
+# Tests compare these sizes with what CPython allocates. Lower estimates would let a worker exceed
+# its memory, much higher ones would stop its reading early.
 # An entry, its key, and its references in dicts and queues.
 ENTRY_BYTES = 560
 # A half record without its body: its metadata, and its references in dicts and queues.

@@ -313,9 +313,10 @@ class Draft:
             plan.size_bytes += record.size_bytes
 
 
-# Waiting dead letters may take half of the budget of bodies.
+# Waiting dead letters may take half of the budget of bodies; `memory.JUNK_OPS_SHARE` describes the
+# other half.
 LETTERS_SHARE = 2
-# A dead letter without its text.
+# A dead letter without its text; tests compare it with what CPython allocates.
 LETTER_BYTES = 160
 
 

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 # One call sorts at most this many due entries of each queue by group, so that a call stays short
 # when a million entries fall due at once. Later calls sort the other entries. So the entries of a
-# group that may not be asked at present (`pop_due`) do not hold up the entries of other groups.
+# group that may not be asked at present (`pop_due`) do not hold up the entries of other groups. As
+# many as the default of check_rate_max, the checks of a second.
 SORTED_MAX = 20_000
 # While both kinds are due, one check in 4 is a repeat. First checks come first because most of them
 # are answered. Repeats have a share because a client that never decides could make first checks due
 # without end.
 REPEAT_SHARE = 4
 # Decided and rescheduled entries are swept out of a queue that is longer than twice the undecided
-# half messages plus this number.
+# half messages plus this number: as `entries.STALE_MAX`.
 STALE_MAX = 10_000
 # Due time of an entry that `pop_due` returned and that was not added again.
 NOT_SCHEDULED = 1 << 62

@@ -34,7 +34,8 @@ OP_ALERT_MS = 3_600_000
 # Answers of the policy that a pair remembers. Computing an answer again takes 2 us. Names have at
 # most 249 characters here, so the answers take at most 2 MB.
 ALLOWED_MAX = 1_000
-# Conflicts and refused ops that one plan describes in words; the counts include all of them.
+# Conflicts and refused ops that one plan describes in words; the counts include all of them. As
+# many as the log takes a second (loop.report.LINES_A_SECOND_MAX).
 NOTES_MAX = 20
 # Records that the window rule allows in the window for each undecided half, so that copies stay
 # below a third of what is read.

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 # Bodies that are read again for one part of the checks. Without parts, a tenth of a second's checks
-# may be 200 messages of a megabyte each.
+# may be 200 messages of a megabyte each. A fourth of what the queue may hold (_QUEUE_KIB_MAX).
 PART_BYTES = 4_194_304
-# A group that was asked so long ago and has answered nothing is reported: every member was asked
-# several times (`check_interval_ms` is 6 s, and repetitions go to other partitions).
+# A group that was asked so long ago and has answered nothing is reported. Twice the default of
+# `check_interval_ms`: by then it was asked again, and repetitions go to other partitions.
 SILENT_GROUP_S = 60.0
 # Interval of the search for silent groups, and the most undecided transactions that one search
 # counts: some 10 ms of work.
@@ -318,7 +318,8 @@ class CheckSender:
             self._troubles.note(error)
 
 
-# A burst is the checks of 0.1 s, which is small compared to the queue of the sender.
+# A burst is the checks of 0.1 s, which is small compared to the queue of the sender. With less, a
+# slow turn of the loop would lose checks that the rate allows.
 BURST_S = 0.1
 # Requests that a group has not answered, most of one worker. Half of what may wait in a member
 # (`check_queue_max`, 2,000), and enough for 20,000 answers a second, each 50 ms after its request.
@@ -328,6 +329,7 @@ UNANSWERED_MAX = 1_000
 # most checkers take, so that a slow group is asked as it answers.
 SILENT_S = 2.0
 # Groups that are remembered, because clients can invent groups. A group that is forgotten has room.
+# Ten times as many as an installation with a hundred services has.
 GROUPS_MAX = 1_000
 
 

@@ -347,7 +347,8 @@ FIRST_S = 1.0  # the first of these intervals
 TAKE_AGAIN_S_MAX = 300.0  # as supervisors wait at most (Kubernetes: 5 min)
 # A pair that waits longer is shown in health. Brokers elect a new leader in less time.
 UNHEALTHY_S = 30.0
-# A pair that was read for this time has recovered.
+# A pair that was read for this time has recovered. Not shorter than STALLED_S, after which a second
+# stall is noticed.
 STEADY_S = 60.0
 # A failure later than this after the last one begins a new row: a pair with the longest wait takes
 # up to two minutes to fail again (`StallWatch`).

@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 
 # The first batches of a new outlet are kafka_txns. Outlets are new after each failure, so a record
 # that brokers refuse is searched for batch by batch, without repeating the others each time. At
-# least one is needed, since nothing else finds the record.
+# least one is needed, since nothing else finds the record. Refused records are read again first, so
+# a few suffice; more would pay for markers in vain.
 FIRST_KAFKA_TXNS = 4
 # The client never gives up a single record, because it would go on with the records after it. A
 # batch that takes too long fails as a whole, and its remaining records are purged.
 _NEVER_MS = 0
-# Pause before a commit of unknown outcome is repeated.
+# Pause before a commit of unknown outcome is repeated. All pairs wait for it; without a pause the
+# client would repeat the request as fast as brokers refuse it.
 _PAUSE_S = 0.05
 _FENCED = MEMBER_FENCED | {Code.FATAL}
 
@@ -257,7 +259,7 @@ class PlainOutlet(BatchWriter[Writer]):
         )
 
 
-# For one question for the topics of the cluster, once for each real topic.
+# For one question for the topics of the cluster, once for each real topic: as `clients.QUESTION_S`.
 _QUESTION_S = 10.0
 
 

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 
 # Least pause between two rounds; the pause is also at least as long as the last round, up to
-# RETRY_S. Readers of the half partition wait during a round.
+# RETRY_S. Readers of the half partition wait during a round: shorter holds them up more often,
+# longer delays the ops that wait for a proof.
 PAUSE_S = 0.02
-# Pause after a failure: another worker may have taken the id over, or brokers are down.
+# Pause after a failure: another worker may have taken the id over, or brokers are down. Longer
+# delays the ops that wait, shorter repeats what cannot succeed yet.
 RETRY_S = 1.0
-# Failures that last longer are shown in health.
+# Failures that last longer are shown in health. Elections, and takeovers of an id, take less.
 FAILING_S = 10.0
 _RECORD = b"halfbridge: where the log ended; aborted"
 

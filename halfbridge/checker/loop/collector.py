@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.topics import TopicNames
 
-# Interval at which offsets are committed that moved without records to write.
+# Interval at which offsets are committed that moved without records to write. Longer makes a
+# restart read more again, shorter costs commits that deliver nothing.
 IDLE_COMMIT_S = 0.5
 # Interval at which a pair without news is asked for a plan: a put back or a discard may have fallen
 # due. Asking takes some 20 microseconds, and a turn of a worker with 64 pairs would ask 60 of them

@@ -49,12 +49,14 @@ if TYPE_CHECKING:
     Probe = Callable[[Mapping[str, object], Mapping[TopicPartition, int]], LethalRecord | None]
 
 _log = logging.getLogger("halfbridge.checker")
-# Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
+# Records of one call: one large fetch, and as many as a batch has (batch_records_max). Bounds the
+# records that are parsed before the next plan.
 FETCH_MAX = 5_000
 # How long a member that leaves waits for the end of a rebalance. Workers poll ten times a second:
 # a rebalance in which all of them take part needs less than a second.
 _REBALANCE_S = 3.0
-# How long it then waits for the revocation of its partitions.
+# How long it then waits for the revocation of its partitions, which takes milliseconds. Together
+# with _REBALANCE_S half of the time that a worker has to end (worker_process.DRAIN_S, 8 s).
 _LEAVE_S = 1.0
 # A consumer that is no member of its group is asked so often whether brokers answer it. The loop
 # waits for the answer, and has nothing else to do. A stop is noticed after it.

@@ -43,7 +43,8 @@ _FENCED = MEMBER_FENCED | PRODUCER_FENCED
 # What a kafka_txn fails with where a record is invalid for another reason than its time.
 _OF_INVALID_RECORDS = frozenset((Code.INVALID_RECORD, Code.STATE))
 AnyWriter = TypeVar("AnyWriter", bound="Writer")
-# How long after its time-out a call may still return.
+# How long after its time-out a call may still return: librdkafka looks for requests that timed out
+# once a second. All pairs wait meanwhile.
 HANG_GRACE_S = 1.0
 # 200 times the records of a batch as configured (batch_records_max 5,000), so the queue is not what
 # limits a batch. A full queue is waited for (`_make_room`).
@@ -55,14 +56,15 @@ _ROOM_S = 0.05
 MESSAGE_BYTES_MAX = 1_000_000_000
 # A sixth of the client library's default: the daemon has looked the topic up before.
 _MISSING_MS_MAX = 5_000
-# Most partitions that one error names.
+# Most partitions that one error names: it stays a line.
 SHOWN_MAX = 5
 # How late a refused record is noticed while other records wait or are handed over.
 FLUSH_S = 0.1
 # A batch of which no record was acknowledged for this time fails: one of its partitions is away,
 # and all pairs of the worker wait for it. The broker of a real disk answers within a second.
 STALL_S = 5.0
-# The same while a partition is tried that was away a moment ago.
+# The same while a partition is tried that was away a moment ago: all pairs wait for each try, and a
+# broker that is back answers within a second.
 TRY_S = 1.5
 
 

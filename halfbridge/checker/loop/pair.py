@@ -267,7 +267,8 @@ def in_turn(pairs: Mapping[int, Pair], last: int) -> list[Pair]:
     return [pairs[number] for number in (*numbers[behind:], *numbers[:behind])]
 
 
-# Batches of ops and dead letters that may be read ahead of the present commit.
+# Batches of ops and dead letters that may be read ahead of the present commit: one to write as soon
+# as it ends, and one to read meanwhile. More only take memory.
 READ_AHEAD_BATCHES = 2
 
 
@@ -431,7 +432,8 @@ class WithoutHeaders:
         return None
 
 
-# A gap of at most this many records is read and skipped, instead of a new fetch of 1 KB records.
+# A gap of at most this many records is read and skipped, instead of a new fetch: of 1 KB each they
+# are one fetch of the client's default size (fetch.message.max.bytes, 1 MiB).
 SKIP_MAX = 1000
 # Interval at which the deadline is checked.
 _SLICE_S = 0.2

@@ -222,7 +222,8 @@ SPARES_MAX = 6
 # How long a worker that has written waits for a transactional id whose kafka_txn does not end. The
 # markers of partitions that are there take milliseconds.
 UNENDED_S = 2.0
-# After this time such an id is tried again, if no other one is free.
+# After this time such an id is tried again, if no other one is free: brokers have ended its
+# kafka_txn by then, unless a partition is away (kafka_txn_timeout_ms, 20 s).
 UNENDED_AGAIN_S = 60.0
 T = TypeVar("T")
 

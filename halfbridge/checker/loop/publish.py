@@ -287,9 +287,10 @@ _NULL_LENGTH = -1  # length of a null key or value in a record (KIP-98)
 COPY_GROWTH_BYTES = 32
 # By how much a signature may make it longer: the name RMQ_SIGN, the value, and both lengths.
 SIGNATURE_GROWTH_BYTES = 8 + SIGNATURE_BYTES_MAX + _HEADER_FRAME_BYTES_MAX
-# How long a learned limit counts; an operator may have raised the topic's limit since.
+# How long a learned limit counts; an operator may have raised the topic's limit since. Longer keeps
+# messages away that now fit, shorter costs a refused batch more often than six times an hour.
 LEARNED_MS = 600_000
-# Topics whose limit is remembered; a new one replaces the oldest.
+# Topics whose limit is remembered, because clients choose topics; a new one replaces the oldest.
 LEARNED_MAX = 1_000
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Clock, Record, TopicPartition
     from halfbridge.serde.records import Op
 
-# The same trouble of one name is logged again after this time; at most REPORTED_MAX names are kept.
+# The same trouble of one name is logged again after this time, twelve times an hour; metrics count
+# it meanwhile. At most REPORTED_MAX names are kept, because clients invent names.
 REPORTED_AGAIN_S = 300.0
 REPORTED_MAX = 1000
 # A client can cause a log line by each half or op record that it writes. 20 lines a second are some
@@ -52,9 +53,10 @@ FAILED = "FAILED"
 _COMMITTED = "; the transaction was COMMITTED, and this message of it is not delivered"
 # Answers that decide a transaction, unless its producer has decided before.
 _DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
-# At most so many missing topics are named in one text; the gauge counts all of them.
+# At most so many missing topics are named in one text, which stays a line; the gauge counts all.
 SHOWN_MAX = 3
-# At most so many partitions that are away have a series of their own.
+# At most so many partitions that are away have a series of their own. An alert needs one, and a
+# lost broker may take thousands away.
 GAUGES_MAX = 20
 _log = logging.getLogger("halfbridge.checker")
 

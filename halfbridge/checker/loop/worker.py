@@ -49,11 +49,15 @@ if TYPE_CHECKING:
     from halfbridge.kafka.stalls import LaggingPartition
     from halfbridge.serde.records import Op
 
-# How long the loop waits for records during a commit, before it checks the commit again.
+# How long the loop waits for records during a commit, before it checks the commit again. A commit
+# takes some milliseconds: longer delays the next batch, shorter takes its thread's processor time.
 UNDER_WAY_S = 0.002
-# Gauges are set at this pace.
+# Interval of gauges and health, far below that of scrapers (10 s or more). Each refresh walks all
+# pairs, so a shorter one takes time from the loop.
 GAUGES_S = 1.0
 # After a producer was fenced: how long to wait for the group to report another worker on the slot.
+# Three heartbeats of 1 s. Shorter may fence the other worker in turn, longer delays the recovery
+# where no other worker is the reason.
 FENCED_WAIT_S = 3.0
 
 
@@ -319,9 +323,10 @@ class Worker:
 
 
 # How long the loop waits for records when nothing is due. Bounds the delay of a stop signal and of
-# brokers' answers.
+# brokers' answers; ten turns a second cost an idle worker next to nothing.
 IDLE_S = 0.1
-# The wait while something overdue waits for the pacer, a topic or the op end.
+# The wait while something overdue waits for the pacer, a topic or the op end. Longer delays its
+# check or delivery, shorter costs more than a hundred turns a second.
 DUE_S = 0.01
 
 
@@ -341,7 +346,8 @@ def idle_s(pairs: Iterable[Pair], now: float, refresh_at: float) -> float:
     return wait_s
 
 
-# The interval while there is more to read.
+# The interval while there is more to read: how late a stall is noticed beyond STALLED_S (60 s), a
+# thirtieth of it. Shorter costs brokers requests, and POLL_S would add up to 20 s.
 POLL_BEHIND_S = 2.0
 # Twice the time in which a client reports that no broker answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S

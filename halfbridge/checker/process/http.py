@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.status import HealthBody
 
-# A scraper that sends nothing must not hold a thread for ever.
+# A scraper that sends nothing must not hold a thread for ever. As Prometheus, which gives up a
+# scrape after 10 s (scrape_timeout).
 REQUEST_TIMEOUT_S = 10
 _CLOSE_POLL_S = 0.05  # how late `close` is noticed
 
@@ -149,7 +150,8 @@ def _adopt(listener: socket.socket) -> _Server:
 
 # A worker that does not answer in this time is shown as down; scrapers give up after 10 s.
 FETCH_TIMEOUT_S = 2.0
-# They wait for workers; more workers are asked as threads become free.
+# They wait for workers; more workers are asked as threads become free. So 80 workers that do not
+# answer (FETCH_TIMEOUT_S each) still fit into a scraper's 10 s.
 _THREADS_MAX = 16
 
 

@@ -192,7 +192,8 @@ def _says(last: LimitsRecord, mine: DaemonSettings) -> bool:
     return settings is not None and mine.limits().items() <= settings.limits().items()
 
 
-# For one record of 150 bytes. If no broker takes the record in this time, the next poll retries.
+# For one record of 150 bytes. If no broker takes the record in this time, the next poll retries. As
+# the time-out of a reading (`kafka.settings_topic.READ_S`): elections take less.
 WRITE_S = 10.0
 _PARTITION = 0  # the only one: the record has one order
 
