@@ -146,7 +146,10 @@ class CheckPool(Generic[Task]):
         self._untaken = 0  # outcomes
 
     def start(self) -> None:
-        """Start the threads. RuntimeError: the system gives this process no more threads."""
+        """Start the threads.
+
+        Raises RuntimeError: the system gives no more threads; the operator allows more.
+        """
         with locked(self._lock):
             while self._able < self._threads_max:
                 self._start_one()

@@ -169,7 +169,10 @@ class RequestWatch:
         return is_end
 
     def check(self, assignment: Callable[[], list[TopicPartition]], now: float) -> None:
-        """Ask where partitions end, or take answers; StalledError: nothing read for STALLED_S."""
+        """Ask where partitions end, or take answers.
+
+        Raises StalledError: nothing read for STALLED_S; the caller leaves and reads again.
+        """
         if now - self._polled_at > UNREAD_S:  # the process itself was suspended
             self._behind = {}
         self._polled_at = now

@@ -114,7 +114,8 @@ def register_meters(producers: Sequence[Source], provider: MeterProvider | None)
     """Register an instrument `halfbridge.client.*` for each of the metrics `halfbridge_client_*`.
 
     The provider asks for all figures when it exports. Attributes are the labels, as
-    `halfbridge.producer_group`. ModuleNotFoundError: opentelemetry-api is not installed.
+    `halfbridge.producer_group`. ModuleNotFoundError: opentelemetry-api is not installed; the user
+    installs it.
     """
     try:
         from opentelemetry.metrics import Observation, get_meter  # noqa: PLC0415  (an extra)

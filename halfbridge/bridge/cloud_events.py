@@ -80,7 +80,10 @@ class CloudEvent:
         return self.headers(_LONGEST_ID, TRANSACTION_MESSAGES_MAX - 1, 0)
 
     def check_beside(self, headers: Iterable[Header]) -> None:
-        """Raise InvalidMessageError if a message has one of these headers itself."""
+        """Refuse a message that has one of these headers itself.
+
+        Raises InvalidMessageError: the caller removes the header.
+        """
         mine = {name for name, _ in self.longest()}
         for name, _ in headers:
             if name in mine:

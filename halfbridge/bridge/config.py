@@ -248,7 +248,10 @@ def _error(field: str, value: str, allowed: str) -> ConfigError:
 
 
 def refuse_unknown(given: Collection[str]) -> None:
-    """Raise TypeError for names that are no settings of the client, naming the nearest one."""
+    """Refuse names that are no settings of the client, naming the nearest one.
+
+    Raises TypeError: the programmer corrects the name.
+    """
     known = [each.name for each in fields(BridgeConfig)]
     unknown = sorted(set(given) - set(known))
     if unknown:

@@ -238,13 +238,21 @@ class Gate:
                 self.check_topic(topic)
 
     def check_send(self) -> None:
-        """Raise TransactionsRejectedError if an operator stopped transactions; nothing was sent."""
+        """Check that a transaction may send.
+
+        Raises TransactionsRejectedError: an operator stopped transactions; nothing was sent; repeat
+        the call later.
+        """
         refusal = self.refusal
         if refusal is not None:  # a new error for each raise: tracebacks grow on a shared one
             raise TransactionsRejectedError(str(refusal), reason=refusal.reason)
 
     def check_topic(self, topic: str) -> None:
-        """Raise TopicSetupError if an operator made a real topic a plain one; nothing was sent."""
+        """Check that a real topic takes transactions.
+
+        Raises TopicSetupError: an operator made it a plain one; nothing was sent; name another, or
+        run the command of the text.
+        """
         if topic in self.plain:
             raise TopicSetupError(
                 f"topic {topic} is plain, so that transactions do not deliver to it: send to"

@@ -124,7 +124,10 @@ class DeliveryServer:
             self._kick.set()
 
     def wait_for_room(self, timeout_s: float) -> None:
-        """Return once fewer than in_flight_max records are unacknowledged, or BackpressureError."""
+        """Return once fewer than in_flight_max records are unacknowledged.
+
+        Raises BackpressureError: not within `timeout_s`; slow down and repeat.
+        """
         deadline = self._now() + timeout_s
         while True:
             self.serve(ROOM_SLICE_S)

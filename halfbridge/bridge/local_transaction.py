@@ -66,7 +66,10 @@ class LocalResult(NamedTuple):
 def run(
     local_transaction: Callable[[Message, T], Resolution], message: Message, arg: T
 ) -> LocalResult:
-    """Run a local transaction; raising or None is UNKNOWN. TypeError: another type returned."""
+    """Run a local transaction; raising or None is UNKNOWN.
+
+    Raises TypeError: it returned another type; the programmer corrects it.
+    """
     try:
         answer: object = local_transaction(message, arg)
     except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)

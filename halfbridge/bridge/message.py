@@ -317,7 +317,10 @@ _HEADERS_TO_SHOW = 200  # characters: two lines of a terminal show which header 
 
 
 def check_whole_number(field: str, value: object) -> None:
-    """Raise InvalidMessageError for a value that is no whole number, or is below 0."""
+    """Refuse a value that is no whole number, or is below 0.
+
+    Raises InvalidMessageError: the caller corrects it.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidMessageError(
             f"{field} must be a whole number, at least 0, or None, not {value!r}", field=field

@@ -387,7 +387,7 @@ class TransactionProducer:
             provider: None: the process's own, as the service has configured it.
 
         Raises:
-            ModuleNotFoundError: opentelemetry-api is not installed; the text says what to install.
+            ModuleNotFoundError: opentelemetry-api is missing; the user installs what the text says.
         """
         # Imported here, as in `collector`.
         from halfbridge.bridge.client_metrics import register_meters  # noqa: PLC0415
@@ -435,7 +435,10 @@ def _flush_at_exit() -> None:
 
 
 def check_arguments(checker: Callable[..., object], topics: Sequence[str]) -> None:
-    """Raise ConfigError unless `checker` can be called and `topics` is a list of names."""
+    """Check that `checker` can be called and `topics` is a list of names.
+
+    Raises ConfigError: the programmer corrects them.
+    """
     if not callable(checker):
         allowed = "a callable that takes a MessageView and returns a Resolution"
         raise _refused("checker", checker, allowed)

@@ -99,7 +99,10 @@ class Shared:
         _alive.add(self)
 
     def check_open(self, *, decides: bool = False) -> None:
-        """Raise ProducerClosedError or ForkedProcessError; `close` still accepts decisions."""
+        """Check that the producer may be used; `close` still accepts decisions.
+
+        Raises ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
+        """
         refusal = self._closed if decides else self._closing
         if refusal is ForkedProcessError:
             raise ForkedProcessError(

@@ -63,7 +63,10 @@ class Position:
 
 
 def position_of(offset: int, metadata: str | None) -> Position:
-    """Return the committed position; ValueError: the metadata are damaged, or a later version's."""
+    """Return the committed position.
+
+    Raises ValueError: the metadata are damaged, or a later version's; an operator acts.
+    """
     if not metadata:
         return Position("", offset)
     mark, _, rest = metadata.partition(";")

@@ -74,7 +74,10 @@ class ChangeMapping:
 
 
 def load_mapping(path: Path) -> ChangeMapping:
-    """Return the mapping in a file; a MappingError names file and field."""
+    """Return the mapping in a file.
+
+    Raises MappingError: the user corrects the file or field that it names.
+    """
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +86,10 @@ def load_mapping(path: Path) -> ChangeMapping:
 
 
 def parse_mapping(text: str, *, origin: str) -> ChangeMapping:
-    """Return the mapping in `text`, TOML from `origin`; a MappingError names the wrong field."""
+    """Return the mapping in `text`, TOML from `origin`.
+
+    Raises MappingError: the user corrects the field that it names.
+    """
     try:
         given: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -236,8 +236,10 @@ class _Session:
     ) -> Position:
         """Return where to begin.
 
-        PositionLostError: the next event was deleted, or belongs to an earlier topic.
-        RetriableError: the partition ends before the position.
+        Raises:
+            PositionLostError: the next event was deleted, or belongs to an earlier topic; an
+                operator acts.
+            RetriableError: the partition ends before the position; the relay tries again.
         """
         low, high = member.ends(place, QUESTION_S)
         if offset == NO_COMMITTED_OFFSET:
@@ -271,7 +273,12 @@ class _Session:
         return going_on
 
     def _check_id(self) -> None:
-        """Raise an error if the change topic was created again; RetriableError: it is accepted."""
+        """Check that the change topic was not created again.
+
+        Raises:
+            PositionLostError: it was; an operator acts.
+            RetriableError: it was, which is accepted; the relay begins anew.
+        """
         self._id_at = monotonic()
         known = self._relay.topic_id
         try:

@@ -38,7 +38,12 @@ class UndecodedError(ValueError):
 
 
 def decoded(data: bytes, schemas: Schemas) -> Any:
-    """Return what a key or a value says, as plain values, or raise UndecodedError."""
+    """Return what a key or a value says, as plain values.
+
+    Raises:
+        UndecodedError: no converter of Kafka Connect writes such bytes; whoever wrote them acts.
+        BridgeError: the schema registry does not answer; try again later.
+    """
     try:
         if len(data) >= _HEAD.size and data[0] == 0:
             return _registered(data, schemas)

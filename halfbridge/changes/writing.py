@@ -228,8 +228,11 @@ class Writing:
     def relay(self, fresh: list[Event]) -> None:
         """Write held events, then fresh ones; hold those whose topics are unavailable.
 
-        KafkaTxnFailedError: nothing of a batch was written, or that is not known. RetriableError:
-        the schema registry does not answer, or the group went on without this member.
+        Raises:
+            KafkaTxnFailedError: nothing of a batch was written, or that is not known; the relay
+                reads again from the committed offsets.
+            RetriableError: the schema registry does not answer, or the group went on without this
+                member; the relay tries again.
         """
         while ready := self._ready():
             self._write(ready)

@@ -40,7 +40,10 @@ def operator_signatures(config: CheckerConfig) -> Signatures:
 
 
 def check_signer(signatures: Signatures, group: str, now_ms: int) -> None:
-    """Raise AdminError if a record about a group must be signed, and no key in the file can."""
+    """Check that a record about a group can be signed if it must be.
+
+    Raises AdminError: no key in the file can sign it; the owner of the file adds one.
+    """
     ring, signer = signatures.ring, signatures.signer
     if ring is None:
         return

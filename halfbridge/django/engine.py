@@ -122,7 +122,10 @@ class DriverConnection:
 
 
 def refuse_open(django: Any) -> None:
-    """Refuse a connection in a transaction, whose COMMIT would come after that of the messages."""
+    """Refuse a connection in a transaction, whose COMMIT would come after that of the messages.
+
+    Raises FenceUsageError: the programmer leaves the transaction first.
+    """
     if django.in_atomic_block:
         raise FenceUsageError(
             "an atomic block is open, whose COMMIT would come after that of the messages: leave it"

@@ -53,7 +53,7 @@ class Member:
 
     @cached_property
     def fence(self) -> Fence:
-        """The fence of the producer's group."""
+        """The fence of the producer's group. ConfigError: the user corrects Django's settings."""
         django = connections[self._alias]
         if django.vendor == "sqlite" and django.is_in_memory_db():
             raise ConfigError(
@@ -67,7 +67,7 @@ class Member:
 
     @cached_property
     def producer(self) -> TransactionProducer:
-        """The producer, perhaps not started yet."""
+        """The producer, perhaps not started yet. ConfigError: as of `fence`."""
         given = getattr(settings, "HALFBRIDGE", None)
         if not isinstance(given, dict) or not isinstance(given.get(self._alias), dict):
             raise ConfigError(
@@ -83,14 +83,17 @@ class Member:
         return made
 
     def started(self) -> TransactionProducer:
-        """Return the producer, which answers checks from now on; raises as its start()."""
+        """Return the producer, which answers checks from now on.
+
+        Raises as `TransactionProducer.start`, and ConfigError as `fence`.
+        """
         with self._making:
             self.made_fence().check_producer(self.producer)
             self.producer.start()
             return self.producer
 
     def made_fence(self) -> Fence:
-        """Return the fence. A ConfigError names the setting to correct."""
+        """Return the fence. ConfigError: the user corrects the setting that it names."""
         with self._making:
             return self.fence
 
@@ -149,7 +152,7 @@ def producer(using: str | None = None) -> TransactionProducer:
 def fence(using: str | None = None) -> Fence:
     """Return this process's fence for a database, whose engine has connections of its own.
 
-    A ConfigError names the setting to correct.
+    Raises ConfigError: the user corrects the setting that it names.
     """
     return member(using).made_fence()
 

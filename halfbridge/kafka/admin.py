@@ -340,7 +340,7 @@ class TopicIds:
 
         Where the brokers have no ids, a hash of the topic's name is returned: then a topic that is
         deleted and created again has the same id. Raises KafkaFailure: the topic does not exist or
-        may not be described, or no broker answers.
+        may not be described, or no broker answers; the caller acts by its code.
         """
         client = self._client or made(AdminClient, self._properties)
         self._client = None  # one that had no answer may wait for a dead controller for ever
@@ -358,7 +358,10 @@ _GROUP_POLL_S = 0.5  # a group is left by the end of a session or rebalance, whi
 
 
 def delete_topics(bootstrap_servers: str, is_wanted: Callable[[str], bool]) -> None:
-    """Delete the topics that `is_wanted` accepts. KafkaFailure: one failed, others are deleted."""
+    """Delete the topics that `is_wanted` accepts.
+
+    Raises KafkaFailure: one failed, others are deleted; the caller acts by its code.
+    """
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
     try:
         doomed = [name for name in admin.list_topics(timeout=_ADMIN_S).topics if is_wanted(name)]

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> int:
     """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
 
-    Not the last stable offset, which is too low while a kafka_txn of the daemon is open. Raises
-    BridgeError: the broker did not say; try again later.
+    Not the last stable offset, which is too low while a kafka_txn of the daemon is open.
+
+    Raises:
+        TopicSetupError: there is no such partition; an operator acts.
+        BridgeError: the broker did not say; try again later.
     """
     place = topic, partition
     try:

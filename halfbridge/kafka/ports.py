@@ -200,7 +200,7 @@ class Reader(Protocol):
         """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
-        """Close; may never return: see `close_clients`. Later calls raise RuntimeError."""
+        """Close; may never return: see `close_clients`. RuntimeError in later calls: a bug."""
 
 
 class Member(Reader, Protocol):
@@ -608,7 +608,7 @@ class Concurrency(Protocol):
     def start(self, call: Callable[[], None], name: str) -> Running:
         """Run `call` concurrently; it never delays the process's end.
 
-        RuntimeError: no more threads.
+        RuntimeError: no more threads; the operator lets the process have more.
         """
 
     def current(self) -> int:

@@ -74,7 +74,11 @@ class RecordWriter:
         on_delivery: DeliveryCallback,
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record to Kafka, waiting for room; BackpressureError: the queue stayed full."""
+        """Hand a record to Kafka, waiting for room.
+
+        Raises BackpressureError: the queue stayed full; the caller sends again later. BridgeError:
+        the client refuses it; its class says who acts.
+        """
         try:
             try:
                 self._produce(topic, value, key, partition, on_delivery, 0, headers)

@@ -84,7 +84,10 @@ class ClientSigner:
         value: bytes | None,
         now_ms: int,
     ) -> list[Header]:
-        """Return a half record's headers, signed. ConfigError: the key file needs a valid key."""
+        """Return a half record's headers, signed.
+
+        Raises ConfigError: no key may sign now; the owner of the key file adds one.
+        """
         try:
             return self._signer.half(
                 self._group, partition, headers, key=key, value=value, now_ms=now_ms

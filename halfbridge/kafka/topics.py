@@ -110,7 +110,10 @@ class Topics:
         return HalfShape(partitions, self._record_bytes_max(half), replicas=topics[half].replicas)
 
     def settings(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings; empty without a right. BridgeError: no broker answered."""
+        """Return a topic's settings; empty without a right.
+
+        Raises BridgeError: no broker answered; try again later.
+        """
         try:
             return self._admin.ask_settings([topic], self._timeout_s)[topic].result()
         except KafkaFailure as failure:

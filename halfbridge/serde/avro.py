@@ -283,7 +283,10 @@ _LONG_BITS = 64  # of Avro's long
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return the Avro long at `at` and the position behind it. IndexError, ValueError: damaged."""
+    """Return the Avro long at `at` and the position behind it.
+
+    Raises IndexError, ValueError: damaged; the writer of the bytes is wrong.
+    """
     byte = data[at]
     raw = byte & 0x7F
     shift = 7

@@ -125,7 +125,10 @@ def without_half(headers: Sequence[Header]) -> Headers:
 
 
 def half_value(headers: Sequence[Header]) -> bytes:
-    """Return the bytes, perhaps none, of the RMQ_HALF that counts. DecodeError: there is none."""
+    """Return the bytes, perhaps none, of the RMQ_HALF that counts.
+
+    Raises DecodeError: there is no RMQ_HALF; the record's writer must act.
+    """
     return headers[_half_at(headers)][1] or b""
 
 

@@ -35,5 +35,10 @@ def encode_action(action: OperatorAction) -> bytes:
 
 
 def decode_action(value: bytes) -> OperatorAction:
-    """Return the action of a record; UnknownSchemaError or DecodeError (too long or damaged)."""
+    """Return the action of a record.
+
+    Raises:
+        UnknownSchemaError: a newer writer; upgrade this reader.
+        DecodeError: too long or damaged; the writer of the record is wrong.
+    """
     return _CODEC.decode(value)

@@ -198,7 +198,10 @@ def load(
 
 
 def check(config: Any) -> None:
-    """Check a hand-made settings dataclass in `__post_init__`; raises the class's `refusal`."""
+    """Check a hand-made settings dataclass in `__post_init__`.
+
+    Raises SettingError: or what the class's `refusal` names: a bad value; the user corrects it.
+    """
     for each in describe(type(config)):
         value = getattr(config, each.name)
         if not (each.takes(value) or (value is None and each.optional)):

@@ -181,7 +181,10 @@ class Signer:
         return [_header(signing_key, now_ms, data)]
 
     def check(self, group: str, now_ms: int) -> None:
-        """Raise NoSigningKeyError unless a key may sign for a group now."""
+        """Check that a key may sign for a group now.
+
+        Raises NoSigningKeyError: none may; the owner of the key file adds one.
+        """
         self._key(group, now_ms)
 
     def _key(self, group: str, now_ms: int) -> SigningKey:
@@ -231,7 +234,10 @@ class Verifier:
         key: bytes | None,
         value: bytes | None,
     ) -> None:
-        """Check a half record (`append_ms` below 0: unknown), or raise NotBelievedError."""
+        """Check a half record (`append_ms` below 0: unknown).
+
+        Raises NotBelievedError: its signature is missing or wrong; the record's writer must act.
+        """
         scope = SigningScope(self._ring.installation, self._names.half, partition)
 
         def signed(signature: Signature) -> bytes:

@@ -338,7 +338,10 @@ class Sink(Protocol):
         """Return the number of the newest batch that the output has; None: it has none."""
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Check that checkpoint and output belong together; JobError if one was replaced."""
+        """Check that checkpoint and output belong together.
+
+        Raises JobError: one was replaced; the user must act.
+        """
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
         """Return a writer that puts each batch of `rows` into the output once."""

@@ -275,7 +275,10 @@ class Replay:
         }
 
     def parsed(self) -> SinkOptions:
-        """Return the sink's options, parsed; raises SinkOptionError if one is wrong."""
+        """Return the sink's options, parsed.
+
+        Raises SinkOptionError: one is wrong; the user corrects it.
+        """
         return parse_options(self.sink_options())
 
 
@@ -522,7 +525,11 @@ def make_plan(
 
 
 def read_plan(text: str, where: str) -> ReplayPlan:
-    """Return the plan in a checkpoint's file; JobError if it is damaged or of another version."""
+    """Return the plan in a checkpoint's file.
+
+    Raises JobError: it is damaged or of another version; the user restores it, or starts another
+    replay.
+    """
     try:
         kept = json.loads(text)
         if kept["plan_version"] != PLAN_VERSION:

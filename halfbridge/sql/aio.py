@@ -114,6 +114,8 @@ class AsyncFence:
 
         - in the database's COMMIT: CommitUnknownError; the check decides.
         - after it: OutcomeUnknownError; the messages are committed, if not now then by a check.
+
+        Raises ConfigError: a blocking producer; the caller gives an AsyncTransactionProducer.
         """
         if not iscoroutinefunction(producer.start):
             raise ConfigError(

@@ -262,7 +262,7 @@ class Fence:
     def write_count(self, connection: Connection, tx: Transaction) -> None:
         """Write the number of messages into the fence row of the open database transaction.
 
-        TransactionEndedError: the row is not there, because the database has rolled it back.
+        TransactionEndedError: the database has rolled the row back; the caller corrects the block.
         """
         is_written = write_count(
             self._table,
@@ -352,7 +352,10 @@ class Fence:
         self.check_config(producer.config)
 
     def check_config(self, config: BridgeConfig) -> None:
-        """Refuse a producer's settings that do not fit the fence, with a ConfigError."""
+        """Refuse a producer's settings that do not fit the fence.
+
+        Raises ConfigError: the user corrects them.
+        """
         if config.producer_group != self.producer_group:
             raise ConfigError(
                 field="producer_group",

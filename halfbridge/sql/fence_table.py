@@ -146,7 +146,10 @@ class FenceTable:
         return self._table_id
 
     def read_info(self, connection: Connection) -> TableInfo:
-        """Return the own rows as this transaction sees them; TableError: one is missing."""
+        """Return the own rows as this transaction sees them.
+
+        Raises TableError: one is missing; an operator calls `create`.
+        """
         columns = self.table.c
         query = select(columns.transaction_id, columns.table_id, columns.purged_before_ms)
         found = connection.execute(query.where(columns.producer_group == OWN_KEY)).all()
@@ -163,7 +166,10 @@ class FenceTable:
             raise self._missing(error) from error
 
     def hold_watermark(self, connection: Connection) -> int | None:
-        """Return the current watermark, and lock it until the open transaction ends."""
+        """Return the current watermark, and lock it until the open transaction ends.
+
+        Raises TableError: its row is missing; an operator calls `create`.
+        """
         query = select(self.table.c.purged_before_ms).where(self.is_watermark())
         row = connection.execute(query.with_for_update(read=True)).one_or_none()
         if row is None:
@@ -264,8 +270,11 @@ def write_committed(
     The watermark is read for old transactions only, with a lock. Without the lock, a purge could
     move the watermark and delete the row of a check between the read and the insert.
 
-    After an error the transaction must not commit. FencedError: a row exists, or may have been
-    purged. TableError: the connection is of another table; the caller gives another connection.
+    After an error the transaction must not commit.
+
+    Raises:
+        FencedError: a row exists, or may have been purged; the caller begins another transaction.
+        TableError: the connection is of another table; the caller gives another connection.
     """
     parameters = {
         "group": producer_group,
@@ -330,8 +339,9 @@ def write_count(
 def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended:
     """Return how a local transaction ended; prevent its commit if it has not ended.
 
-    Raises NoAnswerError if the row may have been purged, or the table was replaced. After the
-    database's errors ask again: the local transaction is in flight for CHECK_WAIT_MS, say.
+    Raises NoAnswerError: the row may have been purged, or the table was replaced; the daemon asks
+    again, or an operator looks the work up elsewhere. After the database's errors ask again: the
+    local transaction is in flight for CHECK_WAIT_MS, say.
     """
     row = {
         "producer_group": producer_group,
@@ -409,7 +419,10 @@ _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 def check_context(
     fence: FenceTable, context: bytes | None, *, producer_group: str, transaction_id: str
 ) -> None:
-    """Refuse a transaction that was not begun with this fence: its missing row proves nothing."""
+    """Refuse a transaction that was not begun with this fence: its missing row proves nothing.
+
+    Raises NoAnswerError: it was not; the daemon asks again, or an operator decides.
+    """
     whose = f"{transaction_id} of {producer_group}"
     if not _UUID7.fullmatch(transaction_id):
         raise NoAnswerError(f"{whose}: no id that halfbridge makes")
@@ -439,7 +452,10 @@ class OperatorFence:
         self._table = FenceTable(engine, name=name, schema=schema)
 
     def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
-        """Return how many messages the committed fence row names; write nothing."""
+        """Return how many messages the committed fence row names; write nothing.
+
+        Raises AdminError: no such row, or one that names too many; the operator follows the text.
+        """
         ended = self._asked(undecided, context, find)
         if ended is None:
             raise AdminError(
@@ -462,7 +478,10 @@ class OperatorFence:
         return ended.message_count
 
     def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
-        """Return once a fence row says rolled_back: the local transaction cannot commit."""
+        """Return once a fence row says rolled_back: the local transaction cannot commit.
+
+        Raises AdminError: the row says committed; the operator commits.
+        """
         ended = self._asked(undecided, context, settle)
         if ended is None or ended.outcome is Outcome.COMMITTED:
             raise AdminError(

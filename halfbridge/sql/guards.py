@@ -80,7 +80,10 @@ class Guard:
         self._refusal = None
 
     def watch(self, before: Callable[[Connection], None] | None) -> None:
-        """Call `before` before each statement from now on; None: call nothing."""
+        """Call `before` before each statement from now on; None: call nothing.
+
+        Raises FenceUsageError: a block inside of another one; the programmer corrects it.
+        """
         if before is not None and self._before is not None:
             raise FenceUsageError(
                 "a fence's block inside of another one, on the same session: take one block for all"
@@ -102,7 +105,11 @@ class Guard:
             self._is_busy = False
 
     def before_commit(self, connection: Connection) -> None:
-        """Refuse COMMIT, or record that it goes out."""
+        """Refuse COMMIT, or record that it goes out.
+
+        Raises TransactionEndedError: the database transaction has ended before; the caller corrects
+        the block. Raises the error given to `refuse`, whose class says who acts.
+        """
         self.commits_row = False
         if self.is_over:
             return
@@ -133,7 +140,10 @@ class Guard:
 
 
 def refuse_lost_sends(tx: Transaction) -> None:
-    """Refuse a transaction that lacks a message, because the code ignored a refused send."""
+    """Refuse a transaction that lacks a message, because the code ignored a refused send.
+
+    Raises FenceUsageError: it does; the caller lets the error end the block, and begins another.
+    """
     if tx.refused is not None:
         raise FenceUsageError(
             "a send was refused, so the transaction lacks its message: let the error end the block,"
@@ -182,7 +192,10 @@ class MarkGuard:
         self._marks.append((table, mark))
 
     def before_commit(self, connection: Connection) -> None:
-        """Refuse COMMIT if marks are missing."""
+        """Refuse COMMIT if marks are missing.
+
+        Raises InboxUsageError: they are; the caller takes the messages again.
+        """
         marks, self._marks, self._marks_at = self._marks, [], {}
         try:
             left = sum(

@@ -272,7 +272,12 @@ def _refused(field: str, value: object, allowed: str) -> ConfigError:
 
 
 def identity_of(message: Any) -> tuple[str, int]:
-    """Return transaction id and message index of a message from confluent-kafka or aiokafka."""
+    """Return transaction id and message index of a message from confluent-kafka or aiokafka.
+
+    Raises:
+        InboxUsageError: an error of the client, no message; the calling code is wrong.
+        NoIdentityError: halfbridge did not write it; the caller gives key=, or skips it.
+    """
     has_methods = callable(message.headers)  # confluent-kafka's; aiokafka's records have attributes
     if has_methods and message.error() is not None:
         raise InboxUsageError(f"not a message, but an error of the client: {message.error()}")
@@ -369,7 +374,7 @@ def real_retention_ms(
 
     Kafka deletes a whole segment when its newest record is old enough, and closes the active
     segment after `segment.ms`. So the result is retention.ms + segment.ms + the time for deletion.
-    A ConfigError names a topic that does not exist, or keeps records for ever.
+    Raises ConfigError: a topic does not exist, or keeps records for ever; the caller names others.
     """
     # Imported here, because it imports the Kafka client, which `Inbox.once` does not need.
     from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415

@@ -53,6 +53,9 @@ class EmbeddedCluster:
     that `stop` removes. `properties` win over our settings. `ports` are the clients', one a node;
     0 takes any free one. Each node's Java heap has `heap_mib` at most. `kafka_version` wins over
     HALFBRIDGE_KAFKA_VERSION and the pinned one.
+
+    Raises:
+        ValueError: not one port a node; the caller gives as many.
     """
 
     # The first fields of NodeAddress: a subclass with a proxy has four.
@@ -406,7 +409,10 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers; returns when all threads stand still."""
+        """SIGSTOP: connections stay open, nothing answers; returns when all threads stand still.
+
+        Raises TimeoutError: they do not; the test's author finds out why.
+        """
         self._signal(signal.SIGSTOP)
         self._paused = True
         deadline = time.monotonic() + _PAUSE_S_MAX

@@ -67,7 +67,7 @@ class Interrupts:
         self._caught = number
 
     def check(self) -> None:
-        """Return if no signal came; raises InterruptedRunError."""
+        """Return if no signal came. InterruptedRunError: one came; the caller ends the run."""
         if self._caught:
             raise InterruptedRunError(signal.Signals(self._caught).name)
 

@@ -79,7 +79,7 @@ class ConnectWorker:
 
     @property
     def log_path(self) -> Path:
-        """Return the worker's log; raises RuntimeError before the start."""
+        """Return the worker's log. RuntimeError: not started; the test starts it."""
         if self._place is None:
             raise RuntimeError("not started: use it as a context manager or call start()")
         return self._place / "connect.log"
@@ -138,7 +138,10 @@ class ConnectWorker:
             self._watchdog.forget(process.pid)
 
     def restart(self) -> None:
-        """Kill it if it runs, and start it again on the same port; raises as `start`."""
+        """Kill it if it runs, and start it again on the same port.
+
+        Raises as `start`, and RuntimeError: not started yet; the test starts it.
+        """
         self.kill()
         if self._place is None or self._watchdog is None:
             raise RuntimeError("not started: use it as a context manager or call start()")

@@ -71,7 +71,10 @@ class TopicReader:
         self._reader.close()
 
     def poll(self) -> list[ReadRecord]:
-        """Return what came within a tenth of a second; raises KafkaFailure if it cannot go on."""
+        """Return what came within a tenth of a second.
+
+        Raises KafkaFailure: it cannot go on; the test's author finds out why.
+        """
         if time.monotonic() >= self._refresh_at:
             with suppress(KafkaFailure):  # brokers are out of reach: it reads what it knows
                 self._refresh(_REFRESH_S)

@@ -60,7 +60,10 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
 
 
 def open_kafka_of(kind: str, environ: Mapping[str, str]) -> AbstractContextManager[KafkaSource]:
-    """Return a Kafka of one kind ("embedded", "docker"), to be opened as `open_kafka`."""
+    """Return a Kafka of one kind ("embedded", "docker"), to be opened as `open_kafka`.
+
+    Raises ValueError: there is no such kind; the caller corrects it.
+    """
     if kind not in {"docker", "embedded"}:
         raise ValueError(f"no kind of Kafka: {kind!r}")
     # In CI (CI=true) a Docker daemon that is asked for and silent is an error.

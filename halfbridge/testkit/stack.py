@@ -105,6 +105,9 @@ class HalfbridgeStack:
         topic_prefix: Prefix of the internal topics; a random one that nobody else has.
         partitions: Of half and op topic.
         settings: Any field of halfbridge.checker.config.CheckerConfig, such as check_interval_ms.
+
+    Raises:
+        ValueError: bootstrap_servers and kafka are both given; the test's author gives one.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class HalfbridgeStack:
 
     @property
     def config(self) -> CheckerConfig:
-        """Settings of the daemon; raises RuntimeError before the start."""
+        """Settings of the daemon. RuntimeError: the stack is not started; the test starts it."""
         if self._config is None:
             raise RuntimeError("this stack is not started; use `with` or start()")
         return self._config
@@ -371,7 +374,11 @@ class DaemonProcess:
             time.sleep(_POLL_S)
 
     def check_running(self) -> None:
-        """Return while it runs; raises DaemonError when it has ended by itself."""
+        """Return while it runs.
+
+        Raises DaemonError: it has ended by itself; the test's author acts on its log, which is in
+        the text.
+        """
         if self._process is None:
             raise DaemonError("the daemon does not run: start it")
         status = self._process.poll()

@@ -74,7 +74,7 @@ _BEARER = "bearer "
 
 
 class Gate:
-    """Decides about each request; ConfigError if the token file cannot be used."""
+    """Decides about each request. ConfigError: the operator corrects the token file."""
 
     def __init__(self, config: WebConfig, *, monotonic: Callable[[], float]) -> None:
         path = config.admin_tokens
@@ -368,7 +368,10 @@ class TokenFile:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Return the tokens of a file; a ConfigError names the line, and never shows a token."""
+    """Return the tokens of a file.
+
+    Raises ConfigError: it names the line, and never a token; the operator corrects the file.
+    """
     try:
         with path.open("rb") as file:
             _check_mode(path, os.fstat(file.fileno()))

@@ -101,7 +101,10 @@ def serve(config: WebConfig, *, on_ready: Callable[[str], object] = print) -> No
 
 
 def make_server(config: WebConfig, app: ASGIApp) -> uvicorn.Server:
-    """Return a server of `app`; ConfigError if the certificate or its key cannot be used."""
+    """Return a server of `app`.
+
+    Raises ConfigError: certificate or key cannot be used; the operator corrects them.
+    """
     settings = uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -131,7 +134,10 @@ def make_server(config: WebConfig, app: ASGIApp) -> uvicorn.Server:
 
 
 def listen(config: WebConfig) -> socket.socket:
-    """Return the listening socket; ConfigError if the port cannot be had."""
+    """Return the listening socket.
+
+    Raises ConfigError: the port cannot be had; the operator gives another one.
+    """
     try:
         family = socket.AF_INET6 if ":" in config.admin_host else socket.AF_INET
         return socket.create_server(

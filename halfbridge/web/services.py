@@ -27,7 +27,7 @@ CHANGE_WAIT_S = 5.0  # a browser waits; most changes take less than a second
 
 
 class Services:
-    """All that answers requests; ConfigError if the token or key file cannot be used."""
+    """All that answers requests. ConfigError: the operator corrects the token or key file."""
 
     def __init__(
         self,

@@ -225,14 +225,20 @@ class Cluster:
             )
 
     def refuse_damaged(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Raise DamagedRecordError if a span has a record that ended this command before."""
+        """Refuse spans with a record that ended this command before.
+
+        Raises DamagedRecordError: an operator follows its text.
+        """
         for place, (start, end) in spans.items():
             at, why = last_read.DAMAGED.get(place, (-1, ""))
             if start <= at < end:
                 raise DamagedRecordError(place, at, why)
 
     def find_damage(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Raise DamagedRecordError if nothing comes of partitions because a record is damaged."""
+        """Find out whether nothing comes of partitions because a record is damaged.
+
+        Raises DamagedRecordError: one is; an operator follows its text.
+        """
         if self._has_system_ports:
             found = find_damage(self._reading, starts)
             if found is not None:
@@ -249,9 +255,11 @@ class Cluster:
         return True
 
     def require(self, names: TopicNames, topic: str, use: str) -> None:
-        """Return if a topic exists, else raise AdminError with the command that creates it.
+        """Return if a topic exists.
 
         `use` is a clause for the error, such as "which keeps operators' actions".
+
+        Raises AdminError: it does not; the operator runs the command in the text.
         """
         if not self.partition_count(topic):
             raise AdminError(
@@ -260,7 +268,10 @@ class Cluster:
             )
 
     def settings(self, names: TopicNames) -> Reading:
-        """Return the settings topic as clients read it."""
+        """Return the settings topic as clients read it.
+
+        Raises AdminError: it cannot be read; the operator follows the text.
+        """
         try:
             with self.reader(more=READING) as reader:
                 run, clock = self._ports.run, self._ports.clock
@@ -326,7 +337,7 @@ class Cluster:
 
     @contextmanager
     def errors(self, action: str) -> Iterator[None]:
-        """Turn KafkaFailure into AdminError, with the brokers' reasons."""
+        """Turn KafkaFailure into AdminError, with the brokers' reasons, for the operator to act."""
         try:
             yield
         except KafkaFailure as failure:

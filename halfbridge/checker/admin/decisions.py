@@ -57,10 +57,16 @@ class FencePort(Protocol):
     """The fence of the local transactions, as decisions need it; see halfbridge.sql."""
 
     def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
-        """Return how many messages the committed fence row names; AdminError without such a row."""
+        """Return how many messages the committed fence row names.
+
+        Raises AdminError: there is no such row; the operator follows the text.
+        """
 
     def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
-        """Return once a fence row says rolled_back; AdminError if it says committed."""
+        """Return once a fence row says rolled_back.
+
+        Raises AdminError: it says committed; the operator commits.
+        """
 
 
 class Decided(NamedTuple):
@@ -233,7 +239,10 @@ def op_ends(
 
 
 def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> bytes | None:
-    """Return the context of the first message, or None; AdminError if that has expired."""
+    """Return the context of the first message, or None.
+
+    Raises AdminError: the message has expired; the operator decides without the fence.
+    """
     place, at = (names.half, undecided.partition), undecided.offset
     start, end = cluster.watermarks(*place)
     if not start <= at < end:
@@ -271,7 +280,11 @@ def find_candidate(
     *,
     on_progress: Callable[[str], None] = lambda _line: None,
 ) -> Candidates:
-    """Return one transaction, which is undecided; AdminError says by whom it was decided."""
+    """Return one transaction, which is undecided.
+
+    Raises AdminError: not found, or decided (the text says by whom); the operator corrects the
+    command.
+    """
     ends = op_ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
     life = look_up(cluster, names, wanted, on_progress=on_progress)
     if life.state == NOT_FOUND:

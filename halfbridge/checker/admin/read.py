@@ -55,7 +55,10 @@ class LogRecord:
         return append_ms_of(*self.timestamp)
 
     def half(self, verifier: Verifier | None) -> tuple[HalfMetadata, str]:
-        """Return what `parse_half` says; DecodeError also if the record is not believed."""
+        """Return what `parse_half` says.
+
+        Raises DecodeError: as `parse_half`, or the record is not believed; its writer must act.
+        """
         metadata, flaw = parse_half(self.headers)
         if verifier is not None:
             verifier.check_half(

@@ -392,6 +392,9 @@ def create_real_topic(
     """Create the topic unless it exists, and write its type to the settings topic.
 
     Repeating it is harmless: the last record of a topic holds.
+
+    Raises AdminError: the name is internal (the operator chooses another one), or the brokers do
+    not answer (the operator runs the command again).
     """
     if names.is_internal(wanted.name):
         raise AdminError(f"{wanted.name} is an internal name, which no real topic may have")

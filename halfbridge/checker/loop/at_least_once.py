@@ -68,7 +68,11 @@ class BoundMember:
         is_over: Callable[[], bool],
         pause: Callable[[], None],
     ) -> None:
-        """Commit all or none; repeat after a `pause` until the outcome is known, or `is_over`."""
+        """Commit all or none; repeat after a `pause` until the outcome is known, or `is_over`.
+
+        Raises KafkaFailure: failed, or outcome unknown; the caller turns it into
+        KafkaTxnFailedError.
+        """
         wanted = {(topic, number): (offset, text) for topic, number, offset, text in offsets}
         self._is_committing, self._is_in_doubt = True, False
         try:
@@ -141,7 +145,11 @@ class AtLeastOnce:
         return self._transactor.write(batch, stall_s)
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit `offsets` once the written records are proven; else KafkaTxnFailedError."""
+        """Commit `offsets` once the written records are proven.
+
+        Raises KafkaTxnFailedError: failed, or outcome unknown; the worker replaces its producers
+        and repeats.
+        """
         if self._is_plain:
             self._plain.commit(offsets, membership)
         else:
@@ -198,7 +206,11 @@ class PlainOutlet(BatchWriter[Writer]):
         self._first_writes = FirstWrites(writer)
 
     def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
-        """Hand `records` over, in order, without copies. KafkaTxnFailedError: no more are taken."""
+        """Hand `records` over, in order, without copies.
+
+        Raises KafkaTxnFailedError: no more are taken; the worker replaces its producers and
+        repeats.
+        """
         self._reports.begin()
         self._stall_s = stall_s
         try:
@@ -278,7 +290,10 @@ class FirstWrites:
         self._counts: dict[str, int] = {}
 
     def pieces(self, batch: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-        """Yield pieces of the batch, each to be proven before the next. May raise KafkaFailure."""
+        """Yield pieces of the batch, each to be proven before the next.
+
+        Raises KafkaFailure: the client has failed; the caller turns it into KafkaTxnFailedError.
+        """
         topics = {record.topic for record in batch}
         if not [topic for topic in topics if not self._is_open(topic)]:
             yield [*batch]

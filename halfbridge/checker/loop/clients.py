@@ -237,7 +237,10 @@ class Questions:
         return SettingsQuestion(self._admin, topics, self._clock)
 
     def topics(self) -> dict[str, SeenTopic]:
-        """Return all topics that the daemon may see; blocks. InputLostError: no broker answered."""
+        """Return all topics that the daemon may see; blocks.
+
+        Raises InputLostError: no broker answered; the worker tries again.
+        """
         asked_at = self._clock.monotonic()
         try:
             topics = self._topics(asked_at)
@@ -266,7 +269,10 @@ class Questions:
         return topics
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
-        """Return whether the daemon may write; None: unknown. InputLostError: no broker answers."""
+        """Return whether the daemon may write; None: unknown.
+
+        Raises InputLostError: no broker answers; the worker tries again.
+        """
         answers = self._admin.ask_rights(topics, QUESTION_S)
         return {topic: _may_write(answer) for topic, answer in answers.items()}
 

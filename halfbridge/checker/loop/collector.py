@@ -73,7 +73,7 @@ class Collector:
         Deliveries whose real topic is missing, or whose partition is away, are in none. A pair in
         which something is refused is a batch of its own: it would fail the other pairs, and their
         success would prove nothing about it. InputLostError: topics must be looked up, and no
-        broker answered.
+        broker answered; the worker tries again.
         """
         self._topics.find_dead_topic(now)
         batch: list[Pair] = []

@@ -146,7 +146,10 @@ class Input:
         self._renew(why)
 
     def committed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """Return committed, stable offsets. InputLostError: the coordinator did not answer."""
+        """Return committed, stable offsets.
+
+        Raises InputLostError: the coordinator did not answer; the worker tries again.
+        """
         asked_at = self._monotonic()
         try:
             found = self._member.committed(wanted, QUESTION_S)

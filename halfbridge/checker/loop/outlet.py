@@ -225,10 +225,12 @@ class Transactor(BatchWriter[TransactionalWriter]):
         self._reports.must_be_replaced = False  # earlier trouble does not affect the new epoch
 
     def write(self, records: Iterable[Outgoing], stall_s: float = STALL_S) -> dict[int, int]:
-        """Begin a kafka_txn and hand `records` over, in order; KafkaTxnFailedError if it failed.
+        """Begin a kafka_txn and hand `records` over, in order.
 
         `stall_s`, the longest time without any acknowledgement, holds for `commit` too. Return half
         partition -> highest offset of a copy plus one; a rebuild must read that far.
+
+        Raises KafkaTxnFailedError: it failed; the worker replaces its producers and repeats.
         """
         self._reports.begin()
         self._stall_s = stall_s
@@ -242,7 +244,11 @@ class Transactor(BatchWriter[TransactionalWriter]):
         return self._reports.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit the records and `offsets`. KafkaTxnFailedError: failed, or outcome unknown."""
+        """Commit the records and `offsets`.
+
+        Raises KafkaTxnFailedError: failed, or outcome unknown; the worker replaces its producers
+        and repeats.
+        """
         began = self._clock.monotonic()
         try:
             self._send_offsets(offsets, membership)

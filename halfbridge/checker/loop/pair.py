@@ -449,7 +449,10 @@ class BodyReader:
         self._reader = self._open()
 
     def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Record]:
-        """Return the records by offset. InputLostError: one is deleted, or no broker answers."""
+        """Return the records by offset.
+
+        Raises InputLostError: one is deleted, or no broker answers; the worker reads again.
+        """
         found: dict[int, Record] = {}
         position = -1 - SKIP_MAX
         try:

@@ -89,7 +89,8 @@ class TransactionalProducers:
 
         A producer with another `send_size` is replaced first. `stall_s`, the longest time without
         any acknowledgement, holds for `commit` too. Return half partition -> highest offset of a
-        copy plus one; all copies are acknowledged. Raises KafkaTxnFailedError.
+        copy plus one; all copies are acknowledged. Raises KafkaTxnFailedError: it failed; the
+        worker replaces its producers and repeats.
         """
         transactor = self._transactors[self._turn]
         if transactor.must_be_replaced() or transactor.send_size is not send_size:
@@ -105,7 +106,8 @@ class TransactionalProducers:
     ) -> None:
         """Commit the written records with (topic, partition, offset, metadata).
 
-        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
+        Raises KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown; the worker
+        replaces its producers and repeats.
         """
         self._committing = self._transactors[self._turn]
         self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
@@ -119,7 +121,11 @@ class TransactionalProducers:
         return self._under_way is not None
 
     def is_done(self, timeout_s: float = 0) -> bool:
-        """Tell whether the commit is acknowledged. KafkaTxnFailedError: failed, or unknown."""
+        """Tell whether the commit is acknowledged.
+
+        Raises KafkaTxnFailedError: failed, or unknown; the worker replaces its producers and
+        repeats.
+        """
         under_way = self._under_way
         if under_way is None:
             return True
@@ -251,7 +257,10 @@ class TransactionalIds:
         return self._names[0]
 
     def started(self, start: Callable[[str], T], in_use: Collection[str] = ()) -> T:
-        """Return what `start` returns for the first free id; KafkaTxnFailedError: there is none."""
+        """Return what `start` returns for the first free id.
+
+        Raises KafkaTxnFailedError: no id is free, or `start` failed; the worker tries again.
+        """
         for name in self._free(in_use):
             try:
                 started = start(name)
@@ -268,7 +277,10 @@ class TransactionalIds:
         )
 
     def fence(self, fence: Callable[[str], None], in_use: Collection[str]) -> None:
-        """Abort, once, a predecessor's kafka_txns: readers wait. KafkaTxnFailedError: repeat."""
+        """Abort, once, a predecessor's kafka_txns: readers wait.
+
+        Raises KafkaTxnFailedError: not all are aborted; the worker tries again.
+        """
         if self._are_fenced:
             return
         for name in self._free(in_use):

@@ -108,7 +108,7 @@ class TopicWatch:
         return number(half), number(op)
 
     def refresh(self, now: float) -> None:
-        """Look up all topics. InputLostError: no broker answered."""
+        """Look up all topics. InputLostError: no broker answered; the worker tries again."""
         self._at, self.refresh_at = now, float("inf")
         began = self._clock.monotonic()
         topics = self._questions.topics()

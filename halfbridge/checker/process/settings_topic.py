@@ -222,7 +222,7 @@ class SettingsTopic:
 
         Raises:
             TopicSetupError: no such topic, or no right to write to it; an operator acts.
-            BridgeError: the record may not be stored; repeat the call later.
+            RetriableError, BridgeError: the record may not be stored; repeat the call later.
         """
         outcomes: list[ClientError | None] = []
         writer = self._ports.kafka.writer(

@@ -274,7 +274,10 @@ def common_options(command: Callable[..., object]) -> Callable[..., object]:
 
 
 def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
-    """Return `topics.cluster_options` of a command line; UsageError before a JVM is started."""
+    """Return `topics.cluster_options` of a command line, before a JVM is started.
+
+    Raises UsageError: an option is wrong; the user corrects it.
+    """
     try:
         return cluster_options(bootstrap_servers, kafka)
     except ValueError as error:

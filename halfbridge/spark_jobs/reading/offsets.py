@@ -258,7 +258,10 @@ class Snapshot:
 
 
 def read_snapshot(text: str) -> Snapshot:
-    """Return the snapshot of `as_json`, or of a report that has it as `snapshot`; else JobError."""
+    """Return the snapshot of `as_json`, or of a report that has it as `snapshot`.
+
+    Raises JobError: it is neither; the user gives another file.
+    """
     try:
         data = json.loads(text)
         given = data.get("snapshot", data)

@@ -178,7 +178,10 @@ def first_times(rows: DataFrame, real: Iterable[str]) -> dict[TopicPartition, in
 def topic_ranges(
     spark: SparkSession, topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str]
 ) -> Ranges:
-    """Return what one topic holds now; JobError without such a topic."""
+    """Return what one topic holds now.
+
+    Raises JobError: no such topic, or no broker answers; the user follows the text.
+    """
     with connect(spark, bootstrap_servers, kafka) as cluster:
         if topic not in cluster.topics():
             raise JobError(_missing(topic))
@@ -187,7 +190,10 @@ def topic_ranges(
 
 
 def present_topics(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
-    """Return all topics of the cluster; JobError if one of the `needed` is not there."""
+    """Return all topics of the cluster.
+
+    Raises JobError: one of the `needed` is not there; the user follows the text.
+    """
     present = cluster.topics()
     for topic in needed:
         if topic not in present:

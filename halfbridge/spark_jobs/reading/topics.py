@@ -95,7 +95,10 @@ def source_options(
 def cluster_options(
     bootstrap_servers: str, kafka: Mapping[str, str], *, which: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the options of Spark's source that every read has, and `which` topics it reads."""
+    """Return the options of Spark's source that every read has, and `which` topics it reads.
+
+    Raises ValueError: as `source_options`; the caller's mistake.
+    """
     if not bootstrap_servers:
         raise ValueError("bootstrap_servers must not be empty")
     if "oauth_cb" in kafka:

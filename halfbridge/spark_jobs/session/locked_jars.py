@@ -137,7 +137,10 @@ def locked_jars(lock: Path, settings: JarSettings) -> tuple[Path, ...]:
 
 @contextmanager
 def cache_of_jars(settings: JarSettings) -> Iterator[Path]:
-    """Yield the directory with jars as a Maven repository has them; JarsError if it is unusable."""
+    """Yield the directory with jars as a Maven repository has them.
+
+    Raises JarsError: it cannot be used; the user names another one.
+    """
     cache = settings.cache()
     try:
         (cache / "jars").mkdir(parents=True, exist_ok=True)
@@ -150,7 +153,10 @@ def cache_of_jars(settings: JarSettings) -> Iterator[Path]:
 
 
 def repository_url(settings: JarSettings) -> str:
-    """Return HALFBRIDGE_MAVEN_REPOSITORY, else the central repository's address, as jgo has it."""
+    """Return HALFBRIDGE_MAVEN_REPOSITORY, else the central repository's address, as jgo has it.
+
+    Raises JarsError: jgo is not installed; the user installs it, or sets the variable.
+    """
     if given := settings.maven_repository:
         return given.rstrip("/")
     try:
@@ -165,9 +171,11 @@ def repository_url(settings: JarSettings) -> str:
 
 @contextmanager
 def sole_fetcher(directory: Path) -> Iterator[None]:
-    """Let only this process fetch into a directory of jars; JarsError: another takes too long.
+    """Let only this process fetch into a directory of jars.
 
     The system releases the lock when the process ends.
+
+    Raises JarsError: another process takes too long; the user ends it.
     """
     path = directory / "fetch.lock"
     deadline = time.monotonic() + _LOCK_S_MAX

@@ -86,7 +86,10 @@ class BatchCommitter:
     def record(
         self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
     ) -> BatchManifest:
-        """Return the batch's winner: this driver's manifest if it is first. The commit point."""
+        """Return the batch's winner: this driver's manifest if it is first. The commit point.
+
+        Raises what `commit` raises.
+        """
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
         log = self._process.log(self._options)
         found = log.find(self._options.app_id, batch_id)

@@ -46,7 +46,7 @@ _REPORT = "report"
 
 
 def publish(frame: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
-    """Do what `write_batch` of the package says."""
+    """Do what `write_batch` of the package says; raises as `write_batch`."""
     for name in options:
         if name.lower() == "batch.id":
             raise SinkOptionError("option batch.id is the argument batch_id of write_batch")
@@ -108,7 +108,10 @@ class TxnHalf(DataSource):
         return StreamWriter(_checked_options(self.options, schema), self.driver)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  (Spark's signature)
-        """Return the writer of a batch write."""
+        """Return the writer of a batch write.
+
+        Raises SinkOptionError: the author of the query corrects the option.
+        """
         if overwrite:
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
         self._refuse("first.batch", "is of streams: a write has its batch.id")

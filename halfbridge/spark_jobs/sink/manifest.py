@@ -224,7 +224,10 @@ class Search:
         return max(low, self._read_from - self._records), self._read_from
 
     def feed(self, entries: Sequence[Entry]) -> None:
-        """Add the app's records in the present window, and step back."""
+        """Add the app's records in the present window, and step back.
+
+        Raises ValueError: the search is over; a bug in the caller.
+        """
         window = self.window()
         if window is None:
             raise ValueError("the search is over")  # a bug in the caller

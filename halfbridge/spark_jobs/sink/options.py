@@ -215,7 +215,11 @@ class SinkOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the options of a query; upper and lower case of names do not matter."""
+    """Return the options of a query; upper and lower case of names do not matter.
+
+    Raises SinkOptionError: an option is wrong, unknown or missing; the author of the query corrects
+    it.
+    """
     options = {name.lower(): str(value).strip() for name, value in given.items()}
     kafka = {
         name.removeprefix("kafka."): value

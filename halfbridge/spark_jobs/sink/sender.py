@@ -211,7 +211,10 @@ class HalfSender(Sender):
         return self._limits.get(topic) or self._read_limits(topic)
 
     def check_row(self, row: Row) -> None:
-        """Check that a row's real topic accepts it by its present settings; else RowError."""
+        """Check that a row's real topic accepts it by its present settings.
+
+        Raises RowError: it does not; the query must not make such rows.
+        """
         topic, partition, *_ = row
         # Before a refusal, the limits are read again: an operator may have raised them.
         if self.real_topic(topic, partition).refusal(row) and (

@@ -63,10 +63,12 @@ class Table:
         return [each for each in numbers if self._storage.exists(join(self._of(each), _SUCCESS))]
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Make sure that the checkpoint is the one this table was made with; else JobError.
+        """Make sure that the checkpoint is the one this table was made with.
 
         With another one the table would stay as it is, or lack all that was read before, and the
         report would not show it.
+
+        Raises JobError: it is another one; the user follows the text.
         """
         newest = max(self.generations(), default=None)
         written, done = -1 if newest is None else newest, checkpoint.batches_done

@@ -54,6 +54,8 @@ class Checkpoint:
 
         A first run that failed (a topic misspelt, say) has planned nothing: its job.json does not
         bind later runs.
+
+        Raises JobError: the checkpoint is of another job, or damaged; the user follows the text.
         """
         place = join(self.path, JOB_FILE)
         if self.is_new:
@@ -205,7 +207,10 @@ class Checkpoint:
 def check_same(
     path: str, was: Mapping[str, object], identity: Mapping[str, object], *, remedy: str
 ) -> None:
-    """Refuse a job that is not the one whose identity is `was` in the checkpoint, by JobError."""
+    """Refuse a job that is not the one whose identity is `was` in the checkpoint.
+
+    Raises JobError: it is another job; the user follows `remedy`.
+    """
     names = sorted(was.keys() | identity.keys())
     changes = "; ".join(
         f"{name} was {_word(was.get(name))}, now it is {_word(identity.get(name))}"

@@ -34,7 +34,11 @@ _DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaWriter:
-    """Writes frames into one Delta table, each in one transaction, with equal partition columns."""
+    """Writes frames into one Delta table, each in one transaction, with equal partition columns.
+
+    Raises:
+        JobError: deltalake is not installed; the user installs it.
+    """
 
     def __init__(self, spark: SparkSession, path: str, partition_by: Sequence[str]) -> None:
         if importlib.util.find_spec("deltalake") is None:
@@ -88,6 +92,8 @@ class DeltaWriter:
 
         All rows have one of `values`, in the form of the table's log, in the partition column
         `column`.
+
+        Raises JobError: as `append`; the user must act.
         """
         schema, actions = self._written(rows)
         try:

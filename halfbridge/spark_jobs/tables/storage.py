@@ -32,7 +32,10 @@ def join(directory: str, *names: str) -> str:
 
 
 def jvm_of(spark: SparkSession) -> JVMView:
-    """Return the door to the driver's JVM; JobError in a Spark Connect client, which has none."""
+    """Return the door to the driver's JVM.
+
+    Raises JobError: a Spark Connect client has none; the user runs the job elsewhere.
+    """
     try:
         jvm = spark._jvm  # noqa: SLF001  # the only way to Hadoop's file systems
     except AttributeError:
@@ -88,7 +91,10 @@ class Storage:
         return text
 
     def create(self, path: str, text: str) -> None:
-        """Write a file; JobError if it is there: somebody else was quicker."""
+        """Write a file.
+
+        Raises JobError: it is there, as somebody else was quicker; the user runs one job.
+        """
         where, system = self._at(path)
         if system.exists(where):
             raise JobError(

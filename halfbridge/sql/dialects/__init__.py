@@ -25,7 +25,10 @@ _DATABASES: dict[str, Database] = {
 
 
 def database_of(dialect_name: str) -> Database:
-    """Return the database with SQLAlchemy's `dialect_name`; a ConfigError refuses others."""
+    """Return the database with SQLAlchemy's `dialect_name`.
+
+    Raises ConfigError: there is none; the user names another database.
+    """
     found = _DATABASES.get(dialect_name)
     if found is None:
         raise ConfigError(
@@ -38,7 +41,10 @@ def database_of(dialect_name: str) -> Database:
 
 
 def database_of_engine(engine: Engine) -> Database:
-    """Return the database of a synchronous engine; a ConfigError refuses others."""
+    """Return the database of a synchronous engine.
+
+    Raises ConfigError: another kind of engine; the caller gives another one.
+    """
     if not isinstance(engine, Engine):
         raise ConfigError(
             field="engine",

@@ -118,7 +118,10 @@ class Database(ABC):
         return TAG
 
     def is_tagged(self, connection: Connection, tag: str) -> bool:
-        """Return, once, whether the open transaction is the tagged one; DBAPIError: it failed."""
+        """Return, once, whether the open transaction is the tagged one.
+
+        Raises DBAPIError: it has failed; the caller rolls back.
+        """
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {tag}")
         except DBAPIError as error:
@@ -220,7 +223,7 @@ def autocommit_error() -> FenceUsageError:
 
 
 def required_connection(given: Any, usage_error: type[SqlError]) -> Connection:
-    """Return `given` if it is a Connection; else raise a usage error."""
+    """Return `given` if it is a Connection; else raise a usage error: the caller gives one."""
     if not isinstance(given, Connection):
         raise usage_error(
             f"{type(given).__name__}: give a SQLAlchemy Connection or Session; an asyncio one goes"

@@ -43,7 +43,10 @@ class MariaDB(Database):
     )
 
     def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT, and a server that loses commits when it is killed (flush mode 0)."""
+        """Refuse AUTOCOMMIT, and a server that loses commits when it is killed (flush mode 0).
+
+        Raises as `Database.check_commit`; for NotDurableError an operator changes the flush mode.
+        """
         query = text("SELECT @@autocommit, @@innodb_flush_log_at_trx_commit")
         autocommit, flush = connection.execute(query).one()
         if autocommit:

@@ -66,7 +66,7 @@ class PostgreSQL(Database):
         return str(connection.execute(self._SET_TAG).one()[0])
 
     def is_tagged(self, connection: Connection, tag: str) -> bool:
-        """Return whether the setting exists; raises an error in a failed transaction."""
+        """Return whether the setting exists; raises as `Database.is_tagged`."""
         return bool(connection.execute(self._READ_TAG).one()[0] == tag)
 
     @contextmanager

@@ -35,7 +35,10 @@ class SQLite(Database):
     _BUSY = "SQLITE_BUSY"
 
     def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF."""
+        """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF.
+
+        Raises as `Database.check_commit`; for NotDurableError whoever sets the PRAGMA changes it.
+        """
         super().check_commit(connection)
         if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:
             raise NotDurableError(

@@ -175,7 +175,10 @@ class LetterReader:
         self._member.join_and_read([config.names.dead])
 
     def read(self, timeout_s: float) -> list[Letter]:
-        """Return dead letters of the group, waiting up to `timeout_s` for the first record."""
+        """Return dead letters of the group, waiting up to `timeout_s` for the first record.
+
+        Raises BridgeError: they cannot be read; the relay tries again.
+        """
         try:
             first = self._member.poll(timeout_s)
             records = [] if first is None else [first, *self._member.take(_BATCH_MAX - 1)]

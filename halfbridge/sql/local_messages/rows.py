@@ -87,7 +87,8 @@ class LocalMessage:
 def columns_of(message: Message) -> dict[str, Any]:
     """Return the values of the columns for a message.
 
-    InvalidMessageError: it has a `cloud_event`, whose id is known to the relay only.
+    InvalidMessageError: it has a `cloud_event`, whose id only the relay knows; the caller gives
+    headers instead.
     """
     if message.cloud_event is not None:
         raise InvalidMessageError(

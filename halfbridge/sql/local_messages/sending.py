@@ -78,7 +78,10 @@ class Sending:
         return self.futures
 
     def attempt(self) -> Attempt:
-        """Return the batch as an attempt; BridgeError: a half message was not acknowledged."""
+        """Return the batch as an attempt.
+
+        Raises BridgeError: a half message was not acknowledged; the relay tries again.
+        """
         offsets = [future.result(0).half_offset for future in self.futures]
         return Attempt(self.tx, tuple(self.rows), max(offsets))
 
@@ -93,8 +96,8 @@ def send_batches(
     """Send the half messages of all batches; waits only for room in the queue.
 
     Returns the batches under way, and the rows that the client refused. A row after a refused row
-    of the same key is in neither: it is not sent, and waits. BridgeError: there is no room. Batches
-    without keys go to `places` in turn; empty: the client chooses.
+    of the same key is in neither: it is not sent, and waits. BridgeError: there is no room; the
+    relay tries again. Batches without keys go to `places` in turn; empty: the client chooses.
     """
     failures: list[Failure] = []
     keys = cycle(placement_keys(producer.half_partitions)[place] for place in places)

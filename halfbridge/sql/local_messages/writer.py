@@ -156,7 +156,7 @@ class LocalMessages:
         Raises:
             RowStateError: The row was confirmed, and the message is relayed, or it was withdrawn
                 before; the programmer corrects the calling code.
-            RowNotFoundError: The row does not exist; there is nothing to withdraw.
+            RowNotFoundError: The row does not exist; nobody acts: there is nothing to withdraw.
         """
         with self.engine.begin() as connection:
             self._move(connection, row_id, RowEvent.WITHDRAW)
@@ -178,7 +178,8 @@ class LocalMessages:
         """Settle a `prepare`: the message is relayed if `success`, and never otherwise.
 
         Raises:
-            RowStateError: The row was settled before, by a callback, say; that answer stands.
+            RowStateError: The row was settled before, by a callback, say; nobody acts: that answer
+                stands.
             RowNotFoundError: The row does not exist: it was settled and purged; as above.
         """
         event = RowEvent.SETTLE_SUCCESS if success else RowEvent.SETTLE_ROLLBACK

@@ -104,7 +104,7 @@ class Broker:
         self.changed()
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; raises KafkaFailure where there is none."""
+        """Return a topic. KafkaFailure: there is none; the caller acts by its code."""
         topic = self.topics.get(name)
         if topic is None:
             check_name(name)
@@ -112,7 +112,7 @@ class Broker:
         return topic
 
     def partition(self, place: TopicPartition) -> Partition:
-        """Return a partition; raises KafkaFailure where there is none."""
+        """Return a partition. KafkaFailure: there is none; the caller acts by its code."""
         partitions = self.topic(place[0]).partitions
         if not 0 <= place[1] < len(partitions):
             raise KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART, _NO_SUCH_TOPIC)

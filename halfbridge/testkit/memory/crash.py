@@ -69,7 +69,7 @@ class Crash:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """End the block; raises CrashNotReachedError where the code survived it."""
+        """End the block; raises as `check_reached` where the code survived it."""
         if kind is None and self.step is Step.AFTER_DECISION_SENT:
             self._crashes.await_decisions()
         self._crashes.disarm()
@@ -80,7 +80,10 @@ class Crash:
         return False
 
     def check_reached(self) -> None:
-        """Raises CrashNotReachedError where a death was wanted, and has not come."""
+        """Check that a wanted death has come.
+
+        Raises CrashNotReachedError: it has not; the test's author corrects step or code.
+        """
         if self.step is not None and self.process is None:
             raise CrashNotReachedError(
                 f"the code never came to {self.step.name} ({self.step.value}): without a fence,"
@@ -119,7 +122,10 @@ class Crashes:
         return self._crash is not None and self._crash.process is not None
 
     def check_alive(self) -> None:
-        """Raises ProcessDeadError where the test's own code goes on after its process died."""
+        """Stop the test's own code where it goes on after its process died.
+
+        Raises ProcessDeadError: it does; nobody acts.
+        """
         if self.is_over and self._scheduler.current is None:
             raise ProcessDeadError("the process was killed: it works on no database any more")
 

@@ -225,7 +225,10 @@ class Group:
 
 
 def check_metadata(offsets: Offsets) -> None:
-    """Refuse what is too large to be stored beside an offset; raises KafkaFailure."""
+    """Refuse what is too large to be stored beside an offset.
+
+    Raises KafkaFailure: it is; the caller acts by its code.
+    """
     if any(len((metadata or "").encode()) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
         raise KafkaFailure(
             _METADATA_TOO_LARGE,

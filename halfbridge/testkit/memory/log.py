@@ -349,7 +349,10 @@ class Topic:
         self.partitions += [Partition(self.name, number) for number in range(known, partitions)]
 
     def check(self, rows: Sequence[Row], now_ms: int) -> None:
-        """Refuse a batch as a broker does: raises KafkaFailure, and none of it is stored."""
+        """Refuse a batch as a broker does.
+
+        Raises KafkaFailure: none of it is stored; the caller acts by its code.
+        """
         if batch_bytes(rows) > self.bytes_max:
             raise KafkaFailure(Code.MSG_SIZE_TOO_LARGE, "Broker: Message size too large")
         settings = self.settings
@@ -387,13 +390,13 @@ def batch_bytes(rows: Sequence[Row]) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no topic may have; raises KafkaFailure."""
+    """Refuse a name that no topic may have. KafkaFailure: the caller chooses another one."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         raise KafkaFailure(Code.TOPIC_EXCEPTION, "Broker: Invalid topic")
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Refuse an unknown setting, or a number that is none; raises KafkaFailure."""
+    """Refuse an unknown setting, or a number that is none. KafkaFailure: the caller corrects it."""
     for name, value in settings.items():
         if name not in DEFAULTS:
             raise KafkaFailure(

@@ -125,6 +125,7 @@ class Scheduler:
 
         Raises:
             ProcessDeadError: it was; a task of the process itself does not even learn of it.
+            RuntimeError: called in another thread; the test's author corrects it.
         """
         if self._is_closed:
             self._end_quietly()

@@ -120,7 +120,10 @@ def change_json(change: Change) -> dict[str, object]:
 
 
 def given(line: str) -> tuple[tuple[str, int], ReplacementMessage]:
-    """Return the message of an exported line, with its id and index; DecodeError if it is none."""
+    """Return the message of an exported line, with its id and index.
+
+    Raises DecodeError: it is none; the operator corrects the line.
+    """
     if len(line) > LINE_CHARS_MAX:
         raise DecodeError(f"more than {LINE_CHARS_MAX} characters", None)
     try:

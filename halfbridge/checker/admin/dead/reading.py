@@ -53,7 +53,10 @@ class DeadTopic:
 
     @property
     def partitions(self) -> range:
-        """Return the numbers of the partitions; AdminError if there is no such topic."""
+        """Return the numbers of the partitions.
+
+        Raises AdminError: there is no such topic; the operator follows the text.
+        """
         count = self._cluster.partition_count(self._names.dead)
         if not count:
             raise AdminError(

@@ -90,8 +90,8 @@ class DeadWriter:
     def write(self, lives: Sequence[NewLife]) -> None:
         """Write lives, their COMMITs and the marks of their letters, in one kafka_txn.
 
-        After an AdminError nothing was written, or the outcome is not known; the command may be
-        repeated.
+        After an AdminError nothing was written, or the outcome is not known; the operator may
+        repeat the command.
         """
         self._in_kafka_txn(lambda: self._write_lives(lives))
 

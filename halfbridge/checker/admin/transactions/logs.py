@@ -187,7 +187,7 @@ def stable_ends(cluster: Cluster, least: Mapping[TopicPartition, int]) -> dict[T
     """Return where partitions can be read to (read_committed), at least to the offsets in `least`.
 
     Such an offset is waited for: an open kafka_txn may hold it back for a moment. AdminError after
-    CALL_TIMEOUT_S.
+    CALL_TIMEOUT_S: the operator tries again.
     """
     clock, run = cluster.ports.clock, cluster.ports.run
     deadline = clock.monotonic() + CALL_TIMEOUT_S

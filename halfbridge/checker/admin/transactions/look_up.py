@@ -88,8 +88,8 @@ def look_up(
 ) -> Life:
     """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
-    Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line
-    about once a second. AdminError if the id says no time and none was given.
+    Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line about
+    once a second. AdminError: the id says no time and none was given; the operator gives one.
     """
     return _LookUp(cluster, names, wanted, on_progress).life()
 

@@ -146,7 +146,10 @@ def read_pairs(
 def wanted_partitions(
     cluster: Cluster, names: TopicNames, partitions: Collection[int] | None
 ) -> list[int]:
-    """Return the numbers of the pairs to read."""
+    """Return the numbers of the pairs to read.
+
+    Raises AdminError: no such topics or pair; the operator corrects the command.
+    """
     count = common_partitions(cluster, names)
     if not count:
         raise AdminError(
