@@ -297,6 +297,72 @@ def test_every_test_says_what_it_shows() -> None:
     assert silent == []
 
 
+# Who acts on an error: a role, or what the reader of the docstring does.
+WHO_ACTS = re.compile(
+    r"\b(?:acts?|author|bug|call(?:er|ing)?|check|client|daemon|nobody|operator|owner|programmer"
+    r"|query|reader|relay|supervisor|task|test|user|whoever|worker|writer"
+    r"|again|begin|change|correct|give|make|name|repeat|restart|roll|run|shorten|try|upgrade"
+    r"|do not|as above)(?:s|'s)?\b|\bas (?:of )?`",
+    re.IGNORECASE,
+)
+ERROR_ENTRY = re.compile(r"\b\w+Error(?:, \w+Error)*(?: \([^)]*\))?: ")
+RAISES_AS = re.compile(r"\b(?:as|errors of|what) `")
+
+
+def _documented(
+    node: ast.AST, of_class: str = ""
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+    """Yield what is not private and has a docstring; a constructor has that of its class."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.ClassDef) and not each.name.startswith("_"):
+            yield from _documented(each, ast.get_docstring(each) or "")
+        elif isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = of_class if each.name == "__init__" else ast.get_docstring(each)
+            if text and (each.name == "__init__" or not each.name.startswith("_")):
+                yield each, text
+
+
+def _own_raises(node: ast.AST) -> Iterator[ast.Raise]:
+    """Yield what a function itself raises: not in a function inside, nor where it catches."""
+    for each in ast.iter_child_nodes(node):
+        is_tried = isinstance(node, ast.Try) and node.handlers and each in node.body
+        if isinstance(each, ast.Raise):
+            if not is_tried:
+                yield each
+        elif not is_tried and not isinstance(
+            each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        ):
+            yield from _own_raises(each)
+
+
+def _raised(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    made = (
+        each.exc.func if isinstance(each.exc, ast.Call) else each.exc
+        for each in _own_raises(function)
+    )
+    names = {each.id for each in made if isinstance(each, ast.Name) and each.id[0].isupper()}
+    return {name for name in names if name.endswith("Error")} - {"AssertionError"}
+
+
+def test_docstrings_name_the_errors_and_who_acts() -> None:
+    """What a function itself raises is in its docstring; each error there says who acts."""
+    silent = []
+    for path in _files(PRODUCT):
+        for function, text in _documented(_tree(path)):
+            is_command = any("command" in ast.unparse(each) for each in function.decorator_list)
+            if not is_command and not RAISES_AS.search(text):  # a command's is its --help
+                unnamed = (each for each in _raised(function) if each not in text)
+                silent += [f"{_name(path)}:{function.lineno}: {each}" for each in unnamed]
+            for paragraph in text.split("\n\n"):
+                _, *entries = ERROR_ENTRY.split(paragraph)
+                silent += [
+                    f"{_name(path)}:{function.lineno}: {each}"
+                    for each in entries
+                    if not WHO_ACTS.search(each)
+                ]
+    assert silent == []
+
+
 def test_texts_for_users_name_no_rules() -> None:
     """Rules and steps have numbers in DESIGN.md only: no output, log line or error names one."""
     numbered = re.compile(r"\b([Rr]ule \d|ADR \d|[CRS]\d[),])")

@@ -136,7 +136,7 @@ class AsyncTransactionProducer:
         Raises:
             OtherLoopError: started by another event loop; make a producer for this one.
             ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
-            TopicSetupError, ConfigError, BridgeError: as TransactionProducer.start.
+            TopicSetupError, ConfigError, BridgeError: as `TransactionProducer.start`.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:

@@ -44,9 +44,12 @@ _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 class Shared:
-    """One idempotent writer, checked before each use. Thread-safe. ConfigError: key file wrong.
+    """One idempotent writer, checked before each use. Thread-safe.
 
     `on_decision_failed` is called with the future of a failed decision that no thread awaits.
+
+    Raises:
+        ConfigError: the key file cannot be used; its owner corrects it.
     """
 
     def __init__(

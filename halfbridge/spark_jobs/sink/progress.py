@@ -65,7 +65,7 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
     Raises:
         SinkOptionError: an option is wrong; correct it.
         SearchLimitError: the app has written nothing among the newest RECORDS_MAX records of its
-            partition of the manifest topic; this passes with its next batch.
+            partition of the manifest topic; nobody acts: it passes with the next batch.
         SinkError: the manifest topic cannot be read; repeat the call.
         DecodeError: a manifest of the app is damaged, or of a newer version; upgrade this reader.
     """
