@@ -21,7 +21,7 @@ from halfbridge.serde.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-HEAD_BYTES = 16  # due time and number
+HEAD_BYTES = 16  # due time and number, 8 bytes each
 # Halves the broker's work, and nobody waits for a single acknowledgement.
 _LINGER_MS_PIPELINED = 5.0
 _HEAD = struct.Struct(">qq")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Percentiles of a distribution: the tail has as many steps as the body.
 PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
 _US_PER_S = 1e6  # the processor's time for one transaction has some hundred of them
-_NAME_CHARS = 26  # the column of names
+_NAME_CHARS = 26  # the column of names: above the longest one
 # The configuration that the table shows; the JSON has all of it.
 _SHOWN = ("messages", "size_bytes", "workers", "rate", "threads", "tasks", "warmup_s", "partitions")
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PRODUCER_GROUP = "bench"
-_WARMUP_CHUNK = 2_000  # transactions between two readings of the clock
+_WARMUP_CHUNK = 2_000  # transactions between two readings of the clock: under a second of a warm-up
 _TAIL_S_MAX = 60.0  # after the last send; a run that takes longer has failed
 _TICK_S = 0.001  # how late the last outcome is seen
 _BATCH_MAX = 5_000  # records of a call: all that was fetched, so that calls do not limit the rate

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from halfbridge.kafka.stalls import LaggingPartition
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_BATCH_MAX = 1_000  # at a time; each request becomes one call of a thread of the pool
+_BATCH_MAX = 1_000  # at a time: half of check_queue_max's default; each becomes a call of the pool
 _POLL_S = 0.2  # how late a stop, and a pool that has room again, is noticed
 _NOTHING_READ = -1  # below every offset
 # Time-out of a question about a partition that cannot be read; the member must poll within 300 s.
 _QUESTION_S = 10.0
-# If a new consumer stalls as well, the next one must not make the group rebalance each minute.
+# If a new consumer stalls as well, the next one must not make the group rebalance each minute: the
+# time doubles four times, to 16 minutes.
 PATIENCE_S_MAX = 16 * STALLED_S
 
 

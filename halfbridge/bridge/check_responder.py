@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.bridge")
 _OVERDUE_PAUSE_S = 0.1  # how late it is noticed that a checker is overdue
 _BACK_OFF_S = 1.0  # after an error, so that a broker that is down costs one line a second
-_STOP_S = 2.0  # checkers that run may end; the daemon asks again about the others
+_STOP_S = 2.0  # checkers that run may end, as a fence's, which waits 2 s for a lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +357,8 @@ def covered(request: CheckRequest) -> int:
     return max(0, request.half_offset, request.last_half_offset)
 
 
-# The same topic is logged again after this time, and so many topics at most: whoever may write
-# check requests invents names.
+# The same topic is logged again after this time, as in the daemon's reports, and so many topics at
+# most, four lines a minute: whoever may write check requests invents names.
 LOGGED_AGAIN_S = 300.0
 TOPICS_MAX = 20
 

@@ -264,7 +264,7 @@ _LOG = logging.getLogger("halfbridge.kafka")
 _QUEUE_KBYTES_MAX = 512 * 1024
 _REQUEST_TIMEOUT_MS_MAX = 5_000  # leaves room for a retry within the delivery time-out
 _SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed member's checks move on
-_METADATA_MS = 10_000  # how soon a member notices that its topic was created or has grown
+_METADATA_MS = 10_000  # how soon a member sees that its topic was created or grew; default: 5 min
 _CONSUMER_ONLY = (
     "session.",
     "heartbeat.",
@@ -280,7 +280,8 @@ def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, object]:
     return {**_common(config, consumer=False), "error_cb": ErrorLog(_LOG, clock).note}
 
 
-# Below this round trip a broker is near: beyond it, two requests in flight do less than five.
+# Below this round trip a broker is near: beyond it, two requests in flight do less than five, which
+# are the most that an idempotent producer may have (max.in.flight.requests.per.connection).
 _NEAR_S = 0.001
 _REQUESTS_NEAR = 2
 _REQUESTS_FAR = 5

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from halfbridge.kafka.settings_topic import LimitsRecord, Reading, SwitchRecord
 
 _LOG = logging.getLogger("halfbridge.bridge")
-# How long `close` waits for a reader; it notices within a tenth of a second.
+# How long `close` waits for a reader; it notices within a tenth of a second, unless the machine is
+# busy. A reader that is left behind ends by itself.
 _STOP_S = 2.0
 # Interval of reading the topic: how late a client learns that operators stopped new transactions.
 # A reading is two small requests on an open connection.

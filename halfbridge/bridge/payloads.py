@@ -18,9 +18,11 @@ from uuid import UUID
 
 from halfbridge.kafka.errors import InvalidMessageError
 
-# Objects and arrays in one another; a value that contains itself reaches it.
+# Objects and arrays in one another, as deep as protobuf's default allows; a value that contains
+# itself reaches it, well before Python's recursion limit of 1,000.
 DEPTH_MAX = 100
-# Digits on either side of the point: Decimal("1e999999999") would be a gigabyte of zeros.
+# Digits on either side of the point: Decimal("1e999999999") would be a gigabyte of zeros. As the
+# largest precision that PostgreSQL lets a column of type numeric declare.
 DECIMAL_PLACES_MAX = 1_000
 _SHOWN_MAX = 200  # characters of a path or of somebody else's error: two lines of a terminal
 

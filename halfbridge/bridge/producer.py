@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import HalfShape
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_ADMIN_TIMEOUT_S = 10.0  # start() and send() wait so long at most for one answer
+_ADMIN_TIMEOUT_S = 10.0  # longest wait of start() and send() for one answer: as send_timeout_ms
 CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: the records that were sent last have their time too
 
 

@@ -35,7 +35,8 @@ HELD_MAX = 10_000
 HELD_BYTES_MAX = 64 * 1024 * 1024  # 64 events of Kafka's default largest size
 # Events that a restart may have to read again, a partition: some ten seconds.
 REREAD_MAX = 1_000_000
-# What unpacked metadata may take, which somebody else may have written: each offset once.
+# What unpacked metadata may take, which somebody else may have written: each offset once, 16 bytes
+# for each of REREAD_MAX.
 _UNPACKED_MAX = 16 * 1024 * 1024
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct(">bI")  # Confluent's wire format: a zero byte, and the schema's id
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (a column without a time zone)
-# A connector's tables, each with a key, in some versions.
+# A connector's tables, each with a key, in some versions: 64 tables in two versions.
 _PARSED_MAX = 256
 
 

@@ -42,12 +42,17 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.producers import TransactionalProducers
     from halfbridge.kafka.ports import Admin, SeenTopic
 
-_BISECT = 8  # a batch that is refused is divided by this factor, until one event is left
-# Events that are known to be refused. Each is forgotten with its dead letter.
+# A batch that is refused is divided by this factor, until one event is left: in a few attempts, as
+# by `checker.loop.blame.BISECT_FACTOR`.
+_BISECT = 8
+# Events that are known to be refused: bounds memory where nearly all are. Each is forgotten with
+# its dead letter, and others are found again.
 _BLAMED_MAX = 1_000
-_REFUSED_S = 60.0  # after which a topic without a right is tried again
-# How long metadata of real topics are valid, and the interval of refreshing them for an
-# unavailable topic.
+# After this time a topic without a right is tried again. A try costs all topics a failed kafka_txn;
+# longer delays the topic after the right was granted.
+_REFUSED_S = 60.0
+# How long metadata of real topics are valid, and the interval of refreshing them for an unavailable
+# topic. Longer delays its events, shorter costs brokers answers about all topics.
 METADATA_S = 10.0
 _REFRESH_AGAIN_S = 1.0  # one request a second, while the topic's owner creates it
 # After a topic took no record it is tried again; the pauses double. Each attempt may cost one of
@@ -56,7 +61,9 @@ _SILENT_S_MIN, _SILENT_S_MAX = 5.0, 320.0
 _MIN_IN_SYNC = "min.insync.replicas"
 _SETTINGS_S = 3.0  # time-out of a question for a topic's settings: nothing is written meanwhile
 _SHOWN_MAX = 5  # topics in health
-_RELEASED = 8  # where too many events are held, the oldest one of so many is given up
+# Where too many events are held, the oldest one of so many is given up: the room lasts for a while,
+# and most of what waits stays.
+_RELEASED = 8
 
 
 class ChangesSetup(NamedTuple):

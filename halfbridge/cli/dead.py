@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from halfbridge.checker.admin.dead.redoing import Change, DeadLetters, Order, Purged
 
-_BATCH = 100  # dead letters at a time whose records are read and shown, to bound memory
+_BATCH = 100  # dead letters at a time whose records are read and shown: 100 MiB at 1 MiB each
 _connection = settings_options(CheckerConfig, only=JUDGING)
 
 

@@ -358,7 +358,8 @@ def run_until_signal(
     service.run()
 
 
-# Time-out of a question for the change topic's id: the relay writes nothing meanwhile.
+# Time-out of a question for the change topic's id: the relay writes nothing meanwhile, as with
+# `changes.writing._SETTINGS_S`. Brokers answer in milliseconds, or are away.
 _ID_S = 3.0
 
 

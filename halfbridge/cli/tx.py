@@ -359,7 +359,8 @@ def _counting() -> Callable[[int], None]:
 EXIT_OVERRULED = 3
 # A typing error is noticed, and a transaction with more messages is decided by `all`.
 _MESSAGES_MAX = 1_000
-# Decisions that are written before they are read back together.
+# Decisions that are written before they are read back together: those of two seconds at the default
+# rate. Reading back costs questions to brokers.
 _BATCH = 100
 
 

@@ -177,7 +177,7 @@ def _what(each: Event) -> str:
     return ", ".join(words)
 
 
-# Most transactions that a command with --all shows before it asks.
+# Most transactions that a command with --all shows before it asks: two lines each fill a screen.
 _SHOWN_MAX = 20
 
 

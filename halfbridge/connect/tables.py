@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_NAMES_MAX = 5  # in an error
+_NAMES_MAX = 5  # in an error, which stays a line
 # Each character of these is the same from the log as from the table. Debezium reads the log by
 # Java's character sets, which differ from the server's, and takes some for latin1.
 CHARSETS = frozenset(

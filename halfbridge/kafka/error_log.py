@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from halfbridge.kafka.ports import ClientError, Clock
 
-# The same kind of error is logged again after this time.
+# The same kind of error is logged again after this time. A client repeats it with each attempt to
+# connect; two lines a minute show that it lasts.
 LOG_AGAIN_S = 30.0
 # For every client. librdkafka 2.16 asks the bootstrap servers again after each round of failures
 # (KIP-1102), and then forgets its back-off. With the default of 100 ms each client would connect,

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 LETHAL = frozenset(
     (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 )
-# A child that makes no progress for this time ends; the partition is not suspected by that.
+# A child that makes no progress for this time ends; the partition is not suspected by that. As long
+# as one question to a broker (checker.loop.clients.QUESTION_S).
 _QUIET_S = 10.0
 # One child's time. Lower than the client's max.poll.interval.ms (300 s), because a member of a
 # group that waits for the child does not poll.
 _CHILD_S = 60.0
-_RECORDS = 500  # of one call
-_POLL_S = 0.1
+_RECORDS = 500  # of one call: as max.poll.records of Kafka's own consumer
+_POLL_S = 0.1  # how late it is noticed that no record comes
 # Exit status: the last partition ended with an error, which the caller's own reader can handle.
 _UNREADABLE = 3
 _COMMAND = (sys.executable, "-m", "halfbridge.kafka.first_reads")

@@ -11,7 +11,7 @@ from halfbridge.serde.units import NS_PER_MS
 # A message that a relay of changes wrote belongs to no message transaction. Its id begins so.
 CHANGE_ID_PREFIX = "change-"
 _RANDOM_BYTES = 8  # of which 62 bits are used (RFC 9562)
-# One system call fetches randomness for this many ids.
+# One system call fetches randomness for this many ids: a page of 4 KiB.
 _POOL_IDS = 512
 _RANDOM_MASK = (1 << 62) - 1  # rand_b: 62 bits (RFC 9562, 5.7)
 _VERSION = 7 << 76  # version 7, in front of rand_a's 12 bits

@@ -16,13 +16,16 @@ SIGNATURE_BYTES_MAX = 256
 # Bytes in UTF-8 of transaction id and producer group together. The daemon repeats them in a DISCARD
 # of at most OP_BYTES_MAX, with its own name, a reason and numbers.
 IDENTITY_BYTES_MAX = 3_000
-# Bytes of the value of an op record that holds one decision.
+# Bytes of the value of an op record that holds one decision: IDENTITY_BYTES_MAX, a name, a reason
+# of 512 bytes and numbers fit.
 OP_BYTES_MAX = 4096
 # RocketMQ allows one message a transaction; the bounds keep one kafka_txn of the daemon small.
 TRANSACTION_MESSAGES_MAX = 1_000
-# Bytes of key, value, and the user's headers (names in UTF-8 and values) of all its messages.
+# Bytes of key, value, and the user's headers (names in UTF-8 and values) of all its messages: eight
+# of Kafka's default largest size, or TRANSACTION_MESSAGES_MAX of 8 KiB.
 TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
-# Bytes in UTF-8 of the text that says why a record is a dead letter.
+# Bytes in UTF-8 of the text that says why a record is a dead letter. Longer ones are cut: they only
+# repeat error texts, and each letter carries one.
 DETAIL_BYTES_MAX = 1024
 # A dead letter that only refers to its record: RMQ_HALF, RMQ_DEAD (detail, the topic's name of at
 # most 249 characters, numbers), their names and the record's frame.

@@ -85,7 +85,7 @@ def decode_switch(value: bytes) -> TransactionsSwitch:
 
 
 _KEY = b"topic "
-# Bytes of the record's value.
+# Bytes of the record's value: a type, a time and a name of WHO_BYTES_MAX fit several times.
 TYPE_BYTES_MAX = 1024
 
 

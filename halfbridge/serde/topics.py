@@ -149,9 +149,11 @@ AUDIT_RETENTION_MS = 365 * 24 * HOUR_MS  # as long as auditors ask for (PCI DSS 
 UNLIMITED = -1  # retention.ms and retention.bytes of Kafka: no limit
 # Kafka's own default of max.message.bytes.
 MESSAGE_BYTES_MAX = 1_048_588
-# Room in a half record for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's framing.
+# Room in a half record for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's framing,
+# each of at most some KiB (`limits`): with a margin for headers of later versions.
 MESSAGE_RESERVE_BYTES = 64 * 1024
-# A check request or dead letter is the half record and one more header.
+# A check request or dead letter is the half record and one more header: twice
+# MESSAGE_RESERVE_BYTES, which is room for all of them.
 COPY_BYTES = 128 * 1024
 # With so many replicas, two must be in sync; with fewer, that would stop the topic too often.
 SAFE_REPLICAS = 3

@@ -38,13 +38,16 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
 
-# Connections at once, those that say nothing included.
+# Connections at once, those that say nothing included. Browsers open up to six, so thirty operators
+# are served; each connection costs a file and memory.
 CONNECTIONS_MAX = 200
-# How long a client may take for the lines of a request, and to say anything at all.
+# How long a client may take for the lines of a request, and to say anything at all. Lines come
+# together, so slower clients only hold one of CONNECTIONS_MAX.
 HEAD_S_MAX = 10.0
 KEEP_ALIVE_S = 15  # more than the time between two readings (watch.SAMPLE_S)
 HEAD_BYTES_MAX = 16 * 1024  # as Node.js
-# What is under way at SIGTERM has so long to end.
+# What is under way at SIGTERM has so long to end: most calls take less than a second, and the
+# daemon promises to end within 10 s.
 DRAIN_S = 3
 _BACKLOG = 128  # Linux's own limit before 5.4
 _log = logging.getLogger("halfbridge.web")
@@ -154,7 +157,8 @@ def listen(config: WebConfig) -> socket.socket:
 
 COMMAND = (sys.executable, "-m", "halfbridge.web.server")
 LINE_BYTES_MAX = 1024 * 1024  # settings as JSON; `kafka` may hold certificates
-# After a death; the daemon delivers in the meantime.
+# After a death; the daemon delivers in the meantime. A server that ends at once logs twelve lines a
+# minute, and takes little of the processor.
 AGAIN_S = 5.0
 END_S = 5.0  # more than DRAIN_S
 # The server yields to the daemon where both want the processor.

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Reading a log takes the interpreter. More threads would only take it from each other.
+# Reading a log takes the interpreter. More threads would only take it from each other; with fewer,
+# calls that wait for a slow broker would hold up the others.
 THREADS = 4
-# Calls that run or wait for a thread. One that was given up still counts until it returns.
+# Calls that run or wait for a thread: eight for each. A longer queue would outlast CALL_S_MAX. One
+# that was given up still counts until it returns.
 CALLS_MAX = 32
 CALL_S_MAX = 30.0  # half of what nginx and most balancers wait by default
 KEPT_MAX = 256  # answers: one of each kind and place that somebody has opened lately

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 20.0  # an operator waits; brokers elect a leader in less
-REACH_TIMEOUT_S = 8.0  # of a cluster that has answered before
+REACH_TIMEOUT_S = 8.0  # of a cluster that has answered before: a person waits
 # Until a broker answers for the first time: an operator waits, and a typo in the address is the
 # usual cause. A client that is given three brokers of which two are gone needs less than a second.
 FIRST_ANSWER_S = 3.0
-SETTLE_TIMEOUT_S = 30.0  # a topic just made is not known to every broker at once
+SETTLE_TIMEOUT_S = 30.0  # not every broker knows a new topic at once; busy ones take seconds
 SETTLE_POLL_S = 0.05  # a broker applies a new topic within some 100 ms; each poll is one request
 NO_PROPERTIES: Mapping[str, object] = MappingProxyType({})
 

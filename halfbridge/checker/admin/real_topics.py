@@ -120,9 +120,10 @@ RETENTION_BYTES = "retention.bytes"
 CHECKED_SETTINGS = frozenset(
     (MAX_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE, CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES)
 )
-# Half messages must outlive their decisions (docs/incidents/retention-ends.md).
+# Half messages must outlive their decisions (docs/incidents/retention-ends.md): by as long again,
+# for a daemon that was stopped, and for operators who must notice.
 RETENTION_AGES = 2
-# Most problems that a text names; `topics check` shows all.
+# Most problems that a text names, each with its fix; `topics check` shows all.
 SHOWN_MAX = 3
 
 

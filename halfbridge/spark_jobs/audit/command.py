@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.reading.decisions import SignatureJudge
     from halfbridge.spark_jobs.reading.offsets import Range
 
-FINDINGS_SHOWN = 100  # in text and report; a table holds them all
+FINDINGS_SHOWN = 100  # in text and report, as many as a person reads; a table holds them all
 _APP_NAME = "halfbridge-audit"
 
 

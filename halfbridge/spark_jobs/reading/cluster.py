@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import TopicPartition
     from halfbridge.spark_jobs.reading.topics import Topics
 
-_ANSWER_MS = 30_000  # longest wait for an answer
-_POLL_S = 0.1  # between two polls of a last stable offset
+_ANSWER_MS = 30_000  # longest wait for an answer: Kafka's default of request.timeout.ms
+_POLL_S = 0.1  # between two polls of a last stable offset, each a request to each leader
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 # The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
 SETTLE_S = 25.0
-# A kafka_txn in which the daemon puts copies back ends within this time; a longer one is reported.
+# A kafka_txn in which the daemon puts copies back ends within this time, usually in milliseconds; a
+# longer one is reported. A snapshot waits for it.
 _BRIEF_S = 1.0
 # Offsets read to learn when a cut log begins now; most of them may be markers.
 _PROBE_OFFSETS = 1_000

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.process import SinkProcess
     from halfbridge.spark_jobs.sink.rows import RealTopic, Row
 
-# Added to the time-out after which the Kafka client itself gives up a message.
+# Added to the time-out after which the Kafka client itself gives up a message: it looks for such
+# messages once a second, and a busy executor takes its reports late.
 _GRACE_S = 5.0
 _ROLLBACK_S = 10.0  # a courtesy: what is not rolled back in time, the check rolls back
 

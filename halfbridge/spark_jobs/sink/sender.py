@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.rows import Row
 
-# Sends between two polls, so that not every row costs a call.
+# Sends between two polls, so that not every row costs a call; a call costs more than a send.
 _POLL_EVERY = 256
 _FAILED_BEFORE = "the Kafka client has failed before"
 
@@ -177,7 +177,8 @@ def _half_shape(topics: Topics) -> HalfShape:
         return topics.half_shape()
 
 
-# A task continues to send meanwhile, so that batches become larger.
+# A task continues to send meanwhile, so that batches become larger than with librdkafka's default
+# of 5 ms; nobody waits for a single row.
 _LINGER_MS = 20
 
 

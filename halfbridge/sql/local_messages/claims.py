@@ -51,10 +51,12 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
 
-# COMMITs that are repeated in one round; if there are more, the round sends nothing else.
+# COMMITs that are repeated in one round; if there are more, the round sends nothing else. A round
+# must stay short, since it renews the relay's leases.
 REPEATS_MAX = 200
 # After this time from a mark without an acknowledged COMMIT, another relay repeats the COMMIT of
-# rows without keys, which have no order.
+# rows without keys, which have no order. Above decision_timeout_ms (10 s), by which a relay that
+# lives has its acknowledgement; longer delays the rows of a dead relay.
 KEYLESS_GRACE_MS = 15_000
 _COLUMNS = (
     *("id", "topic", "key", "value", "headers", "partition"),

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
-# Most rows that one pass withdraws or asks about; the next pass handles the next rows.
+# Most rows that one pass withdraws or asks about; the next pass handles the next rows. A pass locks
+# the rows that it withdraws, and asks a user's callback for each of the others.
 ROWS_MAX = 200
 _NOT_CONFIRMED = "its local transaction did not confirm it in time"
 

@@ -41,7 +41,8 @@ DEFAULT_RELAY_NAME = "halfbridge_relay"
 # constant and not a setting, so that all programs compute the same bucket.
 BUCKETS = 64
 OWNER_CHARS_MAX = 200  # a host's name (64 on Linux) or a pod's, a pid and a random part
-# Most characters of a stored cause; a longer cause is truncated.
+# Most characters of a stored cause; a longer cause is truncated, as in a log
+# (logs.SHOWN_CHARS_MAX).
 CAUSE_CHARS_MAX = 1_000
 
 # Size of key, value and headers. Headers are counted in characters; they are ASCII.

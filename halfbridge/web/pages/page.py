@@ -35,7 +35,8 @@ SIGN_IN = "/sign-in"
 # A page does not wait for the log to be read: it shows the answer of before, or says that the first
 # one is being made, and asks again.
 WAIT_S = 0.2
-# A part of a page that could not be made is asked for again after this time.
+# A part of a page that could not be made is asked for again after this time, as readings are made
+# (watch.SAMPLE_S). Shorter loads brokers in trouble.
 ERROR_AGAIN_S = 10
 # Ids that this server's templates give the parts of a page.
 _PART = re.compile(r"[a-z][a-z-]{0,40}")

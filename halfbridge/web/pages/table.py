@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from halfbridge.web.services import Services
     from halfbridge.web.work import CachePolicy
 
-# The overview of a browser that stays open asks doctor so often.
+# The overview of a browser that stays open asks doctor so often: each run asks brokers for seconds.
 _AGAIN_S = 60.0
-# Most findings shown on the overview; the doctor page shows all.
+# Most findings shown on the overview, the worst first; the doctor page shows all.
 FINDINGS_MAX = 5
 
 

@@ -219,8 +219,8 @@ def _op(record: LogRecord | None, verifier: Verifier | None) -> Op | None:
         return None
 
 
-# Letters that one command holds, of about 1 KB each. Transactions with a letter beyond that many
-# are left out whole, until older letters are purged.
+# Letters that one command holds, of about 1 KB each: 200 MB. Transactions with a letter beyond that
+# many are left out whole, until older letters are purged.
 LETTERS_MAX = 200_000
 # The maximum of a signed 32-bit integer.
 RESUME_COUNT_MAX = (1 << 31) - 1

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import OperatorAction
     from halfbridge.serde.topics import TopicNames
 
-# Transactions of one kafka_txn, each with two records in the audit topic.
+# Transactions of one kafka_txn, each with two records in the audit topic: those of a second at the
+# command's default rate.
 BATCH_TRANSACTIONS_MAX = 100
 
 
@@ -186,7 +187,8 @@ def _change_of(transaction: DeadTransaction, life: NewLife | Refusal) -> Change:
     return Change(transaction, life.resume_count, indices)
 
 
-# Letters that are marked by one kafka_txn.
+# Letters that are marked by one kafka_txn. Marks are small; more hold up readers of the dead-letter
+# topic for longer, fewer cost a commit more often.
 BATCH_MAX = 1_000
 
 

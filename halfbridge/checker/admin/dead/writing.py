@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.topics import TopicNames
 
-# Size of one kafka_txn, which one transaction may exceed: readers of half, op and
-# dead-letter partitions wait while it is open.
+# Size of one kafka_txn, which one transaction may exceed: readers of half, op and dead-letter
+# partitions wait while it is open. Fewer records cost a commit more often. 4 MiB are four messages
+# of Kafka's default largest size.
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 # How long a command that was killed holds up these readers at most.
 KAFKA_TXN_TIMEOUT_MS = 10_000
 _CALL_S = 20.0  # twice KAFKA_TXN_TIMEOUT_MS: by then brokers have aborted what was left open
-# A commit of unknown outcome is repeated for so many calls; then the next command finds out.
+# A commit of unknown outcome is repeated for so many calls, a minute in all, as by the daemon
+# (outlet.COMMIT_RETRIES_MAX); then the next command finds out.
 _COMMITS_MAX = 3
 _BARRIER = b"halfbridge: where the dead-letter topic ended; aborted"
 

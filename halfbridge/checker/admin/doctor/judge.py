@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CLOCK_MS_MAX = 60_000
 # How long a kafka_txn of anybody may be open: Kafka's default of transaction.max.timeout.ms.
 KAFKA_TXN_MS_MAX = 900_000
-# Most topics in one finding.
+# Most topics in one finding, which stays a line or two.
 SHOWN_MAX = 5
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 

@@ -214,7 +214,8 @@ def _doubt(verifier: Verifier, record: StoredRecord, append_ms: int, half: HalfM
 ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
 READ_S = 5.0  # doctor goes on; a partition that was not read to its end by then is judged in part
 _POLL_S = 0.1  # at most so much longer than READ_S a read takes
-# How many of the newest records of each partition are read.
+# How many of the newest records of each partition are read. More may not end within READ_S; fewer
+# may all be copies, which show no clock.
 RECORDS_MAX = 200
 
 

@@ -156,7 +156,8 @@ def _request_in(record: StoredRecord, is_wanted: Callable[[bytes], bool]) -> Che
     return None
 
 
-# Check requests of a group that are read for one transaction, the newest ones.
+# Check requests of a group that are read for one transaction, the newest ones: some five seconds'
+# reading (REQUESTS_MAX).
 SEARCHED_REQUESTS_MAX = 500_000
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.waits import Undecided
     from halfbridge.checker.core.deferred import Lack
 
-# Deliveries, and decisions that lost, that are listed one by one.
+# Deliveries, and decisions that lost, that are listed one by one: with the rest they fill a screen.
 SHOWN_MAX = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # ms of each unit in which a duration is written, the largest first

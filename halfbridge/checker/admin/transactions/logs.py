@@ -262,7 +262,8 @@ FAR_MS = 60 * _S
 # How long after its begin the first half message is usually stored, and seldom.
 _SOON_MS = 2 * _S
 _LATE_MS = 30 * _S
-# By how much the clocks of two brokers may differ.
+# By how much the clocks of two brokers may differ. With NTP they differ by milliseconds; each
+# second more reads a second of the log more.
 BROKERS_SKEW_MS = 5 * _S
 
 

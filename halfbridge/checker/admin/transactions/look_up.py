@@ -558,7 +558,8 @@ class RecordFinder:
         )
 
 
-# Real partitions that are read for one transaction: its messages may name any topics.
+# Real partitions that are read for one transaction: its messages may name any topics, and each
+# partition costs a question and a fetch.
 REAL_PARTITIONS_MAX = 2_000
 # How long before its decision a message may seem to be appended, by another broker's clock. The
 # daemon stamps real records with partition time, which is not below the decision's append time, so

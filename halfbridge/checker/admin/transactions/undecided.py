@@ -49,14 +49,17 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 # The window rule bounds what there is to read while a daemon runs: 100,000 records of a pair and 4
-# for each undecided one. After days without a daemon there is more.
+# for each undecided one. After days without a daemon there is more. So many take about two minutes
+# (`find.RECORDS_MAX`).
 RECORDS_MAX = 20_000_000
 # As the daemon's `entries_bytes_max`: 1.9 million undecided transactions of one message.
 ENTRIES_BYTES_MAX = 2304 * 1024 * 1024
-# The newest undecided answers of a pair that are kept, to explain waits.
+# The newest undecided answers of a pair that are kept, to explain waits: those of ten seconds at
+# the default of check_rate_max.
 ANSWERS_MAX = 200_000
 # Ops below T that are read as well, a pair: a rebuild needs none of them, but answers that did not
-# count stand among them, and explain why a check was not answered.
+# count stand among them, and explain why a check was not answered. Less than a tenth of a second's
+# reading (`look_up.READ_ON_RECORDS`).
 OPS_BEFORE = 20_000
 # No plan is written, so none has to be small.
 _PLAN_MAX = 1 << 60
