@@ -24,7 +24,8 @@ from halfbridge.kafka.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-# Waits after a failure of the database or of Kafka; they double.
+# Waits after a failure of the database or of Kafka; they double. The first one is short, since most
+# failures pass at once.
 _PAUSE_S_MIN = 0.1
 _PAUSE_S_MAX = 5.0  # how late a relay goes on once the database or Kafka is back
 # Without a success for this time the relay is unhealthy. It covers two waits for an answer of the

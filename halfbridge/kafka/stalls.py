@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# How often brokers are asked where logs end: one request to each of them.
+# How often brokers are asked where logs end: one request to each of them. A third of STALLED_S, by
+# which a stall is noticed late at most.
 POLL_S = 20.0
 # As long as the client itself waits for one answer (socket.timeout.ms): until then the client may
 # recover alone. A false alarm costs only a new consumer.

@@ -256,6 +256,7 @@ class DaemonSettings(NamedTuple):
 
     worker: str = ""
     timestamp: int = NO_TIMESTAMP
+    # RocketMQ's defaults, as those of `CheckerConfig`.
     transaction_timeout_ms: int = 6_000
     check_interval_ms: int = 30_000
     check_count_max: int = 15

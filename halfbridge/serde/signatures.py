@@ -201,7 +201,7 @@ def _header(key: SigningKey, now_ms: int, data: bytes) -> Header:
     return SIGN, SIGNATURE.encode(Signature(key.id, now_ms, key.sign(data)))
 
 
-# Characters of a record's key id that a text shows.
+# Characters of a record's key id that a text shows: as many as the id of a key may have.
 _SHOWN_CHARS_MAX = 64
 
 

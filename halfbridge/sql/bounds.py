@@ -21,6 +21,8 @@ class Bounds:
             rows are locked (BridgeConfig.send_timeout_ms, 10 s).
     """
 
+    # Two waits for an answer are as long as relays.ROUND_S_MAX, after which a relay is unhealthy.
+    # Shorter fails on a loaded server, longer notices a lost one late.
     connect_s: int = 10
     statement_s: int = 20
     answer_s: int = 30

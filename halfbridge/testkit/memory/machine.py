@@ -99,13 +99,14 @@ class Machine:
         self.close()
 
 
-# A stride is this part of the time since the last write.
+# A stride is this part of the time since the last write, so each makes the silence a fifth longer:
+# hours take few strides, and what is near is not passed over.
 _STRIDE_PART = 5
 # Below max.poll.interval.ms (300 s), after which Kafka expels a member that does not poll.
 _STRIDE_NS_MAX = 240 * NS_PER_S
 # What was begun is done once nothing was written for so long: two polls of an idle daemon (IDLE_S).
 _QUIET_NS = 200 * NS_PER_MS
-# What never becomes quiet is left to go on by itself.
+# What never becomes quiet is left to go on by itself: after 50 times the time of quiet.
 _SETTLE_NS_MAX = 10 * NS_PER_S
 _SPUN_NS = NS_PER_MS  # as the scheduler's own
 

@@ -34,7 +34,8 @@ BEGAN_MS = 2_000_000_000_000
 # somebody can go on; after so many rounds it moves, and the deadline of such a loop comes.
 ROUNDS_MAX = 1_000
 _SPUN_NS = NS_PER_MS
-# How often a task that is ended with its scheduler may swallow that, before it is left alone.
+# How often a task that is ended with its scheduler may swallow that, before it is left alone: more
+# often than code has handlers around one call.
 _THROWS_MAX = 100
 # Schedulers that were not closed. A suspended greenlet that nothing refers to is ended by an
 # exception, which runs its `finally` blocks: a process that was killed would clean up after itself.

@@ -255,7 +255,8 @@ _S = 1000 * _MS  # and seconds of it
 # A transaction settles within this, or the search takes longer and says how far it is.
 USUAL_MS = 600 * _S
 # By how much a client's clock may be off before the search takes a further step. The time in an id
-# is a client's, append times are the brokers'.
+# is a client's, append times are the brokers'. With NTP clocks are off by less than the first; each
+# step reads more of the log.
 _AT_MS = 1 * _S
 _NEAR_MS = 10 * _S
 FAR_MS = 60 * _S
