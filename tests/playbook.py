@@ -1,11 +1,23 @@
 """Playbooks for the ledger: what is read, and what must be written, line by line.
 
-    Playbook() >> half("A") >> commit("A") << delivered("A")
+    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << asked("A")
+    book >> commit("A") << delivered("A")
 
-`>>` appends a record to the half or op partition and lets the ledger read it, or does what its
-name says (`wait`, `restart`, ...). `<<` takes one plan, compares all that it writes with what is
-expected, and commits it: copies and discards of the plan are appended to the log, as a kafka_txn
-would, and are read with the next step. What is counted on the way is compared with `<< counted`.
+Read aloud: the half message of A is stored, nobody decides until the timeout is over, and the
+ledger learns that the op partition ends there: it asks about A. The COMMIT of A is stored, and A
+is delivered.
+
+`>>` does a step: it appends a record to the half or op partition, or does what its name says
+(`wait`, `restart`, ...). Then the ledger reads both partitions to their ends.
+
+`<<` says what comes of it, by its right side:
+
+- lines (`delivered`, `put_back`, `dead`, `nothing`, ...; several with +): the ledger's next plan
+  writes these and nothing else. The plan is committed: copies and discards that it writes are
+  appended to the log, as by a kafka_txn, and read with the next step.
+- `asked`, `all_asked`, `nobody_asked`: these checks are sent now, in this order. A check waits
+  until the ops before it are applied, and a plan applies them: `<< nothing` in front takes one.
+- `counted`, `nothing_counted`: what the plan before has counted.
 """
 
 from __future__ import annotations
@@ -174,7 +186,7 @@ def read_ops(book: Playbook) -> None:
 
 
 def op_end(book: Playbook) -> None:
-    """Learn where op p ends now."""
+    """Learn where the op partition ends now: only then is it certain that nobody has decided."""
     book.reader.read()
     book.ledger.op_end(book.log.op_end, book.now_ms)
 
@@ -195,7 +207,11 @@ def restart(book: Playbook) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """These checks are sent now, in this order."""
+    """These checks are sent now, in this order.
+
+    Attributes:
+        checks: Transaction, check number, and which attempt of that number it is.
+    """
 
     checks: tuple[tuple[str, int, int], ...]
 
@@ -208,7 +224,7 @@ class Counted:
 
 
 def asked(name: str, number: int = 1, attempt: int = 1) -> Asked:
-    """A check is sent; add several with +."""
+    """A check is sent; several are `all_asked`."""
     return Asked(((name, number, attempt),))
 
 
