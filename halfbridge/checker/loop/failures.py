@@ -1,5 +1,9 @@
 """Errors between the loop and Kafka, and the count of failures in a row.
 
+Exception
+├─ InputLostError       the worker reads again from the committed offsets
+└─ KafkaTxnFailedError  the worker replaces its producers, then reads again
+
 After each error the ledgers are dropped and rebuilt, after a pause that grows with the count.
 """
 
