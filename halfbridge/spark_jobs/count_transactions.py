@@ -98,7 +98,8 @@ def main(
                 click.echo(line)
         except (PySparkException, Py4JError) as error:
             raise JobError(
-                f"cannot read topic {wanted} at {bootstrap_servers}: {cause_of(error)}"
+                f"cannot read topic {wanted} at {bootstrap_servers}: {cause_of(error)}",
+                topics=wanted.names,
             ) from error
     return EXIT_DONE
 

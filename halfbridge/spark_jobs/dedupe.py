@@ -148,7 +148,9 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     if rows is None:
         return Deduped(0, 0, 0, 0, 0, 0)
     if missing := [name for name in _REQUIRED if name not in rows.columns]:
-        raise JobError(f"{source} has no column {missing[0]!r}: it is not a table of ingest")
+        raise JobError(
+            f"{source} has no column {missing[0]!r}: it is not a table of ingest", paths=(source,)
+        )
     marked = with_duplicates_marked(rows)
     kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
     days = _counts(marked)
@@ -176,9 +178,13 @@ def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> N
     if not exists(spark, output):
         return
     if Storage(spark).names(join(output, _FILE_LOG)):
-        raise JobError(f"{output} is written by a stream (ingest?): give another --output")
+        raise JobError(
+            f"{output} is written by a stream (ingest?): give another --output", paths=(output,)
+        )
     if is_delta(spark, output) != (kind == "delta"):
-        raise JobError(f"{output} exists, and not in the format {kind}: give another --output")
+        raise JobError(
+            f"{output} exists, and not in the format {kind}: give another --output", paths=(output,)
+        )
 
 
 def _counts(marked: DataFrame) -> list[Row]:

@@ -385,14 +385,16 @@ class _Parquet:
             raise JobError(
                 f"{self._output} has {newest + 1} batches and the checkpoint {checkpoint.path} is"
                 " new: rows would be left out. Give the checkpoint that the output was made with,"
-                " or an empty --output."
+                " or an empty --output.",
+                paths=(self._output, checkpoint.path),
             )
         done = checkpoint.batches_done - 1
         if done >= 0 and (newest is None or newest < done):
             raise JobError(
                 f"the checkpoint {checkpoint.path} has done batch {done}, which {self._output}"
                 " does not have: the output was removed or replaced. Bring it back, or begin with"
-                " a new --checkpoint and an empty --output."
+                " a new --checkpoint and an empty --output.",
+                paths=(checkpoint.path, self._output),
             )
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
@@ -428,14 +430,16 @@ class _Delta:
                 f"the table {self._output} has batch {newest} of {self._app_id!r} and the"
                 f" checkpoint {checkpoint.path} is new: rows would be left out. Give the"
                 " checkpoint that the table was made with, or another --app-id to write all of it"
-                " once more."
+                " once more.",
+                paths=(self._output, checkpoint.path),
             )
         done = checkpoint.batches_done - 1
         if done >= 0 and (newest is None or newest < done):
             raise JobError(
                 f"the checkpoint {checkpoint.path} has done batch {done}, which the table"
                 f" {self._output} does not have: it was removed, replaced or restored. Bring it"
-                " back, or begin with a new --checkpoint and another --output."
+                " back, or begin with a new --checkpoint and another --output.",
+                paths=(checkpoint.path, self._output),
             )
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
@@ -459,7 +463,8 @@ def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
         if not name.startswith(hidden) or name == other_log:
             raise JobError(
                 f"{output} is not empty, and not a table of this job: it has {name}. Readers see"
-                " either that or the new rows, not both. Give an empty --output."
+                " either that or the new rows, not both. Give an empty --output.",
+                paths=(output,),
             )
 
 

@@ -145,7 +145,7 @@ def main(
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
-            raise JobError(f"{findings} exists already: give another --findings")
+            raise JobError(f"{findings} exists already: give another --findings", paths=(findings,))
         where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
         if given is not None:
             _refuse_changed_topics(spark, given, **where)
@@ -265,7 +265,9 @@ def _take(
     say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
     snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
     if topics and snapshot.gone:
-        raise JobError(f"topic {snapshot.gone[0]} does not exist: check --topic")
+        raise JobError(
+            f"topic {snapshot.gone[0]} does not exist: check --topic", topics=snapshot.gone[:1]
+        )
     return snapshot
 
 

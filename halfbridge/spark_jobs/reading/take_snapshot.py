@@ -129,7 +129,7 @@ def other_halves(
         halves = [each.half for each in wanted if each != names]
         for half in halves:
             if half not in present:
-                raise JobError(_missing(half, "--other-prefix"))
+                raise _missing(half, "--other-prefix")
         ids = cluster.topic_ids(Topics.of(*halves)) if halves else {}  # first, as in an audit
         ends = cluster.stable_ends(cluster.partitions(halves)) if halves else {}
         starts = cluster.starts(ends) if ends else {}
@@ -185,7 +185,7 @@ def topic_ranges(
     """
     with connect(spark, bootstrap_servers, kafka) as cluster:
         if topic not in cluster.topics():
-            raise JobError(_missing(topic))
+            raise _missing(topic)
         ends = cluster.stable_ends(cluster.partitions([topic]))
         return _ranges(cluster.starts(ends), ends)
 
@@ -198,13 +198,14 @@ def present_topics(cluster: Brokers, names: TopicNames, needed: tuple[str, ...])
     present = cluster.topics()
     for topic in needed:
         if topic not in present:
-            raise JobError(_missing(topic, names.prefix))
+            raise _missing(topic, names.prefix)
     return present
 
 
-def _missing(topic: str, prefix: str = "") -> str:
+def _missing(topic: str, prefix: str = "") -> JobError:
     hint = f" the prefix {prefix!r} is right" if prefix else " no --prefix is missing"
-    return f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
+    text = f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
+    return JobError(text, topics=(topic,))
 
 
 def _ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Ranges:

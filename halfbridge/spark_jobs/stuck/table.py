@@ -80,7 +80,8 @@ class Table:
             raise JobError(
                 f"the table {self.path} has {has}, and the checkpoint {checkpoint.path} has done"
                 f" {done} batches: one of the two was removed or replaced. Bring it back, or"
-                " begin with a new --checkpoint and an empty --table."
+                " begin with a new --checkpoint and an empty --table.",
+                paths=(self.path, checkpoint.path),
             )
 
     def read(self, below: int | None = None) -> DataFrame:

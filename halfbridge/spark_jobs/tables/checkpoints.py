@@ -66,13 +66,15 @@ class Checkpoint:
         if text is None:
             raise JobError(
                 f"{self.path} has progress and no {JOB_FILE}: it is the checkpoint of another"
-                " program. Give an empty directory as --checkpoint."
+                " program. Give an empty directory as --checkpoint.",
+                paths=(self.path,),
             )
         try:
             was: Mapping[str, object] = json.loads(text)
         except ValueError as error:
             raise JobError(
-                f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint."
+                f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint.",
+                paths=(place,),
             ) from error
         remedy = "give a new --checkpoint and another output"
         check_same(self.path, was, identity, remedy=remedy)
@@ -199,7 +201,8 @@ class Checkpoint:
         except ValueError as error:
             raise JobError(
                 f"{place} is damaged: {error}. Restore it; or remove it, if none of the topics was"
-                " deleted since the last run"
+                " deleted since the last run",
+                paths=(place,),
             ) from error
         return kept
 
@@ -220,7 +223,8 @@ def check_same(
     if changes:
         raise JobError(
             f"the checkpoint {path} belongs to another job: {changes}. Start it as it was, or"
-            f" {remedy}."
+            f" {remedy}.",
+            paths=(path,),
         )
 
 
@@ -269,4 +273,6 @@ def refuse_changed(
             f"of topics that were deleted, or that this user may not DESCRIBE any more: {names}"
         )
     if changed:
-        raise TopicsChangedError(f"{what} has offsets {'; and '.join(changed)}. {remedy}")
+        raise TopicsChangedError(
+            f"{what} has offsets {'; and '.join(changed)}. {remedy}", topics=(*recreated, *gone)
+        )

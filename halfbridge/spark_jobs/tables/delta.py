@@ -84,7 +84,7 @@ class DeltaWriter:
         except _delta_errors() as error:
             if _has(self.version_of(app_id), version):
                 return False
-            raise JobError(f"Delta table {self.path}: {error}") from error
+            raise JobError(f"Delta table {self.path}: {error}", paths=(self.path,)) from error
         return True
 
     def replace(self, rows: DataFrame, column: str, values: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ class DeltaWriter:
             table = self._opened(schema)
             self._commit(table, actions, "overwrite", schema, where=(column, list(values)))
         except _delta_errors() as error:
-            raise JobError(f"Delta table {self.path}: {error}") from error
+            raise JobError(f"Delta table {self.path}: {error}", paths=(self.path,)) from error
 
     def _written(self, rows: DataFrame) -> tuple[Schema, list[AddAction | RemoveAction]]:
         """Write the files; return their schema and the actions that make them part of the table."""
@@ -126,7 +126,8 @@ class DeltaWriter:
         if is_mapped(table):  # delta-rs would commit partition values under the wrong names
             raise JobError(
                 f"Delta table {self.path} maps its columns to other names (column mapping), which"
-                " this job cannot write: give another --output"
+                " this job cannot write: give another --output",
+                paths=(self.path,),
             )
         self._check_schema(schema, table.schema())
         return table
@@ -160,7 +161,8 @@ class DeltaWriter:
         if other := sorted(name for name in ours if theirs.get(name) != ours[name]):
             raise JobError(
                 f"Delta table {self.path} has no column {other[0]!r} of type"
-                f" {ours[other[0]]}: give another --output, or the schemas that it was made with"
+                f" {ours[other[0]]}: give another --output, or the schemas that it was made with",
+                paths=(self.path,),
             )
 
     def _actions(self, files: str) -> list[AddAction | RemoveAction]:
@@ -290,10 +292,11 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
         table = DeltaTable(path)
         what = not_as_parquet(table)
     except DeltaError as error:  # a feature that delta-rs does not know, say
-        raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}") from error
+        raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}", paths=(path,)) from error
     if what:
         raise JobError(
-            f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}"
+            f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}",
+            paths=(path,),
         )
     files = table.file_uris()
     if not files:

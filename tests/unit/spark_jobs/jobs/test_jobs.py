@@ -288,5 +288,6 @@ def test_topics_that_changed_are_named(present: dict[str, str], named: str | Non
     if named is None:
         refuse_changed("it", KEPT, present, remedy=remedy)
         return
-    with pytest.raises(TopicsChangedError, match=named):
+    with pytest.raises(TopicsChangedError, match=named) as told:
         refuse_changed("it", KEPT, present, remedy=remedy)
+    assert set(told.value.topics) == {each for each in KEPT if each in str(told.value)}
