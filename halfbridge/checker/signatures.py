@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminSetupError
 from halfbridge.kafka.signatures import Signatures, load_signatures, wrong_key_file
 from halfbridge.serde.errors import NoSigningKeyError
 from halfbridge.serde.signing_keys import Role
@@ -42,22 +42,23 @@ def operator_signatures(config: CheckerConfig) -> Signatures:
 def check_signer(signatures: Signatures, group: str, now_ms: int) -> None:
     """Check that a record about a group can be signed if it must be.
 
-    Raises AdminError: no key in the file can sign it; the owner of the file adds one.
+    Raises AdminSetupError: no key in the file can sign it; the owner of the file adds one.
     """
     ring, signer = signatures.ring, signatures.signer
     if ring is None:
         return
     if signer is None:
         if ring.demands_of(group, now_ms):
-            raise AdminError(
+            raise AdminSetupError(
                 f"signatures are demanded for group {group}, and the key file has no key of role"
-                " operator that signs: nothing was written. Add one, or use the file that has it"
+                " operator that signs: nothing was written. Add one, or use the file that has it",
+                group=group,
             )
         return
     try:
         signer.check(group, now_ms)
     except NoSigningKeyError as error:
-        raise AdminError(f"{error}; nothing was written") from error
+        raise AdminSetupError(f"{error}; nothing was written", group=group) from error
 
 
 def signed_half(
@@ -70,7 +71,7 @@ def signed_half(
     value: bytes | None,
     now_ms: int,
 ) -> Headers:
-    """Return a half record's headers, signed if a key exists; AdminError as `check_signer`."""
+    """Return a half record's headers, signed if a key exists; raises as `check_signer`."""
     check_signer(signatures, group, now_ms)
     if signatures.signer is None:
         return headers
@@ -80,7 +81,7 @@ def signed_half(
 def signed_op(
     signatures: Signatures, group: str, partition: int, *, key: bytes, value: bytes, now_ms: int
 ) -> Headers:
-    """Return an op's headers, signed if a key exists; AdminError as `check_signer`."""
+    """Return an op's headers, signed if a key exists; raises as `check_signer`."""
     check_signer(signatures, group, now_ms)
     if signatures.signer is None:
         return []

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, SQLAlchemyError
 
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError, AdminRetriableError, AdminSetupError
 from halfbridge.kafka.errors import NoAnswerError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.errors import DecodeError
@@ -454,39 +454,47 @@ class OperatorFence:
     def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
         """Return how many messages the committed fence row names; write nothing.
 
-        Raises AdminError: no such row, or one that names too many; the operator follows the text.
+        Raises:
+            AdminRequestError: there is no such row, or it gives no count; the operator follows the
+                text.
+            AdminRetriableError: it names more messages than were found; the operator runs the
+                command again.
         """
         ended = self._asked(undecided, context, find)
         if ended is None:
-            raise AdminError(
+            raise AdminRequestError(
                 f"{undecided.id} has no row in {self._table.table.fullname}: its local transaction"
-                " is not committed; roll it back, or decide without --fence-url"
+                " is not committed; roll it back, or decide without --fence-url",
+                transaction_id=undecided.id,
             )
         if ended.outcome is not Outcome.COMMITTED:
-            raise AdminError(
-                f"the fence row of {undecided.id} says {ended.outcome.value}: roll it back"
+            raise AdminRequestError(
+                f"the fence row of {undecided.id} says {ended.outcome.value}: roll it back",
+                transaction_id=undecided.id,
             )
         if not ended.message_count:
-            raise AdminError(f"{undecided.id}: {UNCOUNTED}")
+            raise AdminRequestError(f"{undecided.id}: {UNCOUNTED}", transaction_id=undecided.id)
         if ended.message_count > undecided.messages:
             # The op would name a half offset below the messages that were sent since.
-            raise AdminError(
+            raise AdminRetriableError(
                 f"the fence row of {undecided.id} names {ended.message_count} messages, and"
                 f" {undecided.messages} were found: run the command again; if the others are lost,"
-                " decide without --fence-url"
+                " decide without --fence-url",
+                transaction_id=undecided.id,
             )
         return ended.message_count
 
     def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
         """Return once a fence row says rolled_back: the local transaction cannot commit.
 
-        Raises AdminError: the row says committed; the operator commits.
+        Raises AdminRequestError: the row says committed; the operator commits.
         """
         ended = self._asked(undecided, context, settle)
         if ended is None or ended.outcome is Outcome.COMMITTED:
-            raise AdminError(
+            raise AdminRequestError(
                 f"the fence row of {undecided.id} says committed: its local transaction has"
-                " committed; commit it"
+                " committed; commit it",
+                transaction_id=undecided.id,
             )
 
     def _asked(
@@ -501,4 +509,8 @@ class OperatorFence:
             return ask(self._table, producer_group=group, transaction_id=undecided.id)
         except (NoAnswerError, SQLAlchemyError, SqlError) as error:
             text = " ".join(str(error).split())
-            raise AdminError(f"the fence of {undecided.id} gives no answer: {text}") from error
+            # Without an answer from a fence that works, the caller names another fence, or none.
+            kind = AdminRequestError if isinstance(error, NoAnswerError) else AdminSetupError
+            raise kind(
+                f"the fence of {undecided.id} gives no answer: {text}", transaction_id=undecided.id
+            ) from error

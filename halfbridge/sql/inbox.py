@@ -195,7 +195,7 @@ class Inbox:
         Raises:
             ConfigError: `older_than_ms` is less than the retention, which is missing or infinite,
                 say; whoever calls gives another age.
-            AdminError: No broker answers; try again later.
+            AdminSetupError: No broker answers; an operator acts.
         """
         if (retention_ms is None) == (not topics):
             raise _refused("retention_ms", retention_ms, "retention_ms or topics, one of the two")

@@ -3,7 +3,7 @@
 import pytest
 
 from halfbridge.checker.admin.transactions.waits import Undecided
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError, AdminRetriableError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.records import FenceContext
 from halfbridge.sql import FencedError
@@ -36,10 +36,10 @@ def test_a_commit_takes_the_count_of_a_committed_row(scene: Scene) -> None:
     fence.roll_back(_undecided(rolled_back), context)
 
     assert fence.committed_count(_undecided(committed, 3), context) == 3
-    with pytest.raises(AdminError, match=f"{unknown} has no row in"):
+    with pytest.raises(AdminRequestError, match=f"{unknown} has no row in"):
         fence.committed_count(_undecided(unknown), context)
     assert scene.fenced(unknown) is None
-    with pytest.raises(AdminError, match="says rolled_back: roll it back"):
+    with pytest.raises(AdminRequestError, match="says rolled_back: roll it back"):
         fence.committed_count(_undecided(rolled_back), context)
 
 
@@ -47,10 +47,12 @@ def test_a_commit_covers_what_was_sent_after_the_look(scene: Scene) -> None:
     """The op would name too low a half offset, and dead-letter what was committed."""
     fence, context, mine, uncounted = OperatorFence(scene.engine), _context(scene), *_ids(2)
     scene.commit(mine, message_count=3)
-    with pytest.raises(AdminError, match="names 3 messages, and 2 were found: run the command"):
+    with pytest.raises(
+        AdminRetriableError, match="names 3 messages, and 2 were found: run the command"
+    ):
         fence.committed_count(_undecided(mine, 2), context)
     scene.commit(uncounted, message_count=0)
-    with pytest.raises(AdminError, match="before its messages were counted"):
+    with pytest.raises(AdminRequestError, match="before its messages were counted"):
         fence.committed_count(_undecided(uncounted), context)
 
 
@@ -68,7 +70,7 @@ def test_a_rollback_stops_the_local_transaction(scene: Scene) -> None:
     with pytest.raises(FencedError):
         scene.commit(mine)
     scene.commit(committed)
-    with pytest.raises(AdminError, match="says committed"):
+    with pytest.raises(AdminRequestError, match="says committed"):
         fence.roll_back(_undecided(committed), context)
     assert scene.fenced(committed) == ("committed", 1)
 
@@ -78,6 +80,6 @@ def test_another_fences_transaction_is_refused(scene: Scene) -> None:
     fence, mine = OperatorFence(scene.engine), new_id()
     other = FENCE_CONTEXT.encode(FenceContext("0" * 32))
     for context, wanted in ((None, "begun without a fence"), (other, "is fenced by table 0000")):
-        with pytest.raises(AdminError, match=wanted):
+        with pytest.raises(AdminRequestError, match=wanted):
             fence.roll_back(_undecided(mine), context)
     assert scene.fenced(mine) is None

@@ -54,7 +54,7 @@ class Appender:
         """
         topic, partition = place
         acks: list[tuple[ClientError | None, SentRecord]] = []
-        with self._cluster.errors(f"write to {topic}"):
+        with self._cluster.errors(f"write to {topic}", topics=(topic,)):
             self._writer.produce(
                 topic,
                 value,
@@ -67,17 +67,23 @@ class Appender:
             self._writer.flush(APPEND_TIMEOUT_S + _GRACE_S)
         if not acks:
             self._writer.purge()
-            raise InDoubtError(f"{topic} {partition}: no acknowledgement came; try again")
+            raise InDoubtError(
+                f"{topic} {partition}: no acknowledgement came; try again", topics=(topic,)
+            )
         _, record = acks[0]
         failure, offset = self._proofs.failure(*acks[0]), record.offset()
         if failure is None and offset is not None:
             return offset, record.timestamp()[1]
         if failure is None or failure is INFERRED:
-            raise InDoubtError(f"{topic} {partition}: the acknowledgement proves nothing")
+            raise InDoubtError(
+                f"{topic} {partition}: the acknowledgement proves nothing", topics=(topic,)
+            )
         if failure.code in _REFUSED:
-            with self._cluster.errors(f"write to {topic}"):
+            with self._cluster.errors(f"write to {topic}", topics=(topic,)):
                 raise failure
-        raise InDoubtError(f"{topic}: {failure}; the record may be stored") from failure
+        raise InDoubtError(
+            f"{topic}: {failure}; the record may be stored", topics=(topic,)
+        ) from failure
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
-from halfbridge.checker.errors import AdminError, DamagedRecordError
+from halfbridge.checker.errors import AdminRetriableError, AdminSetupError, DamagedRecordError
 from halfbridge.checker.signatures import operator_signatures
 from halfbridge.kafka import last_read
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.error_log import SILENT, Reasons
-from halfbridge.kafka.errors import PASSING, BridgeError, Code, KafkaFailure
+from halfbridge.kafka.errors import PASSING, BridgeError, Code, KafkaFailure, RetriableError
 from halfbridge.kafka.first_reads import find_damage
 from halfbridge.kafka.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
 from halfbridge.kafka.settings_topic import READING, Reading, read_topic
@@ -134,7 +134,7 @@ class Cluster:
         settings = {wanted.key: wanted.value for wanted in shape.settings}
         topic = NewTopic(shape.name, shape.partitions, replication_factor, settings)
         attempts = count(1)
-        with self.errors(f"create topic {shape.name}"):
+        with self.errors(f"create topic {shape.name}", topics=(shape.name,)):
             is_new = self.retrying(lambda: self._create(topic, attempt=next(attempts)))
         if is_new:
             self._settle(shape.name, shape.partitions)
@@ -142,18 +142,18 @@ class Cluster:
 
     def grow(self, topic: str, *, partitions: int) -> None:
         """Add partitions to a topic, `partitions` in all, and wait until they are known."""
-        with self.errors(f"add partitions to {topic}"):
+        with self.errors(f"add partitions to {topic}", topics=(topic,)):
             self._admin.add_partitions(topic, partitions, CALL_TIMEOUT_S).result()
         self._settle(topic, partitions)
 
     def alter(self, topic: str, settings: Mapping[str, str]) -> None:
         """Change some settings of a topic: all of them, or none."""
-        with self.errors(f"alter topic {topic}"):
+        with self.errors(f"alter topic {topic}", topics=(topic,)):
             self._admin.alter_settings(topic, settings, CALL_TIMEOUT_S).result()
 
     def live_members(self, group: str) -> list[str]:
         """Return the client ids and hosts of a consumer group's live members."""
-        with self.errors(f"describe group {group}"):
+        with self.errors(f"describe group {group}", group=group):
             try:
                 return self.retrying(
                     lambda: self._admin.ask_members(group, CALL_TIMEOUT_S).result()
@@ -170,7 +170,10 @@ class Cluster:
         # A reader, not AdminClient.list_consumer_group_offsets: while the coordinator still loads
         # its offsets, that call dereferences a consumer group, which an admin client does not have
         # (rd_kafka_handle_OffsetFetch, seen with librdkafka 2.16 as a segmentation fault).
-        with self.errors(f"read the offsets of group {group}"), self.reader(group) as reader:
+        with (
+            self.errors(f"read the offsets of group {group}", group=group),
+            self.reader(group) as reader,
+        ):
             found = self.retrying(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
         return {
             place: CommittedOffset(
@@ -181,13 +184,16 @@ class Cluster:
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit offsets with metadata for a group without live members, all in one request."""
-        with self.errors(f"commit offsets of group {group}"), self.reader(group) as reader:
+        with (
+            self.errors(f"commit offsets of group {group}", group=group),
+            self.reader(group) as reader,
+        ):
             self.retrying(lambda: reader.commit(offsets))
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """Return log start and end of a partition, read_uncommitted."""
         place = (topic, partition)
-        with self.errors(f"read the ends of {topic} {partition}"):
+        with self.errors(f"read the ends of {topic} {partition}", topics=(topic,)):
             start, end = (
                 self._admin.ask_ends([place], edge, CALL_TIMEOUT_S)[place]
                 for edge in (Edge.START, Edge.END)
@@ -206,14 +212,14 @@ class Cluster:
 
         Raises:
             DamagedRecordError: a record cannot be read; an operator follows its text.
-            AdminError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn; run the
-                command again later.
+            AdminRetriableError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn;
+                run the command again later.
         """
         if start >= end:
             return
         place = (topic, partition)
         self.refuse_damaged({place: (start, end)})
-        with self.errors(f"read {topic} {partition}"), self.reader() as reader:
+        with self.errors(f"read {topic} {partition}", topics=(topic,)), self.reader() as reader:
             yield from records_between(
                 reader,
                 place,
@@ -259,12 +265,13 @@ class Cluster:
 
         `use` is a clause for the error, such as "which keeps operators' actions".
 
-        Raises AdminError: it does not; the operator runs the command in the text.
+        Raises AdminSetupError: it does not; the operator runs the command in the text.
         """
         if not self.partition_count(topic):
-            raise AdminError(
+            raise AdminSetupError(
                 f"topic {topic} is missing, {use}; run: halfbridge topics create"
-                f" {names.options(self.bootstrap_servers)}"
+                f" {names.options(self.bootstrap_servers)}",
+                topics=(topic,),
             )
 
     def settings(self, names: TopicNames) -> Reading:
@@ -277,7 +284,9 @@ class Cluster:
                 run, clock = self._ports.run, self._ports.clock
                 return read_topic(reader, names.settings, stop=run.event(), clock=clock)
         except BridgeError as error:
-            raise AdminError(str(error)) from error
+            is_passing = isinstance(error, RetriableError)
+            kind = AdminRetriableError if is_passing else AdminSetupError
+            raise kind(str(error), topics=(names.settings,)) from error
 
     def writer(self, properties: Mapping[str, object]) -> Writer:
         """Return a writer with `properties` in addition to the cluster's; the caller closes it."""
@@ -313,9 +322,10 @@ class Cluster:
         deadline = self._ports.clock.monotonic() + SETTLE_TIMEOUT_S
         while not self._answers(topic, partitions):
             if self._ports.clock.monotonic() > deadline:
-                raise AdminError(
+                raise AdminRetriableError(
                     f"topic {topic} was made but has no leader after {SETTLE_TIMEOUT_S:.0f} s;"
-                    " try again"
+                    " try again",
+                    topics=(topic,),
                 )
             self._ports.run.pause(SETTLE_POLL_S)
 
@@ -336,8 +346,11 @@ class Cluster:
             self._ports.run.pause(SETTLE_POLL_S)
 
     @contextmanager
-    def errors(self, action: str) -> Iterator[None]:
-        """Turn KafkaFailure into AdminError, with the brokers' reasons, for the operator to act."""
+    def errors(self, action: str, *, topics: Sequence[str] = (), group: str = "") -> Iterator[None]:
+        """Turn KafkaFailure into AdminSetupError, with the brokers' reasons: an operator acts.
+
+        `topics` and `group` are those that `action` names.
+        """
         try:
             yield
         except KafkaFailure as failure:
@@ -345,14 +358,16 @@ class Cluster:
             if failure.code in SILENT and not self._has_answered:
                 where = f"{self.bootstrap_servers} within {FIRST_ANSWER_S:g} s"
                 why = f": {self._reasons.last}" if self._reasons.last else ""
-                raise AdminError(
+                raise AdminSetupError(
                     f"no broker answers at {where}{why}; check that the brokers run, and"
                     " --bootstrap-servers and --kafka"
                 ) from failure
             text = self._reasons.explain(failure)
-            raise AdminError(
+            raise AdminSetupError(
                 f"cannot {action} at {self.bootstrap_servers}: {text};"
-                " check that the brokers run, the address and the rights"
+                " check that the brokers run, the address and the rights",
+                topics=topics,
+                group=group,
             ) from failure
 
 

@@ -18,7 +18,7 @@ from halfbridge.checker.admin.transactions.look_up import look_up
 from halfbridge.checker.admin.transactions.undecided import list_undecided, wanted_partitions
 from halfbridge.checker.admin.transactions.waits import Wait
 from halfbridge.checker.admin.words import counted
-from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.errors import AdminError, AdminRequestError, InDoubtError
 from halfbridge.checker.signatures import check_signer, signed_op
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import OP
@@ -241,14 +241,15 @@ def op_ends(
 def context_of(cluster: Cluster, names: TopicNames, undecided: Undecided) -> bytes | None:
     """Return the context of the first message, or None.
 
-    Raises AdminError: the message has expired; the operator decides without the fence.
+    Raises AdminRequestError: the message has expired; the operator decides without the fence.
     """
     place, at = (names.half, undecided.partition), undecided.offset
     start, end = cluster.watermarks(*place)
     if not start <= at < end:
-        raise AdminError(
+        raise AdminRequestError(
             f"the first half message of {undecided.id} has expired, so its fence is unknown:"
-            " decide without --fence-url"
+            " decide without --fence-url",
+            transaction_id=undecided.id,
         )
     for record in cluster.read(*place, start=at, end=at + 1):
         return next((value for name, value in record.headers if name == CONTEXT), None)
@@ -282,18 +283,19 @@ def find_candidate(
 ) -> Candidates:
     """Return one transaction, which is undecided.
 
-    Raises AdminError: not found, or decided (the text says by whom); the operator corrects the
-    command.
+    Raises AdminRequestError: not found, or decided (the text says by whom); the operator corrects
+    the command.
     """
     ends = op_ends(cluster, names, None if wanted.partition is None else (wanted.partition,))
     life = look_up(cluster, names, wanted, on_progress=on_progress)
     if life.state == NOT_FOUND:
-        raise AdminError(
+        raise AdminRequestError(
             f"no transaction {wanted.id} was found: check the id and --topic-prefix, or give"
-            " --from TIME"
+            " --from TIME",
+            transaction_id=wanted.id,
         )
     if life.undecided is None:
-        raise AdminError(decision_text(life))
+        raise AdminRequestError(decision_text(life), transaction_id=life.id)
     return Candidates((life.undecided,), ends, 1)
 
 

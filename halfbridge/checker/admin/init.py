@@ -20,7 +20,7 @@ from halfbridge.checker.admin.read import Key, first_decisions, readable_ops
 from halfbridge.checker.admin.topics import common_partitions
 from halfbridge.checker.admin.words import listed
 from halfbridge.checker.core.events import HalfRead, OpRead
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError, AdminSetupError
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import DEAD, real_identity
@@ -65,19 +65,22 @@ def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) ->
     """Find out where the partition goes on, and commit it unless that is not allowed.
 
     Raises:
-        AdminError: no such partition, a daemon is running, or no offset is exact and the operator
-            did not choose; nothing is committed; the operator follows the text.
+        AdminRequestError: no such partition, or no offset is exact and the operator did not choose;
+            nothing is committed; the operator follows the text.
+        AdminSetupError: a daemon is running; an operator stops it.
     """
     count = common_partitions(cluster, names)
     if not 0 <= request.partition < count:
-        raise AdminError(f"there is no partition {request.partition}: half and op have {count}")
+        raise AdminRequestError(
+            f"there is no partition {request.partition}: half and op have {count}"
+        )
     if not request.dry_run:
         _refuse_while_running(cluster, names)
     found = find_offsets(cluster, names, request)
     if request.dry_run:
         return found
     if not found.exact and request.choice is Choice.REFUSE:
-        raise AdminError(explain_inexact(found))
+        raise AdminRequestError(explain_inexact(found))
     _refuse_while_running(cluster, names)
     progress = found.progress
     cluster.commit(
@@ -130,7 +133,7 @@ def explain_inexact(found: NewOffsets) -> str:
 def _refuse_while_running(cluster: Cluster, names: TopicNames) -> None:
     members = cluster.live_members(names.daemon_group)
     if members:
-        raise AdminError(
+        raise AdminSetupError(
             f"the daemon is running ({', '.join(members)}): stop every worker and wait for the"
             " session timeout (10 s; at once with --leave), then run this again"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from halfbridge.checker.core.events import OpRead, append_ms_of
-from halfbridge.checker.errors import AdminError, DamagedRecordError
+from halfbridge.checker.errors import AdminRetriableError, DamagedRecordError
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import DAMAGED, Code, KafkaFailure
 from halfbridge.serde.avro import OP
@@ -143,7 +143,8 @@ def records_between(
     comes; it may raise the reason.
 
     Raises:
-        AdminError: nothing came for `patience_s`, such as behind an open kafka_txn; try again.
+        AdminRetriableError: nothing came for `patience_s`, such as behind an open kafka_txn; try
+            again.
     """
     reader.read_from({place: start})
     last_progress = clock.monotonic()
@@ -165,9 +166,10 @@ def records_between(
         if clock.monotonic() - last_progress > patience_s:
             at = reader.positions([place])[place]
             on_silence({place: max(start, at)})
-            raise AdminError(
+            raise AdminRetriableError(
                 f"{place[0]} {place[1]}: nothing readable up to offset {end} within"
-                f" {patience_s:.0f} s: an open kafka_txn may hold it back; try again"
+                f" {patience_s:.0f} s: an open kafka_txn may hold it back; try again",
+                topics=(place[0],),
             )
 
 

@@ -21,7 +21,7 @@ from halfbridge.checker.admin.shape import (
     wanted_topics,
 )
 from halfbridge.checker.core.rebuild import check_against_log
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminError, AdminRequestError, AdminSetupError
 from halfbridge.serde.progress import START, ProgressError, parse_progress
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.serde.settings_topic import TopicType, TopicTypeRecord, encode_type, type_key
@@ -173,7 +173,7 @@ def _grow(cluster: Cluster, names: TopicNames, layout: Layout) -> tuple[str, ...
         return ()
     members = cluster.live_members(names.daemon_group)
     if members:
-        raise AdminError(
+        raise AdminSetupError(
             "partitions can only be added while the daemon is stopped, since a worker would stop"
             f" at partitions without offsets; running: {', '.join(members)}. Stop it, run this"
             " again, then restart daemon and producers"
@@ -193,7 +193,7 @@ def _commit_first_offsets(cluster: Cluster, names: TopicNames) -> tuple[int, ...
     if new:
         members = cluster.live_members(names.daemon_group)
         if members:
-            raise AdminError(
+            raise AdminSetupError(
                 "the daemon was started before its topics were there, and first offsets can only"
                 f" be committed without it; running: {', '.join(members)}. Stop it, run this again,"
                 " then start it"
@@ -393,11 +393,15 @@ def create_real_topic(
 
     Repeating it is harmless: the last record of a topic holds.
 
-    Raises AdminError: the name is internal (the operator chooses another one), or the brokers do
-    not answer (the operator runs the command again).
+    Raises:
+        AdminRequestError: the name is internal; the operator chooses another one.
+        AdminSetupError: the brokers do not answer; the operator runs the command again.
     """
     if names.is_internal(wanted.name):
-        raise AdminError(f"{wanted.name} is an internal name, which no real topic may have")
+        raise AdminRequestError(
+            f"{wanted.name} is an internal name, which no real topic may have",
+            topics=(wanted.name,),
+        )
     cluster.require(names, names.settings, "from which clients read types")
     type_before = types_of(cluster, names).get(wanted.name)
     there = "there" if cluster.partition_count(wanted.name) else "not there"

@@ -12,7 +12,7 @@ from halfbridge.checker.admin.decisions import Decided, Decider, DecisionRequest
 from halfbridge.checker.admin.init import InitRequest, find_offsets
 from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.transactions.look_up import Wanted
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminSetupError
 from halfbridge.checker.signatures import check_signer, daemon_signatures, signed_op
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.kafka.signatures import NO_SIGNATURES
@@ -253,9 +253,10 @@ def test_an_operator_without_a_key_writes_nothing(stack: MemoryStack, tmp_path: 
     ring = signatures.ring
     assert ring is not None
     no_key = type(signatures)(ring, signatures.verifier, None)
-    with pytest.raises(AdminError, match="no key of role operator"):
+    with pytest.raises(AdminSetupError, match="no key of role operator") as refused:
         check_signer(no_key, GROUP, 1)
-    with pytest.raises(AdminError, match="no key of role operator"):
+    assert refused.value.group == GROUP
+    with pytest.raises(AdminSetupError, match="no key of role operator"):
         signed_op(no_key, GROUP, 0, key=b"", value=b"", now_ms=1)
     assert signed_op(NO_SIGNATURES, GROUP, 0, key=b"", value=b"", now_ms=1) == []
     assert path.exists()

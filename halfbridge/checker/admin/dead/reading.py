@@ -15,7 +15,7 @@ from halfbridge.checker.admin.dead.letters import (
     examined,
     parse_record,
 )
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRetriableError, AdminSetupError
 from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
@@ -55,13 +55,14 @@ class DeadTopic:
     def partitions(self) -> range:
         """Return the numbers of the partitions.
 
-        Raises AdminError: there is no such topic; the operator follows the text.
+        Raises AdminSetupError: there is no such topic; the operator follows the text.
         """
         count = self._cluster.partition_count(self._names.dead)
         if not count:
-            raise AdminError(
+            raise AdminSetupError(
                 f"there is no topic {self._names.dead}: check --topic-prefix and the right to"
-                " DESCRIBE the topic, or run `halfbridge topics create`"
+                " DESCRIBE the topic, or run `halfbridge topics create`",
+                topics=(self._names.dead,),
             )
         return range(count)
 
@@ -153,7 +154,9 @@ def _body(letter: Letter, stored: Source) -> Body | None:
     record: LogRecord | None = stored.record
     if record is None:
         partition, offset = letter.place
-        raise AdminError(f"dead letter {partition}:{offset} was deleted meanwhile; try again")
+        raise AdminRetriableError(
+            f"dead letter {partition}:{offset} was deleted meanwhile; try again"
+        )
     return body_of(record)
 
 

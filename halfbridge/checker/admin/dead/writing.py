@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.errors import AdminError, AdminRetriableError, AdminSetupError, InDoubtError
 from halfbridge.checker.signatures import signed_half, signed_op
 from halfbridge.kafka.errors import INFERRED, PRODUCER_FENCED, Code, KafkaFailure
 from halfbridge.kafka.sending import Acknowledgements
@@ -234,12 +234,12 @@ class DeadWriter:
 
     def _error(self, action: str, failure: KafkaFailure) -> AdminError:
         if failure.code in PRODUCER_FENCED:
-            return AdminError(
+            return AdminRetriableError(
                 f"cannot {action}: another operator's command took over (transactional id"
                 f" {self._names.dead_letters_id}); its work is marked, so run this again"
                 " when it has ended"
             )
-        return AdminError(
+        return AdminSetupError(
             f"cannot {action}: {failure}; committed work is marked, so the same command may be"
             " run again. Check that the brokers run, and the rights to write to half, op and"
             f" dead-letter topic and to the transactional id {self._names.dead_letters_id}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S
 from halfbridge.checker.admin.read import READ_BATCH, named
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of, message_bytes
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRetriableError
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import Code
 from halfbridge.kafka.ports import Edge
@@ -74,8 +74,9 @@ class Scan:
 
         Raises:
             DamagedRecordError: a record cannot be read; an operator follows the text.
-            AdminError: the brokers do not answer, or nothing came for CALL_TIMEOUT_S, such as
-                behind an open kafka_txn; the operator tries again.
+            AdminSetupError: the brokers do not answer; an operator acts.
+            AdminRetriableError: nothing came for CALL_TIMEOUT_S, such as behind an open kafka_txn;
+                the operator tries again.
         """
         if not self._spans:
             return
@@ -100,9 +101,10 @@ class Scan:
                             for place, at in reader.positions(self._ends).items()
                         }
                     )
-                    raise AdminError(
+                    raise AdminRetriableError(
                         f"{_named(self._ends)}: nothing readable within {CALL_TIMEOUT_S:.0f} s: an"
-                        " open kafka_txn may hold it back; try again"
+                        " open kafka_txn may hold it back; try again",
+                        topics=min(self._ends)[:1],
                     )
 
     def _taken(self, fetched: list[StoredRecord]) -> list[StoredRecord]:
@@ -186,8 +188,8 @@ def not_read(places: Iterable[TopicPartition], topics: Collection[str]) -> list[
 def stable_ends(cluster: Cluster, least: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return where partitions can be read to (read_committed), at least to the offsets in `least`.
 
-    Such an offset is waited for: an open kafka_txn may hold it back for a moment. AdminError after
-    CALL_TIMEOUT_S: the operator tries again.
+    Such an offset is waited for: an open kafka_txn may hold it back for a moment.
+    AdminRetriableError after CALL_TIMEOUT_S: the operator tries again.
     """
     clock, run = cluster.ports.clock, cluster.ports.run
     deadline = clock.monotonic() + CALL_TIMEOUT_S
@@ -197,9 +199,10 @@ def stable_ends(cluster: Cluster, least: Mapping[TopicPartition, int]) -> dict[T
         if not short:
             return ends
         if clock.monotonic() > deadline:
-            raise AdminError(
+            raise AdminRetriableError(
                 f"{_named(short)}: not readable to a committed offset within"
-                f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn holds it back; try again"
+                f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn holds it back; try again",
+                topics=min(short)[:1],
             )
         run.pause(_WAIT_S)
 

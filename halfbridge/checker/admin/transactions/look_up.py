@@ -45,7 +45,7 @@ from halfbridge.checker.admin.transactions.undecided import (
 )
 from halfbridge.checker.admin.transactions.waits import DeliveryWait, undecided_of
 from halfbridge.checker.core.events import HalfRead, OpRead
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError, AdminRetriableError
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.avro import DEAD_MARK
 from halfbridge.serde.errors import DecodeError
@@ -89,7 +89,7 @@ def look_up(
     """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
     Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line about
-    once a second. AdminError: the id says no time and none was given; the operator gives one.
+    once a second. AdminRequestError: the id says no time, none was given; the operator gives one.
     """
     return _LookUp(cluster, names, wanted, on_progress).life()
 
@@ -147,9 +147,10 @@ class _LookUp:
         if begin_ms is None:
             begin_ms = log_search.birth_ms(wanted.id)
         if begin_ms is None:
-            raise AdminError(
+            raise AdminRequestError(
                 f"{wanted.id!r} is no id that halfbridge makes, so it does not say when the"
-                " transaction began: give --from TIME"
+                " transaction began: give --from TIME",
+                transaction_id=wanted.id,
             )
         partitions = None if wanted.partition is None else [wanted.partition]
         numbers = wanted_partitions(self._cluster, self._names, partitions)
@@ -228,7 +229,10 @@ class _LookUp:
         )
         judged = judged_of(found)
         if judged is None:
-            raise AdminError(f"the records of {self._wanted.id} expired while they were read")
+            wanted_id = self._wanted.id
+            raise AdminRetriableError(
+                f"the records of {wanted_id} expired while they were read", transaction_id=wanted_id
+            )
         return known.with_more(found), judged
 
     def _later_life(self, life: Life) -> _LaterLife | None:

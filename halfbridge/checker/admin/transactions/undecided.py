@@ -29,7 +29,7 @@ from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.rebuild import check_against_log
 from halfbridge.checker.core.settings import LedgerSettings
-from halfbridge.checker.errors import AdminError, DamagedRecordError
+from halfbridge.checker.errors import AdminRequestError, AdminSetupError, DamagedRecordError
 from halfbridge.kafka.ports import Edge
 from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.protocol import decision_of
@@ -151,17 +151,20 @@ def wanted_partitions(
 ) -> list[int]:
     """Return the numbers of the pairs to read.
 
-    Raises AdminError: no such topics or pair; the operator corrects the command.
+    Raises:
+        AdminSetupError: there are no such topics; the operator follows the text.
+        AdminRequestError: there is no such pair; the operator corrects the command.
     """
     count = common_partitions(cluster, names)
     if not count:
-        raise AdminError(
+        raise AdminSetupError(
             f"there is no topic {names.half} or {names.op} (or no right to see it): check"
-            " --topic-prefix, or run halfbridge topics create"
+            " --topic-prefix, or run halfbridge topics create",
+            topics=(names.half, names.op),
         )
     missing = sorted(each for each in partitions or () if not 0 <= each < count)
     if missing:
-        raise AdminError(
+        raise AdminRequestError(
             f"--partition {missing[0]}: there is no such pair; half and op have {count}"
         )
     return sorted(set(partitions)) if partitions else list(range(count))
@@ -243,7 +246,7 @@ def _read(
     spans = _spans(cluster, names, pairs)
     wanted = sum(span.end - span.start for span in spans.values())
     if wanted > RECORDS_MAX:
-        raise AdminError(
+        raise AdminRequestError(
             f"{wanted} records would have to be read, more than {RECORDS_MAX}: start the daemon,"
             " which shortens what is left to read, or choose a pair with --partition"
         )
@@ -308,7 +311,7 @@ def _apply(pairs: Collection[PairState], now_ms: int) -> None:
         while len(pair.answers) > ANSWERS_MAX:
             del pair.answers[next(iter(pair.answers))]
     if entries_bytes > ENTRIES_BYTES_MAX:
-        raise AdminError(
+        raise AdminRequestError(
             f"what is undecided takes more than {ENTRIES_BYTES_MAX >> 20} MiB of memory: choose a"
             " pair with --partition"
         )

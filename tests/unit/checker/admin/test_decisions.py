@@ -28,7 +28,7 @@ from halfbridge.checker.admin.transactions.life import Event, Kind, Life
 from halfbridge.checker.admin.transactions.look_up import Wanted
 from halfbridge.checker.admin.transactions.undecided import Filter
 from halfbridge.checker.admin.transactions.waits import Undecided, Wait
-from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.errors import AdminRequestError, AdminSetupError, InDoubtError
 from halfbridge.serde.avro import OP
 from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, ActionOutcome, DeadReason, OpKind, OpSource
@@ -188,9 +188,10 @@ def test_what_is_decided_is_refused(stack: MemoryStack, producer: MemoryProducer
     transaction = _begun(producer)
     _decide(stack, _one(stack, transaction), COMMIT)
     wanted = r"is COMMITTED already: COMMIT by OPERATOR ada@h at op offset \d+ \(the row is there\)"
-    with pytest.raises(AdminError, match=wanted):
+    with pytest.raises(AdminRequestError, match=wanted) as refused:
         _one(stack, transaction)
-    with pytest.raises(AdminError, match=r"no transaction .* was found"):
+    assert refused.value.transaction_id == transaction.id
+    with pytest.raises(AdminRequestError, match=r"no transaction .* was found"):
         find_candidate(_cluster(stack), stack.config.names, Wanted(id=producer.begin().id))
 
 
@@ -301,7 +302,7 @@ def test_killed_between_the_op_and_the_read_back(
     transaction = _begun(producer)
     with pytest.raises(KilledError):
         _decide(stack, _one(stack, transaction), COMMIT, kind=_DiesAfter)
-    with pytest.raises(AdminError, match="is COMMITTED already: COMMIT by OPERATOR ada@h"):
+    with pytest.raises(AdminRequestError, match="is COMMITTED already: COMMIT by OPERATOR ada@h"):
         _one(stack, transaction)
     stack.wait_until_decided()
     assert _values(stack, 1) == [b"1"]
@@ -342,7 +343,7 @@ def test_without_an_audit_topic_nothing_is_decided(
     transaction = _begun(producer)
     considered = _one(stack, transaction)
     stack.machine.broker.delete_topic(stack.config.names.audit)
-    with pytest.raises(AdminError, match="run: halfbridge topics create"):
+    with pytest.raises(AdminSetupError, match="run: halfbridge topics create"):
         _decide(stack, considered, COMMIT)
     assert stack.undecided() == [transaction.id]
 

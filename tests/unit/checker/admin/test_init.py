@@ -25,7 +25,7 @@ from halfbridge.checker.admin.operator_log import (
     turn_switch,
 )
 from halfbridge.checker.admin.read import LogRecord
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminSetupError
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import DEAD
 from halfbridge.serde.records import ActionOutcome, DeadDecision, DeadLetter, DeadReason
@@ -153,8 +153,9 @@ def test_without_a_settings_topic_clients_begin(stack: MemoryStack) -> None:
     stack.machine.broker.delete_topic(stack.config.names.settings)
     with stack.producer("g", checker=_never) as producer:
         producer.begin()
-    with pytest.raises(AdminError, match="run: halfbridge topics create"):
+    with pytest.raises(AdminSetupError, match="run: halfbridge topics create") as refused:
         _turn(stack, is_rejecting=True)
+    assert refused.value.topics == (stack.config.names.settings,)
 
 
 def test_what_is_done_stands_in_the_audit_topic(stack: MemoryStack) -> None:

@@ -15,7 +15,7 @@ from halfbridge.checker.admin.operator_log import (
     reason_problem,
 )
 from halfbridge.checker.admin.shape import Layout, wanted_topics
-from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.errors import AdminSetupError, InDoubtError
 from halfbridge.kafka.ports import NewTopic
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX
 from halfbridge.serde.records import ActionOutcome, OperatorAction
@@ -130,9 +130,9 @@ def test_without_the_topic_nothing_is_recorded(cluster: Cluster, machine: Machin
     """An installation made before there was one: the error names the command that makes it."""
     machine.broker.delete_topic(NAMES.audit)
     wanted = "run: halfbridge topics create --bootstrap-servers memory --topic-prefix eu."
-    with pytest.raises(AdminError, match=wanted):
+    with pytest.raises(AdminSetupError, match=wanted):
         _record(cluster)
-    with pytest.raises(AdminError, match=wanted):
+    with pytest.raises(AdminSetupError, match=wanted):
         read(cluster, NAMES, ALL)
 
 

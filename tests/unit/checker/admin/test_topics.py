@@ -13,7 +13,7 @@ from halfbridge.checker.admin.operator_log import OperatorLog
 from halfbridge.checker.admin.real_topics import SHOWN_MAX, Flaws, find_flaws, number, problems_text
 from halfbridge.checker.admin.topics import RealTopic, Typed, create_real_topic
 from halfbridge.checker.admin.words import counted
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.settings_topic import TopicType, type_key
 from halfbridge.serde.topics import TopicNames
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_no_type() -> None:
             appender.append(place, b"nonsense", type_key("clicks"))
         with stack.producer("g", checker=_never, topics=["clicks"]) as producer:
             producer.begin()
-        with pytest.raises(AdminError, match="is an internal name"):
+        with pytest.raises(AdminRequestError, match="is an internal name"):
             _create(stack, stack.config.names.half, TopicType.PLAIN)
 
 

@@ -26,7 +26,7 @@ from halfbridge.checker.admin.dead.letters import (
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
 from halfbridge.checker.admin.dead.redoing import purge
 from halfbridge.checker.admin.operator_log import ActionFilter, read
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminSetupError
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde.avro import HALF_METADATA, DeadMark, MarkAction
 from halfbridge.serde.errors import DecodeError
@@ -368,7 +368,7 @@ def test_a_deletion_that_is_refused_is_an_action_that_failed() -> None:
         scene.extra(1)
         scene.settle()
         scene.network = _NoDeletion(stack.machine.scheduler)
-        with pytest.raises(AdminError, match="no right"):
+        with pytest.raises(AdminSetupError, match="no right"):
             purge(scene.letters(), order(1), lambda _meant: True, gives_up=True)
         kept = read(scene.letters().cluster, scene.names, ActionFilter(limit=9))
         outcomes = [each.action.outcome for each in kept if each.action is not None]

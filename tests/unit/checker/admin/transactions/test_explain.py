@@ -18,7 +18,7 @@ from halfbridge.checker.admin.transactions.life import (
 )
 from halfbridge.checker.admin.transactions.undecided import Listing, Stopped
 from halfbridge.checker.admin.transactions.waits import DeliveryWait, Wait
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit.undecided import AN_UNDECIDED
@@ -237,7 +237,7 @@ def test_too_many_records_are_refused_with_a_way_out(
         for _ in range(20):
             sent(producer, b"more")
         monkeypatch.setattr(undecided, "RECORDS_MAX", 10)
-        with pytest.raises(AdminError, match="--partition"):
+        with pytest.raises(AdminRequestError, match="--partition"):
             operator.listed()
         assert operator.listed(partitions=(pair,)).undecided == 0
 
@@ -248,7 +248,7 @@ def test_too_much_memory_is_refused(stack: MemoryStack, monkeypatch: pytest.Monk
     for number in range(20):
         operator.write_half(f"{number}" * 500, 0, producer_group="g" * 500)
     monkeypatch.setattr(undecided, "ENTRIES_BYTES_MAX", 50_000)
-    with pytest.raises(AdminError, match="memory"):
+    with pytest.raises(AdminRequestError, match="memory"):
         operator.listed()
 
 

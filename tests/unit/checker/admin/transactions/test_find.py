@@ -13,7 +13,7 @@ from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.find import FindQuery, Found, find, meant_by
 from halfbridge.checker.admin.transactions.life import Kind
 from halfbridge.checker.admin.transactions.logs import birth_ms, slices
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminSetupError
 from halfbridge.serde.identity import TransactionIds
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.memory import MemoryStack
@@ -179,8 +179,9 @@ def test_without_an_installation_the_command_says_so() -> None:
     with MemoryStack(partitions=1) as stack:
         operator = Operator(stack)
         names = type(operator.names)("other-")
-        with pytest.raises(AdminError, match="topics create"):
+        with pytest.raises(AdminSetupError, match="topics create") as refused:
             find(operator.cluster, names, FindQuery(key="k", since_ms=0, limit=1))
+        assert refused.value.topics == (names.half, names.op)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from halfbridge.checker.admin.transactions.life import Kind, Life, Verdict
 from halfbridge.checker.admin.transactions.logs import Span
 from halfbridge.checker.admin.transactions.look_up import FoundRecords, RecordFinder
 from halfbridge.checker.admin.transactions.waits import DeliveryWait, Wait
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminRequestError
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack
 from tests.kit import dead_letters
@@ -277,8 +277,9 @@ def test_an_id_of_nobody_is_not_found(stack: MemoryStack) -> None:
         tx = sent(producer, b"one")
         wrong = tx.id[:-1] + ("0" if tx.id[-1] != "0" else "1")
         assert operator.shown(wrong).state == "NOT_FOUND"
-    with pytest.raises(AdminError, match="--from"):
+    with pytest.raises(AdminRequestError, match="--from") as refused:
         operator.shown("no id")
+    assert refused.value.transaction_id == "no id"
     assert operator.shown("no id", from_ms=0).state == "NOT_FOUND"
 
 
