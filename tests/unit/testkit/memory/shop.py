@@ -9,6 +9,7 @@ from halfbridge.sql import Fence
 
 GROUP = "order-service"
 TOPIC = "orders"
+KEY = b"customer-42"
 _INSERT = text("INSERT INTO placed VALUES (:what)")
 
 
@@ -28,7 +29,7 @@ class Shop:
 
     def place(self, producer: TransactionProducer, what: str) -> None:
         with self.fence.transaction(producer) as (tx, connection):
-            tx.send(Message(TOPIC, key=b"customer-42", value=what.encode()))
+            tx.send(Message(TOPIC, key=KEY, value=what.encode()))
             connection.execute(_INSERT, {"what": what})
 
     def placed(self) -> list[bytes]:
