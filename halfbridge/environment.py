@@ -1,7 +1,8 @@
-"""The process's environment: nothing else reads it.
+"""The process's environment: no other module reads it, except options of commands.
 
 Entry points call this: commands, processes of ours, constructors that users call. They make frozen
 settings of it, which they pass on. A contract of import-linter (pyproject.toml) names them all.
+An option that a variable may set has click's `envvar=` (exception E-005 of DESIGN.md).
 """
 
 from __future__ import annotations

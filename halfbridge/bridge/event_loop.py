@@ -55,9 +55,11 @@ class LoopWaits:
         self._current = ports.run.current
         self._thread = ports.run.current()
         self._loop = loop
+        # At most one entry for each task that waits, so as many as the application runs at once;
+        # each leaves `_queue` after send_timeout_ms (exception E-004 of DESIGN.md).
         self._settled: deque[Future[None]] = deque()  # waits that have ended; from any thread
-        self._is_waking = self._is_serving = False
         self._queue: deque[tuple[Future[None], float]] = deque()  # for room; until monotonic s
+        self._is_waking = self._is_serving = False
         # Records for which the client's queue had no room. `room` lets no other send pass
         # meanwhile, so these are few: those that were sent in the same turn of the loop.
         self._kept: deque[tuple[tuple[Any, ...], float]] = deque()

@@ -280,7 +280,7 @@ def _silence() -> KafkaFailure:
 
 # Clients without a reference, which are to be closed. A finalizer may call `put`, in any thread.
 # Without a limit, since a finalizer cannot wait. A process makes one client for each cluster, and a
-# new client only in place of the one before.
+# new client only in place of the one before (exception E-004 of DESIGN.md).
 _unused: SimpleQueue[Any] = SimpleQueue()
 _start_lock = Lock()
 _closer: Thread | None = None

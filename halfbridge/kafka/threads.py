@@ -121,7 +121,8 @@ class Threads:
 class SideThread:
     """Runs calls in order in a daemon thread, which never delays the end of the process."""
 
-    # The queue needs no limit: a caller waits for the call before (one close, or one commit).
+    # The queue needs no limit: a caller waits for the call before (one close, or one commit):
+    # exception E-004 of DESIGN.md.
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         Thread(target=_serve, args=(self._work,), name=name, daemon=True).start()
