@@ -53,6 +53,11 @@ JUDGED_MESSAGES = (
     # partition; null where that is not known.
     "index_before",
 )
+# Contract of `_altered`: one row for each ALTERED message, with the place of the other record.
+_ALTERED = (
+    *("transaction_id", "topic", "life_hash", "message_index"),
+    *("other_partition", "other_offset"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,51 +70,12 @@ class Verdicts:
 
 def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
     """Return the verdicts on `matched`."""
-    is_late = F.max(_is_stored_late() & (F.col("required") == DELIVER))
-    has_late = F.coalesce(is_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
-    messages = matched.messages.withColumn("has_late_message", has_late)
-    judged = compute(messages.withColumn("outcome", _outcome(bounds)).drop("has_late_message"))
-    by_topic = Window.partitionBy("transaction_id", "topic")
-    is_open = F.col("outcome").isin(MISSING, PENDING)
-    waiting = (
-        judged.where(is_open & (F.col("required") == DELIVER))
-        .withColumn("place", F.row_number().over(by_topic.orderBy("message_index", "life_hash")))
-        .select("transaction_id", "topic", "place", "life_hash", "message_index")
+    judged = compute(_with_outcome(matched.messages, bounds))
+    altered = compute(_altered(judged, matched.surplus))
+    return Verdicts(
+        messages=compute(_with_index_before(_with_altered(judged, altered))),
+        surplus=compute(_without_altered(matched.surplus, altered)),
     )
-    different = (
-        matched.surplus.where(~F.col("has_equal_message") & F.col("has_half_message"))
-        .withColumn("place", F.row_number().over(by_topic.orderBy("partition", "offset")))
-        .select(
-            "transaction_id",
-            "topic",
-            "place",
-            F.col("partition").alias("other_partition"),
-            F.col("offset").alias("other_offset"),
-        )
-    )
-    altered = compute(
-        waiting.join(different, ["transaction_id", "topic", "place"], how="inner").drop("place")
-    )
-    messages = judged.join(altered.drop("topic"), [*LIFE, "message_index"], how="left").withColumn(
-        "outcome", F.when(F.col("other_offset").isNotNull(), ALTERED).otherwise(F.col("outcome"))
-    )
-    taken = altered.select(
-        "transaction_id",
-        "topic",
-        F.col("other_partition").alias("partition"),
-        F.col("other_offset").alias("offset"),
-    )
-    surplus = matched.surplus.join(
-        taken, ["transaction_id", "topic", "partition", "offset"], how="left_anti"
-    )
-    partition = Window.partitionBy(*LIFE, "real_topic", "real_partition").orderBy("real_offset")
-    ahead = partition.rowsBetween(Window.unboundedPreceding, -1)
-    last_known = F.last(
-        F.when(F.col("is_order_known"), F.col("message_index")), ignorenulls=True
-    ).over(ahead)
-    index_before = F.when((F.col("required") == DELIVER) & F.col("is_order_known"), last_known)
-    in_order = messages.withColumn("index_before", index_before).select(*JUDGED_MESSAGES)
-    return Verdicts(compute(in_order), compute(surplus))
 
 
 def lives(messages: DataFrame) -> DataFrame:
@@ -148,6 +114,17 @@ def _rank() -> Column:
     for number, each in enumerate(_RANKS):
         chain = chain.when(outcome == each, number)
     return chain.otherwise(len(_RANKS))
+
+
+def _with_outcome(messages: DataFrame, bounds: Bounds) -> DataFrame:
+    """Return the MATCHED_MESSAGES with `outcome`, in which no message is ALTERED yet."""
+    is_late = F.max(_is_stored_late() & (F.col("required") == DELIVER))
+    has_late = F.coalesce(is_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
+    return (
+        messages.withColumn("has_late_message", has_late)
+        .withColumn("outcome", _outcome(bounds))
+        .drop("has_late_message")
+    )
 
 
 def _outcome(bounds: Bounds) -> Column:
@@ -211,3 +188,60 @@ def _is_stored_late() -> Column:
     has_times = (F.col("append_ms") >= 0) & (F.col("op_append_ms") >= 0)
     may_be_later = ~has_times | (F.col("append_ms") >= F.col("op_append_ms"))
     return (F.col("inconclusive_reason") == DeadReason.LATE.value) & may_be_later
+
+
+def _altered(judged: DataFrame, surplus: DataFrame) -> DataFrame:
+    """Return _ALTERED: messages without a record, and records without a message, n-th with n-th.
+
+    Both are counted in each real topic of a transaction.
+    """
+    by_topic = Window.partitionBy("transaction_id", "topic")
+    is_open = F.col("outcome").isin(MISSING, PENDING)
+    waiting = (
+        judged.where(is_open & (F.col("required") == DELIVER))
+        .withColumn("place", F.row_number().over(by_topic.orderBy("message_index", "life_hash")))
+        .select("transaction_id", "topic", "place", "life_hash", "message_index")
+    )
+    different = (
+        surplus.where(~F.col("has_equal_message") & F.col("has_half_message"))
+        .withColumn("place", F.row_number().over(by_topic.orderBy("partition", "offset")))
+        .select(
+            "transaction_id",
+            "topic",
+            "place",
+            F.col("partition").alias("other_partition"),
+            F.col("offset").alias("other_offset"),
+        )
+    )
+    return waiting.join(different, ["transaction_id", "topic", "place"], how="inner").select(
+        *_ALTERED
+    )
+
+
+def _with_altered(judged: DataFrame, altered: DataFrame) -> DataFrame:
+    """Return `judged` with the places of other records, and those messages as ALTERED."""
+    outcome = F.when(F.col("other_offset").isNotNull(), ALTERED).otherwise(F.col("outcome"))
+    others = altered.drop("topic")
+    return judged.join(others, [*LIFE, "message_index"], how="left").withColumn("outcome", outcome)
+
+
+def _with_index_before(messages: DataFrame) -> DataFrame:
+    """Return JUDGED_MESSAGES."""
+    partition = Window.partitionBy(*LIFE, "real_topic", "real_partition").orderBy("real_offset")
+    ahead = partition.rowsBetween(Window.unboundedPreceding, -1)
+    last_known = F.last(
+        F.when(F.col("is_order_known"), F.col("message_index")), ignorenulls=True
+    ).over(ahead)
+    index_before = F.when((F.col("required") == DELIVER) & F.col("is_order_known"), last_known)
+    return messages.withColumn("index_before", index_before).select(*JUDGED_MESSAGES)
+
+
+def _without_altered(surplus: DataFrame, altered: DataFrame) -> DataFrame:
+    """Return `surplus` without the records that ALTERED messages name."""
+    taken = altered.select(
+        "transaction_id",
+        "topic",
+        F.col("other_partition").alias("partition"),
+        F.col("other_offset").alias("offset"),
+    )
+    return surplus.join(taken, ["transaction_id", "topic", "partition", "offset"], how="left_anti")
