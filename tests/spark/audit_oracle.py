@@ -1,55 +1,182 @@
-"""What an audit must find, for whoever reads the records once, slowly, in plain Python."""
+"""What an audit must find, for whoever reads the records once, slowly, in plain Python.
+
+All records were read, applied and kept.
+"""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from halfbridge.serde.records import DeadReason, OpKind, OpSource
-from tests.spark.tape import Tape
+from halfbridge.serde.records import DeadReason, HalfMetadata, Op, OpKind, OpSource
+from tests.spark.tape import Content, Tape
+
+REFUSALS = {DeadReason.NOT_ALLOWED, DeadReason.UNDELIVERABLE}
 
 
 def expected(tape: Tape) -> set[tuple[str, str]]:
-    """Return (kind, transaction id) of each violation; all was read, applied and kept."""
-    refusals = {DeadReason.NOT_ALLOWED, DeadReason.UNDELIVERABLE}
-    found, lives, first = set(), defaultdict(dict), {}
-    got, letters = defaultdict(Counter), defaultdict(list)
-    for at, meta, flaw, content in tape.halves():
+    """Return (kind, transaction id) of each violation."""
+    return {(kind, txn) for txn, life in _lives(tape).items() for kind in _kinds(life)}
+
+
+# --- what was written ----------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """The first half record of a message; copies do not count."""
+
+    at: int
+    metadata: HalfMetadata
+    flaw: str | None
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """All records of one transaction."""
+
+    messages: dict[int, Message] = field(default_factory=dict)  # by index, in order of offsets
+    ops: list[Op] = field(default_factory=list)
+    reals: Counter[Content] = field(default_factory=Counter)
+    # By message index; LATE ones do not count.
+    letters: defaultdict[int, list[DeadReason]] = field(default_factory=lambda: defaultdict(list))
+
+    def reasons(self, index: int) -> set[DeadReason]:
+        """Return the reasons of a message's dead letters."""
+        return set(self.letters[index])
+
+
+def _lives(tape: Tape) -> dict[str, Life]:
+    """Read the tape; return what it has of each transaction, by transaction id."""
+    lives: defaultdict[str, Life] = defaultdict(Life)
+    for message in map(Message._make, tape.halves()):
+        meta = message.metadata
         if meta.origin_offset < 0:
-            lives[meta.transaction_id].setdefault(meta.message_index, (at, meta, flaw, content))
+            lives[meta.transaction_id].messages.setdefault(meta.message_index, message)
     for op in tape.ops():
-        groups = [meta.producer_group for _, meta, *_ in lives.get(op.transaction_id, {}).values()]
-        may = op.kind is not OpKind.DISCARD or op.source in {OpSource.CHECKER, OpSource.OPERATOR}
-        if op.kind is not OpKind.UNKNOWN and may and op.producer_group in groups[:1]:
-            other = first.setdefault(op.transaction_id, op).kind is not op.kind
-            if other and op.source is not OpSource.CHECKER:
-                found.add(("conflict", op.transaction_id))
+        lives[op.transaction_id].ops.append(op)
     for txn, content in tape.reals():
-        got[txn][content] += 1
+        lives[txn].reals[content] += 1
     for meta, reason in tape.letters():
-        letters[meta.transaction_id, meta.message_index] += [reason] * (reason != DeadReason.LATE)
-    for txn, life in lives.items():
-        op, buried = first.get(txn), {i: set(letters[txn, i]) for i in life}
-        count = op.message_count if op and op.kind is OpKind.COMMIT else 0
-        late = {i for i, message in life.items() if op and message[0] > op.half_offset}
-        meant = {i for i in life if i < count} - late
-        whole = meant == set(range(count))
-        deliver = meant if whole and not any(life[i][2] for i in meant) else set()
-        bury = (set(life) if op and op.kind is not OpKind.ROLLBACK else set()) - deliver - late
-        refused = any(buried[i] & refusals for i in deliver)
-        wanted = Counter(life[i][3] for i in deliver if not buried[i])
-        missing, surplus = wanted - got[txn], got[txn] - wanted
-        often = {i for i in life if life[i][3] in surplus}
-        strange = surplus - Counter({life[i][3]: surplus[life[i][3]] for i in often})
-        topics = [Counter(each[0] for each in some.elements()) for some in (missing, strange)]
-        altered = (topics[0] & topics[1]).total()
-        arrived, gone = (wanted & got[txn]).total() + altered, missing.total() - altered
-        unburied = any(not buried[i] for i in bury) or any(buried[i] - refusals for i in deliver)
-        stray = any(buried[i] for i in life.keys() - deliver - bury - late)
-        again = any(len(each) > 1 for (whose, _), each in letters.items() if whose == txn)
-        kinds = {
-            "mismatch": altered,
-            "torn": sum(map(bool, (arrived, gone, refused))) > 1 or (not whole and often & meant),
-            "lost": (gone and not arrived and not refused) or unburied,
-            "phantom": strange.total() > altered or stray or often - (deliver if whole else meant),
-            "duplicate": again or often & deliver,
-        }
-        found |= {(kind, txn) for kind, is_so in kinds.items() if is_so}
-    return found | {("phantom", txn) for txn in got.keys() - lives.keys() if got[txn]}
+        if reason != DeadReason.LATE:
+            lives[meta.transaction_id].letters[meta.message_index].append(reason)
+    return lives
+
+
+# --- what had to become of it --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """Indices of messages: what must become of them."""
+
+    committed: set[int]  # counted by the COMMIT, and in time
+    is_whole: bool  # `committed` has all that the COMMIT counts
+    deliver: set[int]
+    bury: set[int]  # must become dead letters
+    late: set[int]  # stored after the decision: their dead letters are LATE
+
+
+def _decisions(life: Life) -> Iterator[Op]:
+    """Yield the ops that may decide; the first one does."""
+    groups = [message.metadata.producer_group for message in life.messages.values()]
+    for op in life.ops:
+        may_discard = op.source in {OpSource.CHECKER, OpSource.OPERATOR}
+        is_allowed = op.kind is not OpKind.DISCARD or may_discard
+        if op.kind is not OpKind.UNKNOWN and is_allowed and op.producer_group in groups[:1]:
+            yield op
+
+
+def _required(life: Life) -> Required:
+    op, stored = next(_decisions(life), None), set(life.messages)
+    late = {i for i in stored if op and life.messages[i].at > op.half_offset}
+    count = op.message_count if op and op.kind is OpKind.COMMIT else 0
+    committed = {i for i in stored if i < count} - late
+    is_whole = committed == set(range(count))
+    is_flawed = any(life.messages[i].flaw for i in committed)
+    deliver = committed if is_whole and not is_flawed else set()
+    bury = stored - deliver - late if op and op.kind is not OpKind.ROLLBACK else set()
+    return Required(committed, is_whole, deliver, bury, late)
+
+
+# --- what became of it ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The real records, compared with the messages that must be delivered."""
+
+    arrived: int  # messages that were delivered, `altered` included
+    gone: int  # messages that were not
+    altered: int  # messages in whose place a strange record was delivered
+    strange: int  # records that have the content of no message, those of `altered` included
+    too_often: set[int]  # indices of messages with more records than they must have
+
+
+def _delivered(life: Life, required: Required) -> Delivered:
+    wanted = Counter(life.messages[i].content for i in required.deliver if not life.letters[i])
+    missing, surplus = wanted - life.reals, life.reals - wanted
+    too_often = {i for i, message in life.messages.items() if message.content in surplus}
+    known = {message.content for message in life.messages.values()}
+    strange = Counter({each: count for each, count in surplus.items() if each not in known})
+    altered = (_by_topic(missing) & _by_topic(strange)).total()
+    return Delivered(
+        arrived=(wanted & life.reals).total() + altered,
+        gone=missing.total() - altered,
+        altered=altered,
+        strange=strange.total(),
+        too_often=too_often,
+    )
+
+
+def _by_topic(contents: Counter[Content]) -> Counter[str]:
+    return Counter(topic for topic, *_ in contents.elements())
+
+
+# --- what is wrong with it -----------------------------------------------------------------
+
+
+def _kinds(life: Life) -> set[str]:
+    """Return the kinds of violations of one transaction."""
+    if not life.messages:
+        return {"phantom"} if life.reals else set()
+    required = _required(life)
+    came = _delivered(life, required)
+    is_refused = any(life.reasons(i) & REFUSALS for i in required.deliver)
+    found = {
+        "conflict": _has_conflict(life),
+        "mismatch": came.altered > 0,
+        "torn": _is_torn(required, came, is_refused=is_refused),
+        "lost": (came.gone and not came.arrived and not is_refused)
+        or any(not life.letters[i] for i in required.bury)
+        or any(life.reasons(i) - REFUSALS for i in required.deliver),
+        "phantom": _is_phantom(life, required, came),
+        "duplicate": any(len(each) > 1 for each in life.letters.values())
+        or came.too_often & required.deliver,
+    }
+    return {kind for kind, is_so in found.items() if is_so}
+
+
+def _has_conflict(life: Life) -> bool:
+    """Tell whether an op contradicts the decision; the daemon's own may come too late."""
+    decisions = list(_decisions(life))
+    others = [op for op in decisions if op.kind is not decisions[0].kind]
+    return any(op.source is not OpSource.CHECKER for op in others)
+
+
+def _is_torn(required: Required, came: Delivered, *, is_refused: bool) -> bool:
+    """Tell whether a part was delivered, and another was not."""
+    fates = [came.arrived > 0, came.gone > 0, is_refused]
+    is_part = not required.is_whole and came.too_often & required.committed
+    return sum(fates) > 1 or bool(is_part)
+
+
+def _is_phantom(life: Life, required: Required, came: Delivered) -> bool:
+    """Tell whether something came out that must not: a record, or a dead letter."""
+    may_be_delivered = required.deliver if required.is_whole else required.committed
+    untouched = life.messages.keys() - required.deliver - required.bury - required.late
+    return (
+        came.strange > came.altered
+        or bool(came.too_often - may_be_delivered)
+        or any(life.letters[i] for i in untouched)
+    )
