@@ -70,8 +70,9 @@ class Roles:
             RoleError: the controller refuses, or the replica is not in sync.
         """
         partition = self._log_partition(GROUPS_LOG, group)
-        while self.leader(GROUPS_LOG, partition) != node:
-            self.move_leader(GROUPS_LOG, partition)
+        if self.leader(GROUPS_LOG, partition) != node:
+            _, replicas = self._replicas(GROUPS_LOG, partition)
+            self._elect(GROUPS_LOG, partition, node, replicas)
 
     def out_of_sync(self) -> list[str]:
         """Return the partitions, of all topics, of which a replica is behind or away."""
@@ -93,13 +94,7 @@ class Roles:
         if leader < 0:
             raise RoleError(f"{topic}[{partition}] has no leader")
         first = replicas[(replicas.index(leader) + 1) % len(replicas)]
-        self._prefer(topic, partition, [first, *(each for each in replicas if each != first)])
-        self._ask(_ELECT, election(topic, partition, timeout_ms=_CALL_MS))
-        deadline = time.monotonic() + _MOVE_S_MAX
-        while self.leader(topic, partition) != first:  # brokers hear of it one by one
-            if time.monotonic() > deadline:
-                raise RoleError(f"{topic}[{partition}]: {first} was not elected")
-            time.sleep(_POLL_S)
+        self._elect(topic, partition, first, replicas)
         return first
 
     def place(self, topic: str, partition: int, replicas: list[int]) -> None:
@@ -115,6 +110,16 @@ class Roles:
                 raise RoleError(f"{topic}[{partition}] is not at {replicas}: {found}")
             if found[1] == replicas:
                 self._ask(_ELECT, election(topic, partition, timeout_ms=_CALL_MS))
+            time.sleep(_POLL_S)
+
+    def _elect(self, topic: str, partition: int, first: int, replicas: list[int]) -> None:
+        """Make one of the replicas the leader; return when brokers say that it leads."""
+        self._prefer(topic, partition, [first, *(each for each in replicas if each != first)])
+        self._ask(_ELECT, election(topic, partition, timeout_ms=_CALL_MS))
+        deadline = time.monotonic() + _MOVE_S_MAX
+        while self.leader(topic, partition) != first:  # brokers hear of it one by one
+            if time.monotonic() > deadline:
+                raise RoleError(f"{topic}[{partition}]: {first} was not elected")
             time.sleep(_POLL_S)
 
     def _log_partition(self, log: str, name: str) -> int:
