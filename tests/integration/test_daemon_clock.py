@@ -112,9 +112,10 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> MovingClock:
 @pytest.fixture(scope="module")
 def jumping_servers(clock: MovingClock) -> Iterator[str]:
     """The broker that lives by it."""
-    broker = EmbeddedBroker(heap_mib=512)
-    with clock.lived_by(), started(broker, "no broker of its own"):
-        yield broker.bootstrap_servers
+    with clock.lived_by():
+        broker = EmbeddedBroker(heap_mib=512)  # reads the environment of its JVM
+        with started(broker, "no broker of its own"):
+            yield broker.bootstrap_servers
 
 
 @pytest.fixture
