@@ -11,7 +11,8 @@ from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.loop.pair import in_turn, restore_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.blame import Blame
@@ -129,11 +130,11 @@ class Collector:
         return plan
 
 
-def _real_topics(pair: Pair, now: float) -> Collection[str]:
+def _real_topics(pair: Pair, now: float) -> AbstractSet[str]:
     """Return the real topics to which the held plan, or a plan that is made now, may deliver."""
     if pair.held is None:
         pair.ledger.finish_rebuild(pair.now_ms(now))
-        return pair.ledger.halves_by_topic
+        return pair.ledger.halves_by_topic.keys()
     deliveries = pair.held.deliveries
     return {half.metadata.real_topic for one in deliveries for half in one.messages}
 

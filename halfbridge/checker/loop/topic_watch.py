@@ -31,6 +31,7 @@ from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.events import HalfRead
@@ -198,7 +199,7 @@ class TopicWatch:
                 self._expected.add(topic)
                 self._schedule_refresh(now)
 
-    def learn_rights(self, topics: Collection[str], now: float) -> None:
+    def learn_rights(self, topics: AbstractSet[str], now: float) -> None:
         """Ask for the rights to those of `topics` that exist and were never asked about."""
         self._ask_rights(self._routes.untried(topics), now)
 
