@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Reasons of dead letters of a message that had to be delivered. A redelivery delivers it in another
 # life of its transaction.
-_REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
+REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 # Reasons of dead letters that do not show what became of the message. A LATE one may be about a
 # late duplicate of the message. The daemon writes an INVALID one before there is a decision.
 INCONCLUSIVE = (DeadReason.LATE.value, DeadReason.INVALID.value)
@@ -137,19 +137,18 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
         )
     )
     is_message = F.col("message_index").isNotNull()
-    equals = Window.partitionBy("transaction_id", "content_hash")
-    in_one = F.min("real_partition").over(equals) == F.max("real_partition").over(equals)
-    is_mixed = (F.min("requested_partition").over(equals) < 0) & (
-        F.max("requested_partition").over(equals) >= 0
+    in_one = F.min("real_partition").over(alike) == F.max("real_partition").over(alike)
+    is_mixed = (F.min("requested_partition").over(alike) < 0) & (
+        F.max("requested_partition").over(alike) >= 0
     )
     is_due = is_wanted & ~F.col("is_refused")
-    has_all_records = F.count_if(is_due).over(equals) <= F.count("real_partition").over(equals)
+    has_all_records = F.count_if(is_due).over(alike) <= F.count("real_partition").over(alike)
     is_partly_deleted = F.max(F.col("required") == UNKNOWN).over(
         Window.partitionBy("transaction_id")
     )
     return (
         ranked.join(reals, ["transaction_id", "content_hash", "rank"], how="full_outer")
-        .withColumn("has_equal_message", F.max(is_message).over(equals))
+        .withColumn("has_equal_message", F.max(is_message).over(alike))
         .withColumn(
             "is_order_known", F.coalesce(in_one & ~is_mixed & has_all_records, F.lit(col=False))
         )
@@ -163,9 +162,9 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _with_refusals(messages: DataFrame, letters: DataFrame) -> DataFrame:
-    """Return _WITH_REFUSALS; is_refused: a dead letter with a reason of _REFUSALS is there."""
+    """Return _WITH_REFUSALS; is_refused: a dead letter with a reason of REFUSALS is there."""
     refused = (
-        letters.where(F.col("reason").isin(*_REFUSALS))
+        letters.where(F.col("reason").isin(*REFUSALS))
         .select(*LIFE, "message_index", F.lit(col=True).alias("is_refused"))
         .distinct()
     )

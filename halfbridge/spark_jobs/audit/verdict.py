@@ -12,7 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import DeadReason, OpKind
-from halfbridge.spark_jobs.audit.matching import MATCHED_MESSAGES
+from halfbridge.spark_jobs.audit.matching import MATCHED_MESSAGES, REFUSALS
 from halfbridge.spark_jobs.audit.ruling import (
     DEAD_LETTER,
     DELIVER,
@@ -44,7 +44,6 @@ NOT_DELIVERED = "not_delivered"  # neither delivered nor a dead letter, as requi
 EXPIRED = "expired"  # not known, because records were deleted
 PENDING = "pending"  # not applied yet, or hidden by an open kafka_txn
 REFUSED = "refused"  # a dead letter with a reason that the daemon may have for it
-_REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 # Contract of `judge`: one row for each message.
 JUDGED_MESSAGES = (
     *(*MATCHED_MESSAGES, "outcome"),
@@ -168,7 +167,7 @@ def _outcome_of_a_delivery(bounds: Bounds, *, waits: Column, dead_letter_gone: C
     return (
         F.when(is_delivered & has_dead_letter, BOTH)
         .when(is_delivered, DELIVERED)
-        .when(has_dead_letter & F.col("dead_letter.reason").isin(*_REFUSALS), REFUSED)
+        .when(has_dead_letter & F.col("dead_letter.reason").isin(*REFUSALS), REFUSED)
         .when(has_dead_letter & is_incomplete, REFUSED)
         .when(has_dead_letter, WRONGLY_DEAD_LETTERED)
         .when(F.col("inconclusive_reason") == DeadReason.INVALID.value, REFUSED)
