@@ -7,7 +7,7 @@ records that COMMIT goes out, comes after it, whichever of the two was used firs
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import TwoPhaseTransaction, event, select
 
@@ -255,16 +255,22 @@ class _Guards:
             self.fence.before_commit(connection)
 
 
-# A guard must not keep its connection alive: the block removes the function of `watch`, and the
-# rollback removes the error of `refuse`.
-_GUARDS: WeakKeyDictionary[Connection, _Guards] = WeakKeyDictionary()
+# The connection owns its guards, by its listeners. A reference from here would keep them for ever:
+# they refer to the connection, by its transaction, a block's function or an error's traceback.
+_GUARDS: WeakKeyDictionary[Connection, ref[_Guards]] = WeakKeyDictionary()
 
 
 def _guards_of(connection: Connection) -> _Guards:
-    found = _GUARDS.get(connection)
+    found = _found(connection)
     if found is None:
-        found = _GUARDS[connection] = _Guards(connection)
+        found = _Guards(connection)
+        _GUARDS[connection] = ref(found)
     return found
+
+
+def _found(connection: Connection) -> _Guards | None:
+    guards = _GUARDS.get(connection)
+    return None if guards is None else guards()
 
 
 def guard_of(connection: Connection, database: Database) -> Guard:
@@ -285,7 +291,7 @@ def mark_guard_of(connection: Connection) -> MarkGuard:
 
 def commits_fence_row(connection: Connection) -> bool:
     """Return whether COMMIT commits a fence row, for a test's listener of the engine's "commit"."""
-    guards = _GUARDS.get(connection)
+    guards = _found(connection)
     return guards is not None and guards.fence is not None and guards.fence.commits_row
 
 

@@ -1,11 +1,13 @@
 """fence.transaction: each way through the block, on each database and a real Kafka."""
 
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import ref
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -30,6 +32,7 @@ from halfbridge.sql import (
 from tests.integration.producing import Cluster
 from tests.sql.databases import WITH_MYSQL, Database
 from tests.sql.fence_scene import Scene, kill_session, new_id, on, work
+from tests.sql.kafka_message import delivered
 
 pytestmark = pytest.mark.broker
 
@@ -569,3 +572,55 @@ def test_a_session_that_is_used_again(scene: Scene) -> None:
     sessions.execute(text("SELECT 1"))
     sessions.remove()
     assert scene.worked() == [1, 2]
+
+
+def _fails(scene: Scene) -> None:
+    with suppress(BrokenError), scene.block() as (_, connection):
+        work(connection, 1)
+        raise BrokenError
+
+
+def _commits_inside(scene: Scene) -> None:
+    with suppress(FenceUsageError), scene.block() as (_, connection):
+        work(connection, 2)
+        connection.commit()
+
+
+def _with_session(scene: Scene) -> None:
+    with scene.block(session_factory=sessionmaker(scene.engine)) as (_, session):
+        work(session, 3)
+
+
+def _with_connection(scene: Scene) -> None:
+    with scene.block() as (_, connection):
+        work(connection, 4)
+
+
+def _without_block(scene: Scene) -> None:
+    with scene.producer.begin(context=scene.fence.context()) as tx, scene.engine.begin() as begun:
+        tx.send(scene.message())
+        scene.fence.enter(begun, tx)
+        work(begun, 5)
+
+
+def _with_inbox(scene: Scene) -> None:
+    inbox = Inbox(scene.engine, group_id="billing")
+    inbox.create()
+    with scene.block() as (_, connection):
+        assert inbox.once(connection, delivered(new_id()))
+        work(connection, 6)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [_fails, _commits_inside, _with_session, _with_connection, _without_block, _with_inbox],
+)
+@on("sqlite", "postgresql")
+def test_an_ended_block_is_freed(scene: Scene, runs: Callable[[Scene], None]) -> None:
+    """Nothing keeps its connection, or a service would grow with each of its transactions."""
+    begun: list[ref[Connection]] = []
+    event.listen(scene.engine, "begin", lambda connection: begun.append(ref(connection)))
+    runs(scene)
+    gc.collect()
+    assert begun
+    assert [each() for each in begun if each() is not None] == []
