@@ -577,7 +577,7 @@ class Block:
         guard = self._armed()
         if self._has_begun:
             # A listener of "commit" may run statements after the guard: in the same transaction.
-            if guard.is_over and connection.get_transaction() is not guard.transaction:
+            if guard.is_over and not guard.is_of(connection.get_transaction()):
                 raise FenceUsageError(_SECOND_TRANSACTION)
             return
         self._has_begun = True

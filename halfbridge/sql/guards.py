@@ -6,10 +6,11 @@ records that COMMIT goes out, comes after it, whichever of the two was used firs
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import TwoPhaseTransaction, event, select
+from sqlalchemy import TwoPhaseTransaction, bindparam, event, select
 
 from halfbridge.sql.dialects.base import roll_back_below
 from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TransactionEndedError
@@ -17,7 +18,7 @@ from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TransactionE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection, Select, Table
 
     from halfbridge.bridge import Transaction
     from halfbridge.sql.dialects import Database
@@ -31,7 +32,6 @@ class Guard:
     Attributes:
         is_commit_sent: Whether COMMIT was handed to the driver, so that its outcome may be unknown.
         is_over: Whether the guarded transaction has ended.
-        transaction: SQLAlchemy's object of the guarded transaction.
         commits_row: Whether the COMMIT that goes out commits a fence row.
         refused: The error with which a commit was refused; None: no commit was refused.
     """
@@ -46,7 +46,7 @@ class Guard:
         self._then: list[Callable[[], None]] = []
         self.is_commit_sent = False
         self.is_over = True
-        self.transaction: object = None
+        self._transaction: ref[object] | None = None
         self.commits_row = False
         self.refused: Exception | None = None
         event.listen(connection, "rollback", self._on_rollback)
@@ -61,9 +61,14 @@ class Guard:
         if self._refusal is not None and not self.is_over:
             raise self._refusal
         self._transaction_id = transaction_id
-        self.transaction = transaction
+        # Weak: the transaction refers to its connection, whose listeners refer to this guard.
+        self._transaction = None if transaction is None else ref(transaction)
         self.is_commit_sent = self.is_over = False
         self.refuse(FenceUsageError("the fence row was not written; nothing was committed"))
+
+    def is_of(self, transaction: object) -> bool:
+        """Return whether the guarded transaction is this one, SQLAlchemy's object."""
+        return self._transaction is not None and self._transaction() is transaction
 
     def refuse(self, error: Exception) -> None:
         """Refuse the commit of the open transaction with `error`."""
@@ -171,6 +176,7 @@ def check_outermost(connection: Connection, database: Database) -> None:
 
 # Marks that one query selects, with three parameters each: old versions of SQLite accept 999.
 _ASKED_MAX = 100
+_TABLES_MAX = 64  # whose statements are kept: one for each inbox of a process, which has a few
 
 
 class MarkGuard:
@@ -229,15 +235,24 @@ class MarkGuard:
 
 
 def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
-    row = table.c
-    columns = (row.group_id, row.transaction_id, row.message_index)
     found: set[Mark] = set()
     for at in range(0, len(marks), _ASKED_MAX):
-        # One IN for each column: not all databases use their index for a list of whole keys.
-        asked = zip(columns, zip(*marks[at : at + _ASKED_MAX], strict=True), strict=True)
-        query = select(*columns).where(*(column.in_(set(values)) for column, values in asked))
-        found.update((group, name, index) for group, name, index in connection.execute(query))
+        values = (set(each) for each in zip(*marks[at : at + _ASKED_MAX], strict=True))
+        asked = dict(zip(("groups", "names", "indexes"), values, strict=True))
+        rows = connection.execute(_named_marks(table), asked)
+        found.update((group, name, index) for group, name, index in rows)
     return len(found.intersection(marks))
+
+
+@lru_cache(_TABLES_MAX)  # SQLAlchemy makes reference cycles as it builds an IN
+def _named_marks(table: Table) -> Select[str, str, int]:
+    row = table.c
+    # One IN for each column: not all databases use their index for a list of whole keys.
+    return select(row.group_id, row.transaction_id, row.message_index).where(
+        row.group_id.in_(bindparam("groups", expanding=True)),
+        row.transaction_id.in_(bindparam("names", expanding=True)),
+        row.message_index.in_(bindparam("indexes", expanding=True)),
+    )
 
 
 class _Guards:
