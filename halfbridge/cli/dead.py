@@ -22,7 +22,7 @@ from halfbridge.cli.options import (
     together,
     who,
 )
-from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
+from halfbridge.cli.schema_registry import PayloadTexts, registry_option
 from halfbridge.cli.table import table
 from halfbridge.logs import bytes_text, one_line
 from halfbridge.serde.errors import DecodeError
@@ -118,7 +118,7 @@ def show(**values: Any) -> int:
     from halfbridge.checker.admin.dead.describe import as_json, exported
 
     url = values["schema_registry"]
-    registry = None if url is None else SchemaRegistry(url)
+    registry = None if url is None else PayloadTexts(url)
     letters = letters_of(values)
     found = letters.find(wanted_of({"names": (values["transaction"],)}))
     if not found:
@@ -436,7 +436,7 @@ def _reasons(each: DeadTransaction) -> str:
 def print_life(
     each: DeadTransaction,
     examined: Sequence[ExaminedLetter],
-    registry: SchemaRegistry | None = None,
+    registry: PayloadTexts | None = None,
 ) -> None:
     """Print the letters of one life of a transaction, with the payloads that were read."""
     head = (
@@ -465,7 +465,7 @@ def print_life(
             _print_body(bodies[letter.place], registry)
 
 
-def _print_body(examined: ExaminedLetter, registry: SchemaRegistry | None) -> None:
+def _print_body(examined: ExaminedLetter, registry: PayloadTexts | None) -> None:
     click.echo(f"    standing {examined.standing.name}")
     if examined.body is None:
         click.echo("    payload  deleted with the half topic's retention")

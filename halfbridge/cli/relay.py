@@ -29,8 +29,8 @@ from halfbridge.cli.options import (
     settings_options,
     together,
 )
-from halfbridge.cli.schema_registry import REGISTRY_VARIABLE, SchemaRegistry
-from halfbridge.kafka.errors import ConfigError, RetriableError
+from halfbridge.cli.schema_registry import REGISTRY_VARIABLE, registry_at
+from halfbridge.kafka.errors import ConfigError
 from halfbridge.logs import LevelSwitch, log_to_stderr
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
@@ -411,17 +411,7 @@ def run_changes(values: dict[str, Any]) -> int:
 
 
 def _schemas(url: str | None) -> Schemas:
-    if url is None:
-        return lambda _number: None
-    registry = SchemaRegistry(url)
-
-    def ask(number: int) -> dict[str, Any] | None:
-        try:
-            return registry.schema(number)
-        except click.ClickException as error:
-            raise RetriableError(error.message) from error
-
-    return ask
+    return (lambda _number: None) if url is None else registry_at(url).schema
 
 
 def _apply(url: str, plan: ConnectorPlan, config: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ from halfbridge.cli.options import (
     together,
     who,
 )
-from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
+from halfbridge.cli.schema_registry import PayloadTexts, registry_option
 from halfbridge.logs import one_line
 from halfbridge.serde.records import COUNT_UNKNOWN, ActionOutcome, OpKind
 
@@ -258,7 +258,7 @@ def show(*, as_json: bool, schema_registry: str | None, **values: object) -> int
     """
     from halfbridge.checker.admin.transactions import plain
 
-    registry = None if schema_registry is None else SchemaRegistry(schema_registry)
+    registry = None if schema_registry is None else PayloadTexts(schema_registry)
     life = _life(values)
     if as_json:
         body = plain.life(life)

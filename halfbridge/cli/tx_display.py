@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.undecided import Filter, Listing, Stopped
     from halfbridge.checker.admin.transactions.waits import Undecided
-    from halfbridge.cli.schema_registry import SchemaRegistry
+    from halfbridge.cli.schema_registry import PayloadTexts
 
     Judged = Sequence[tuple[Undecided, str]]
 
@@ -110,7 +110,7 @@ def _found_row(each: Hit) -> tuple[object, ...]:
     )
 
 
-def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
+def show_life(life: Life, registry: PayloadTexts | None = None) -> None:
     """Print the life of a transaction, one event a line; a registry decodes payloads."""
     applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
     applied = ", delivery deferred" if life.is_deferred else applied
@@ -145,7 +145,7 @@ def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
         click.echo(f"note: {one_line(note)}")
 
 
-def _show_payload(each: Event, registry: SchemaRegistry | None) -> None:
+def _show_payload(each: Event, registry: PayloadTexts | None) -> None:
     if each.payload is None:
         return
     for name, value in (("key", each.payload.key), ("value", each.payload.value)):

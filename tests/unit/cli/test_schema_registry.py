@@ -1,0 +1,62 @@
+"""Keys and values that were written with a schema registry, as JSON for operators."""
+
+import json
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from halfbridge.cli.schema_registry import PayloadTexts
+from halfbridge.testkit.ports import HOST
+from tests.kit.schema_registry import FAILS, Registry, avro, registry_of, written
+
+pytestmark = pytest.mark.process
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "shirts", "type": "int"}]}
+SCHEMAS = {
+    7: {"schema": json.dumps(ORDER)},
+    8: {"schema": "{}", "schemaType": "JSON"},
+    9: {"schema": 'syntax = "proto3";', "schemaType": "PROTOBUF"},
+}
+
+
+@pytest.fixture
+def server() -> Iterator[Registry]:
+    with registry_of(SCHEMAS) as made:
+        yield made
+
+
+def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Registry) -> None:
+    """With the user and the password of the URL, which its path does not show."""
+    texts = PayloadTexts(server.url("ada:p%40ss@") + "/")
+    assert texts.text_of(written(7, avro(ORDER, shirts=2))) == '{"shirts": 2}'
+    assert texts.text_of(written(7, avro(ORDER, shirts=3))) == '{"shirts": 3}'
+    assert texts.text_of(written(8, b'{"a": [1]}')) == '{"a": [1]}'
+    basic = "Basic YWRhOnBAc3M="
+    assert server.asked == [("/schemas/ids/7", basic), ("/schemas/ids/8", basic)]
+
+
+@pytest.mark.parametrize(
+    "data", [None, b"", b"text that has no zero in front", written(9, b"\x08"), written(11, b"x")]
+)
+def test_what_no_schema_fits_is_left_as_it_is(server: Registry, data: bytes | None) -> None:
+    """Other bytes, Protobuf, and a number that the registry does not know."""
+    assert PayloadTexts(server.url()).text_of(data) is None
+
+
+def test_damaged_bytes_are_left_as_they_are(server: Registry) -> None:
+    """Too short for their schema."""
+    texts = PayloadTexts(server.url())
+    assert texts.text_of(written(7, b"")) is None
+    assert texts.text_of(written(8, b"{")) is None
+
+
+def test_a_registry_that_fails_is_an_error(server: Registry) -> None:
+    """In one line, without the password."""
+    with pytest.raises(click.ClickException, match="answers 500"):
+        PayloadTexts(server.url("ada:secret@")).text_of(written(FAILS, b""))
+    with pytest.raises(click.ClickException, match="does not answer") as nobody:
+        PayloadTexts(f"http://ada:secret@{HOST}:1").text_of(written(7, b""))
+    assert "secret" not in str(nobody.value.message)
+    with pytest.raises(click.ClickException, match="wanted http://HOST:PORT"):
+        PayloadTexts("file:///etc/passwd")
