@@ -193,6 +193,7 @@ V1 = {
     "fields": [{"name": "item", "type": ["null", "string"], "default": None}],
 }
 V2 = {**V1, "fields": [*V1["fields"], {"name": "pieces", "type": "int", "default": 1}]}
+A_LENGTH_OF_2_GB = b"\x02\xfe\xff\xff\xff\x0f"  # of the string in the union
 STRANGE = {"type": "record", "name": "Other", "fields": [{"name": "n", "type": "long"}]}
 
 
@@ -270,7 +271,7 @@ def test_a_record_of_nulls_is_not_taken_for_a_broken_one(
 def test_what_cannot_be_decoded_is_kept_with_its_reason(
     spark: SparkSession, schemas: tuple[WriterSchema, ...]
 ) -> None:
-    """Unknown fingerprint, unknown id, no frame, cut short: each its own reason, bytes kept."""
+    """Unknown fingerprint, unknown id, no frame, broken: each its own reason, bytes kept."""
     strange = single_object(STRANGE, n=1)
     values = [
         strange,
@@ -280,6 +281,7 @@ def test_what_cannot_be_decoded_is_kept_with_its_reason(
         MARKER + b"\x00" * 7,
         b"\x00\x00\x00\x00",
         single_object(V2, item="shirt", pieces=3)[:-3],
+        single_object(V2, item="shirt", pieces=3)[:10] + A_LENGTH_OF_2_GB,
     ]
     rows = decode(spark, schemas, *values)
     assert [bytes(row["value"]) for row in rows] == values
@@ -291,6 +293,7 @@ def test_what_cannot_be_decoded_is_kept_with_its_reason(
         NOT_FRAMED,
         NOT_FRAMED,
         NOT_FRAMED,
+        BROKEN_BODY + schemas[2].name,
         BROKEN_BODY + schemas[2].name,
     ]
 

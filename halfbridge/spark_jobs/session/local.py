@@ -46,6 +46,14 @@ _CLASS_PATH_VARIABLES = (
     "HADOOP_CONF_DIR",
     "YARN_CONF_DIR",
 )
+# Avro's decoder allocates what a length says before it reads: six bytes of a damaged record ended
+# the JVM, for no job survives an OutOfMemoryError. Above these it throws what from_avro makes null
+# of. Each is 64 MiB, more than records of Kafka have.
+_AVRO_LIMITS = (
+    f"-Dorg.apache.avro.limits.string.maxLength={64 << 20}",
+    f"-Dorg.apache.avro.limits.bytes.maxLength={64 << 20}",
+    f"-Dorg.apache.avro.limits.collectionItems.maxLength={16 << 20}",  # 4 bytes each, at first
+)
 
 LOCAL_OPTIONS: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -191,7 +199,8 @@ def _local_session(
         jars = connector_jars(pyspark.__version__, settings.jars, scala=scala_of(home))
     with _driver_archive(java, home, local_options(jars, options), settings) as archive:
         builder = SparkSession.builder.appName(app_name)
-        for name, value in local_options(jars, options, jvm_flags=archive.flags).items():
+        flags = [*_AVRO_LIMITS, *archive.flags]
+        for name, value in local_options(jars, options, jvm_flags=flags).items():
             builder = builder.config(name, value)
         # PySpark takes both from the environment only, while the session is made.
         with environment.changed({JAVA_HOME: str(java.home), _PYSPARK_PYTHON: settings.python}):
