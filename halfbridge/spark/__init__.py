@@ -12,14 +12,24 @@ from halfbridge.lazy import lazy_names
 if TYPE_CHECKING:
     from halfbridge.spark.checker import SinkChecker, SinkResponder
     from halfbridge.spark.frames import decode_half, decode_op, read_messages, stream_messages
+    from halfbridge.spark.payloads import (
+        AvroPayload,
+        JsonPayload,
+        RegistryPayload,
+        decode_payload,
+    )
     from halfbridge.spark.transactions import read_transactions
     from halfbridge.spark_jobs.sink import write_batch
 
 __all__ = [
+    "AvroPayload",
+    "JsonPayload",
+    "RegistryPayload",
     "SinkChecker",
     "SinkResponder",
     "decode_half",
     "decode_op",
+    "decode_payload",
     "read_messages",
     "read_transactions",
     "stream_messages",
@@ -29,6 +39,7 @@ __all__ = [
 _MODULES = (
     "halfbridge.spark_jobs.sink",
     "halfbridge.spark.frames",
+    "halfbridge.spark.payloads",
     "halfbridge.spark.transactions",
     "halfbridge.spark.checker",
 )

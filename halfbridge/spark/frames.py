@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, HALF, MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.serde.records import HalfMetadata, Op
+from halfbridge.spark.payloads import decode_payload
 from halfbridge.spark_jobs.audit.facts import decoded_halves, decoded_ops
 from halfbridge.spark_jobs.reading.offsets import parse_position
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics, stream_topics
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from halfbridge.spark.payloads import Payload
 
 # As serde.headers.real_identity reads an index. Spark runs Java's regular expressions: their `$`
 # also matches before a newline at the end, `\z` does not.
@@ -42,6 +45,7 @@ def read_messages(
     kafka_options: Mapping[str, str] | None = None,
     start: str = "earliest",
     end: str = "latest",
+    payload: Payload | None = None,
 ) -> DataFrame:
     """Return the messages that halfbridge has delivered to real topics, as consumers see them.
 
@@ -54,24 +58,28 @@ def read_messages(
         kafka_options: Properties of Spark's (Java) Kafka client, such as security.protocol.
         start: `earliest`, a publish time (`2026-11-01T12:00Z`, `-24h`), or offsets as JSON.
         end: `latest`, a publish time, which is not part of the range itself, or offsets as JSON.
+        payload: How values are written; None: they are not decoded.
 
     Returns:
         A row for each message, unique by (topic, partition, offset), in no order: transaction_id,
         message_index, born_timestamp, key, value, headers, topic, partition, offset, timestamp.
+        With `payload` also what `decode_payload` adds.
 
     Raises:
         ValueError: an argument is wrong, such as `latest` as start; the caller corrects it. An
             action, which reads the topics, raises Spark's errors.
+        RetriableError: the schema registry does not answer; call again later.
     """
+    wanted = topics_of(topics)
     records = read_topics(
         spark,
-        topics_of(topics),
+        wanted,
         bootstrap_servers=bootstrap_servers,
         kafka=kafka_options,
         start=parse_position(start),
         end=parse_position(end),
     )
-    return messages(records)
+    return _with_payload(messages(records), payload, wanted)
 
 
 def stream_messages(
@@ -82,6 +90,7 @@ def stream_messages(
     kafka_options: Mapping[str, str] | None = None,
     start: str = "earliest",
     max_offsets: int | None = None,
+    payload: Payload | None = None,
 ) -> DataFrame:
     """Return `read_messages` as a stream: the same columns, of offsets that no batch had before.
 
@@ -92,19 +101,22 @@ def stream_messages(
         kafka_options: Properties of Spark's (Java) Kafka client, such as security.protocol.
         start: As of `read_messages`, or `latest`; has an effect only with a new checkpoint.
         max_offsets: Most offsets of a micro-batch, all partitions together; None: no limit.
+        payload: As of `read_messages`.
 
     Raises:
         ValueError: an argument is wrong; the caller corrects it. The query raises Spark's errors.
+        RetriableError: the schema registry does not answer; call again later.
     """
+    wanted = topics_of(topics)
     records = stream_topics(
         spark,
-        topics_of(topics),
+        wanted,
         bootstrap_servers=bootstrap_servers,
         kafka=kafka_options,
         start=parse_position(start),
         max_offsets=max_offsets,
     )
-    return messages(records)
+    return _with_payload(messages(records), payload, wanted)
 
 
 def messages(records: DataFrame) -> DataFrame:
@@ -176,6 +188,10 @@ def decode_op(frame: DataFrame) -> DataFrame:
 def topics_of(topics: str | Iterable[str]) -> Topics:
     """Return the topics with these names, or this one name."""
     return Topics.of(*([topics] if isinstance(topics, str) else topics))
+
+
+def _with_payload(frame: DataFrame, payload: Payload | None, topics: Topics) -> DataFrame:
+    return frame if payload is None else decode_payload(frame, payload, topics=topics.names)
 
 
 def _fields(struct: str, names: Iterable[str]) -> list[Column]:

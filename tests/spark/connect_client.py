@@ -11,7 +11,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark import decode_half, decode_op, read_messages, read_transactions
+from halfbridge.spark import JsonPayload, decode_half, decode_op, read_messages, read_transactions
 
 
 def main(address: str, servers: str, prefix: str, topic: str) -> None:
@@ -24,13 +24,14 @@ def main(address: str, servers: str, prefix: str, topic: str) -> None:
         .option("includeHeaders", "true")
     )
     found = read_transactions(spark, bootstrap_servers=servers, topics=topic, prefix=prefix)
-    messages = read_messages(spark, bootstrap_servers=servers, topics=topic)
+    payload = JsonPayload("id INT")
+    messages = read_messages(spark, bootstrap_servers=servers, topics=topic, payload=payload)
     halves = decode_half(raw.option("subscribe", names.half).load())
     ops = decode_op(raw.option("subscribe", names.op).load())
     said = {
         "has_jvm": hasattr(spark, "_jvm"),
         "transactions": {row["transaction_id"]: row["state"] for row in found.collect()},
-        "messages": [row["transaction_id"] for row in messages.collect()],
+        "messages": [(row["transaction_id"], row["payload_error"]) for row in messages.collect()],
         "errors": [
             sorted(row["error"] for row in frame.where("error is not null").collect())
             for frame in (halves, ops)

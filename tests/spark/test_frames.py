@@ -10,7 +10,13 @@ from pyspark.sql import functions as F
 
 from halfbridge.serde import headers as names
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
-from halfbridge.spark import decode_half, decode_op, read_messages, stream_messages
+from halfbridge.spark import (
+    JsonPayload,
+    decode_half,
+    decode_op,
+    read_messages,
+    stream_messages,
+)
 from halfbridge.spark.frames import messages
 from halfbridge.spark.transactions import transactions
 from halfbridge.spark_jobs.reading.topics import KAFKA_SCHEMA, LOG_APPEND_TIME
@@ -102,7 +108,10 @@ def by_offset(frame: DataFrame) -> list[Any]:
 def test_messages_as_batch_and_as_stream(
     spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
 ) -> None:
-    """Committed ones with what halfbridge says about them; not aborted ones, not other writers'."""
+    """Committed ones with what halfbridge says about them; not aborted ones, not other writers'.
+
+    A value that cannot be decoded ends no stream.
+    """
     topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
     twice = [("trace", b"a"), ("trace", None), (names.MESSAGE_INDEX, b"1")]
     topic.commit(Real(transaction_id="a" * 32), Real(transaction_id="a" * 32, headers=twice))
@@ -119,8 +128,9 @@ def test_messages_as_batch_and_as_stream(
     assert (first["topic"], first["partition"], first["offset"]) == (topic.name, 0, 0)
     assert (second["message_index"], second["headers"]) == (1, {"trace": None})
 
-    stream = stream_messages(spark, **where, max_offsets=1)
-    assert dict(stream.dtypes) == MESSAGES
+    stream = stream_messages(spark, **where, max_offsets=1, payload=JsonPayload("id INT"))
+    decoded = {"payload": "struct<id:int>", "payload_error": "string"}
+    assert dict(stream.dtypes) == {**MESSAGES, **decoded}
     query = (
         stream.writeStream.format("memory")
         .queryName("messages_of_a_stream")
@@ -129,7 +139,12 @@ def test_messages_as_batch_and_as_stream(
         .start()
     )
     query.awaitTermination()
-    assert by_offset(spark.table("messages_of_a_stream")) == [first, second]
+    streamed = spark.table("messages_of_a_stream")
+    assert by_offset(streamed.drop(*decoded)) == [first, second]
+    error = "cannot be decoded with the given schema"
+    assert [(row["payload"], row["payload_error"]) for row in by_offset(streamed)] == [
+        *[(None, error)] * 2
+    ]
 
 
 def test_strange_headers_end_no_query(spark: SparkSession) -> None:

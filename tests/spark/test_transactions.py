@@ -124,6 +124,6 @@ def test_a_connect_client_reads_the_same(
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "has_jvm": False,
         "transactions": states,
-        "messages": [delivered],
+        "messages": [[delivered, "cannot be decoded with the given schema"]],
         "errors": [[MISSING], [NOT_OURS]],
     }

@@ -33,11 +33,11 @@ _CONFLUENT_MARKER = b"\x00"
 _CONFLUENT_HEADER_BYTES = 5  # a magic byte 0 and four bytes of schema id
 _ID_MAX = (1 << 32) - 1  # four bytes without a sign
 _GIVEN = re.compile(r"(?:(?P<id>\d{1,10})=)?(?P<path>.+)", re.DOTALL)
-_PAYLOAD = "payload"
+PAYLOAD = "payload"
 # What `with_payload` adds to the columns of the records.
 DECODED = (
     "schema_name",  # string; null: the value names none
-    _PAYLOAD,  # struct; null: no value, or quarantined
+    PAYLOAD,  # struct; null: no value, or quarantined
     "quarantine_reason",  # string; null: all is well
 )
 
@@ -87,14 +87,14 @@ def with_payload(records: DataFrame, schemas: Sequence[WriterSchema]) -> DataFra
         has no schema.
     """
     named = records.withColumn("schema_name", schema_name(F.col("value")))
-    decoded = named.withColumn(_PAYLOAD, _decoded(schemas))
+    decoded = named.withColumn(PAYLOAD, _decoded(schemas))
     known = [schema.name for schema in schemas]
     name = F.col("schema_name")
     reason = (
         F.when(F.col("value").isNull(), F.lit(None).cast("string"))
         .when(name.isNull(), F.lit(NOT_FRAMED))
         .when(~name.isin(known), F.concat(F.lit(UNKNOWN_SCHEMA), name))
-        .when(F.col(_PAYLOAD).isNull(), F.concat(F.lit(BROKEN_BODY), name))
+        .when(F.col(PAYLOAD).isNull(), F.concat(F.lit(BROKEN_BODY), name))
     )
     return decoded.withColumn("quarantine_reason", reason).select(*records.columns, *DECODED)
 
@@ -112,8 +112,18 @@ def schema_name(value: Column) -> Column:
     )
 
 
+def wrapped(text: str) -> str:
+    """Return a schema of the same bytes with one field, which is null when decoding fails.
+
+    For a broken body Spark gives a struct of nulls, which a record of nulls is too. An Avro
+    record is the concatenation of its fields, so a record around it adds no byte.
+    """
+    field = {"name": PAYLOAD, "type": json.loads(text)}
+    return json.dumps({"type": "record", "name": "HalfbridgeFrame", "fields": [field]})
+
+
 def _decoded(schemas: Sequence[WriterSchema]) -> Column:
-    reader = _wrapped(schemas[-1].text)
+    reader = wrapped(schemas[-1].text)
     decoded: Column | None = None
     for schema in schemas:
         is_single = schema.name.startswith("avro:")
@@ -121,19 +131,9 @@ def _decoded(schemas: Sequence[WriterSchema]) -> Column:
         value = F.col("value")
         body = value.substr(F.lit(skip + 1), F.length(value) - F.lit(skip))
         options = {"mode": "PERMISSIVE", "avroSchema": reader}
-        payload = from_avro(body, _wrapped(schema.text), options)[_PAYLOAD]
+        payload = from_avro(body, wrapped(schema.text), options)[PAYLOAD]
         chosen = F.col("schema_name") == F.lit(schema.name)
         decoded = F.when(chosen, payload) if decoded is None else decoded.when(chosen, payload)
     if decoded is None:
         raise ValueError("no schemas given")
     return decoded
-
-
-def _wrapped(text: str) -> str:
-    """Return a schema of the same bytes with one field, which is null when decoding fails.
-
-    For a broken body Spark gives a struct of nulls, which a record of nulls is too. An Avro
-    record is the concatenation of its fields, so a record around it adds no byte.
-    """
-    field = {"name": _PAYLOAD, "type": json.loads(text)}
-    return json.dumps({"type": "record", "name": "HalfbridgeFrame", "fields": [field]})
