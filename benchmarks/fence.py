@@ -2,8 +2,8 @@
 
 Databases that keep their commits, broker, daemon and threads on this machine. A block: one message
 of 200 bytes, one row of work. With the fence, and without: the same database transaction, then the
-same message transaction's commit. Inbox: one row of work for each message, with `once` and without.
-Both in turn, several times, in one run; medians.
+same message transaction's commit; and the steps of a fenced block, median ms. Inbox: one row of
+work for each message, with `once` and without. Both in turn, several times, in one run; medians.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -36,6 +37,7 @@ BODY = b"x" * 200
 THREADS = (1, 8)
 BATCHES = (1, 100)  # messages of one database transaction
 WARM_S = 1.0
+STEPPED = 1_000  # blocks of one thread, of which each step is timed
 WAIT_S = 60  # of SQLite's writers for each other
 NO_CHECK_MS = 600_000  # a slow disk is no reason to ask
 SERVERS = {"postgresql": PostgresServer, "mariadb": MariaDbServer}
@@ -126,6 +128,27 @@ def blocks(fence: Fence, producer: Any, topic: str) -> dict[str, Callable[[], in
     return {"plain": plain, "fence": fenced}
 
 
+def steps(fence: Fence, producer: Any, topic: str) -> dict[str, float]:
+    """Return the median time of each step of a fenced block, ms."""
+    message, work = Message(topic, key=b"customer-42", value=BODY), {"item": "two shirts"}
+    noted: list[tuple[float, ...]] = []
+    for _ in range(STEPPED):
+        began = time.perf_counter()
+        with fence.transaction(producer) as (tx, connection):
+            begun = time.perf_counter()
+            tx.send(message)
+            sent = time.perf_counter()
+            connection.execute(insert(WORK), work)
+            worked = time.perf_counter()
+        noted.append((began, begun, sent, worked, time.perf_counter()))
+    names = ("begin", "half message acknowledged", "fence row and work", "COMMIT and decision")
+    spans = zip(*(pairwise(each) for each in noted), strict=True)
+    return {
+        name: round(1_000 * median(end - start for start, end in each), 2)
+        for name, each in zip(names, spans, strict=True)
+    }
+
+
 def takers(inbox: Inbox, engine: Engine, batch: int) -> dict[str, Callable[[], int]]:
     """Return a consumer's transaction with the inbox, and the same without."""
     numbers = iter(range(1_000_000_000))
@@ -168,6 +191,7 @@ def main() -> None:
                 inbox.create()
                 check: Any = fence.check  # a checker may answer with a count as well
                 with stack.producer(fence.producer_group, checker=check) as producer:
+                    _tell(database=name, steps_ms=steps(fence, producer, topic))
                     for threads in THREADS:
                         ways = blocks(fence, producer, topic)
                         found = compared(ways, threads=threads, **measured)

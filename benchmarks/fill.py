@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
             half_topic,
             pack(0, number),
             keys[number % len(keys)],
-            number % config.partitions,
+            number % config.pairs,
             None,  # no callback, by either of its two names
             None,
             0,  # the time of now

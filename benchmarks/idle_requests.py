@@ -114,7 +114,7 @@ def measure(servers: str, kafka: Mapping[str, str], seconds: float) -> dict[str,
     """Return what the clients of a worker on topics of its own send when it is idle."""
     prefix = f"idle-{uuid.uuid4().hex[:8]}."
     names = TopicNames(prefix)
-    make_topics(servers, names, (), partitions=_PAIRS, producer_group="idle")
+    make_topics(servers, names, (), pairs=_PAIRS, partitions=1, producer_group="idle")
     config = CheckerConfig(bootstrap_servers=servers, topic_prefix=prefix, kafka=kafka)
     counted, stop = CountedKafka(), Event()
     ports = replace(system_ports(), kafka=counted)

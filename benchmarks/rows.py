@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bench.load import BenchConfig
+from halfbridge.serde.topics import PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 _WATCHED_S = 12  # of a row at a given rate: 2,400 messages at 200/s, so that p99 has 24 above it
 SLOW_PAIRS = 64  # far more than a worker usually serves
 WORKERS = (1, 2, 4)
-PAIRS = (4, 16, 64)
+SCALE_PAIRS = (4, 16, 64)
 UNDECIDED = 10_000  # a service of 1,000 a second that stood still for 10 s
 REBUILT = 1_000_000  # a service of 1,000 a second that stood still for 17 minutes
 
@@ -44,7 +45,7 @@ class Row:
 def shared_config(
     *, bootstrap_servers: str = "", warmup_s: float, daemon_arguments: tuple[str, ...] = ()
 ) -> BenchConfig:
-    """Return what all rows have in common: 1 KB values, 1,000 keys, 4 partitions."""
+    """Return what all rows have in common: 1 KB values, 1,000 keys, 4 partitions, default pairs."""
     return BenchConfig(
         messages=0,
         size_bytes=1024,
@@ -53,12 +54,18 @@ def shared_config(
         rate=0,
         threads=0,
         warmup_s=warmup_s,
+        pairs=PAIRS,
         partitions=4,
         keys=1_000,
         linger_ms=None,
         bootstrap_servers=bootstrap_servers,
         daemon_arguments=daemon_arguments,
     )
+
+
+def _as_many(pairs: int) -> dict[str, int]:
+    """Return the changes for a number of pairs, and of partitions of the real topic."""
+    return {"pairs": pairs, "partitions": pairs}
 
 
 def _at_rate(rate: int) -> Row:
@@ -106,16 +113,16 @@ def scale_rows(undecided: int = REBUILT) -> tuple[Row, ...]:
         Row(
             name=f"pairs-{pairs}-workers-{workers}",
             what=f"{pairs} pairs, {workers} workers, pipelined",
-            changes={"partitions": pairs, "workers": workers, "messages": 60_000, **no_plain},
+            changes={**_as_many(pairs), "workers": workers, "messages": 60_000, **no_plain},
         )
-        for pairs in PAIRS
+        for pairs in SCALE_PAIRS
         for workers in WORKERS
     ]
     slow = Row(
         name="pairs-64-slow",
         what=f"{SLOW_PAIRS} pairs with 1 transaction/s each, 1 worker",
         changes={
-            "partitions": SLOW_PAIRS,
+            **_as_many(SLOW_PAIRS),
             "rate": SLOW_PAIRS,
             "messages": SLOW_PAIRS * _WATCHED_S,
             "has_plain_rate": False,

@@ -49,6 +49,7 @@ class StepsRun:
     bootstrap_servers: str
     topic_prefix: str
     real_topic: str
+    pairs: int
     partitions: int
     rate: float
     seconds: float

@@ -21,7 +21,7 @@ from benchmarks.step_roles import GROUP, StepsRun
 from halfbridge.bench.result import percentile
 from halfbridge.bench.run import facts, make_topics
 from halfbridge.kafka.admin import delete_groups, delete_topics
-from halfbridge.serde.topics import TopicNames
+from halfbridge.serde.topics import PAIRS, TopicNames
 from halfbridge.serde.units import NS_PER_MS
 from halfbridge.testkit.children import Children, Interrupts
 
@@ -81,6 +81,7 @@ def measure(run: StepsRun) -> list[list[int]]:
             run.bootstrap_servers,
             names,
             (run.real_topic,),
+            pairs=run.pairs,
             partitions=run.partitions,
             producer_group=GROUP,
         )
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=[200.0, 2000.0])
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--warmup", type=float, default=4.0)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--partitions", type=int, default=4)
     values = parser.parse_args(arguments)
     for rate in values.rates:
@@ -122,6 +124,7 @@ def main(arguments: Sequence[str]) -> int:
             bootstrap_servers=values.bootstrap_servers,
             topic_prefix=prefix,
             real_topic=f"{prefix}orders",
+            pairs=values.pairs,
             partitions=values.partitions,
             rate=rate,
             seconds=values.seconds,

@@ -209,6 +209,7 @@ class Fenced(OnPostgresql):
             servers,
             TopicNames(_PREFIX),
             (),
+            pairs=config.pairs,
             partitions=config.partitions,
             producer_group=PRODUCER_GROUP,
         )

@@ -42,7 +42,8 @@ class BenchConfig:
         threads: Threads that each block on send and commit; 0: one pipelined thread.
         tasks: Tasks of an event loop that each await send and commit; 0: no event loop.
         warmup_s: Duration of the load before the measurement, in which the broker's JVM compiles.
-        partitions: Partitions of half topic, op topic and real topic.
+        pairs: Partitions of half and op topic.
+        partitions: Partitions of the real topic.
         keys: Number of distinct message keys; 0: null keys.
         linger_ms: How long the client collects records for a batch; None: the client's default.
         plain_topic: Topic that the plain producer writes to.
@@ -58,6 +59,7 @@ class BenchConfig:
     rate: float
     threads: int
     warmup_s: float
+    pairs: int
     partitions: int
     keys: int
     linger_ms: float | None

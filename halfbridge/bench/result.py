@@ -18,7 +18,10 @@ PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
 _US_PER_S = 1e6  # the processor's time for one transaction has some hundred of them
 _NAME_CHARS = 26  # the column of names: above the longest one
 # The configuration that the table shows; the JSON has all of it.
-_SHOWN = ("messages", "size_bytes", "workers", "rate", "threads", "tasks", "warmup_s", "partitions")
+_SHOWN = (
+    *("messages", "size_bytes", "workers", "rate", "threads", "tasks", "warmup_s"),
+    *("pairs", "partitions"),
+)
 
 
 @dataclass(frozen=True, slots=True)

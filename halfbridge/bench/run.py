@@ -274,6 +274,7 @@ def open_scene(
             config.bootstrap_servers,
             TopicNames(config.topic_prefix),
             _topics_of(config),
+            pairs=config.pairs,
             partitions=config.partitions,
             producer_group=PRODUCER_GROUP,
         )
@@ -298,6 +299,7 @@ def make_topics(
     names: TopicNames,
     real_topics: Iterable[str],
     *,
+    pairs: int,
     partitions: int,
     producer_group: str,
 ) -> Layout:
@@ -305,7 +307,7 @@ def make_topics(
     cluster = Cluster(bootstrap_servers)
     layout = plan_layout(
         cluster,
-        partitions=partitions,
+        partitions=pairs,
         replication_factor=None,
         producer_groups=(producer_group,),
         retention_ms=HALF_RETENTION_MS,

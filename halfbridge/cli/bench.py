@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from halfbridge.bench.load import HEAD_BYTES, BenchConfig
+from halfbridge.serde.topics import PAIRS
 
 _MESSAGES_MAX = 10_000_000  # 10 GB on the broker, at 1 KiB each
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
@@ -53,7 +54,13 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     help="Load before measuring, seconds.",
 )
 @click.option(
-    "--partitions", type=click.IntRange(1, 100), default=4, help="Of half, op and real topic."
+    "--pairs",
+    type=click.IntRange(1, 100),
+    default=PAIRS,
+    help="Partitions of half and op topic; the default is that of `topics create`.",
+)
+@click.option(
+    "--partitions", type=click.IntRange(1, 100), default=4, help="Partitions of the real topic."
 )
 @click.option(
     "--keys", type=click.IntRange(0, 1_000_000), default=1000, help="Distinct keys; 0: null."

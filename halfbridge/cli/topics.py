@@ -22,7 +22,7 @@ from halfbridge.cli.options import (
 )
 from halfbridge.cli.table import table
 from halfbridge.serde.settings_topic import TopicType
-from halfbridge.serde.topics import SAFE_REPLICAS, holds_internal_name
+from halfbridge.serde.topics import PAIRS, SAFE_REPLICAS, holds_internal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ _partitions_option = click.option(
     "--partitions",
     type=click.IntRange(1, 1000),
     default=None,
-    help="Partitions of half and op topic, and so the most workers. [default: 4]"
+    help=f"Partitions of half and op topic, and so the most workers. [default: {PAIRS}]"
     " With --type, partitions of the real topic. [default: 1]",
 )
 _replication_option = click.option(

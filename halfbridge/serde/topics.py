@@ -141,6 +141,10 @@ def holds_internal_name(text: str) -> bool:
     return SYSTEM in text or text.endswith(DEAD_LETTERS)
 
 
+# Half partitions of an installation, and so the most workers that may share its load. Two: a second
+# worker takes over at once. Each further pair costs requests (docs/evidence/benchmarks.md); --grow
+# adds pairs before a third worker.
+PAIRS = 2
 CHECK_PARTITIONS = 4  # so many members of a group answer at once
 CHECK_RETENTION_MS = HOUR_MS
 # One partition: operators' actions have one order.

@@ -145,12 +145,12 @@ def test_the_suite_has_the_promised_rows() -> None:
 def test_the_scale_is_a_grid_a_slow_row_and_a_restart() -> None:
     """Each number of workers with each number of pairs; the rows have names of their own."""
     rows = scale_rows(1_000)
-    grid = {(r.changes["partitions"], r.changes["workers"]) for r in rows if "workers" in r.changes}
+    grid = {(r.changes["pairs"], r.changes["workers"]) for r in rows if "workers" in r.changes}
 
     assert grid == {(pairs, workers) for pairs in (4, 16, 64) for workers in (1, 2, 4)}
     assert len({row.name for row in rows}) == len(rows)
     assert rows[-1].kind is Kind.REBUILD
-    assert rows[-2].config(CONFIG).rate == rows[-2].config(CONFIG).partitions == 64
+    assert rows[-2].config(CONFIG).rate == rows[-2].config(CONFIG).pairs == 64
 
 
 def test_rows_keep_what_the_suite_has_in_common() -> None:

@@ -17,6 +17,7 @@ def test_every_transaction_passes_its_steps_in_order(
         bootstrap_servers=kafka_bootstrap_servers,
         topic_prefix=topic_prefix,
         real_topic=f"{topic_prefix}orders",
+        pairs=2,
         partitions=2,
         rate=RATE,
         seconds=SECONDS,

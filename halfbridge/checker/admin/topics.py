@@ -25,7 +25,7 @@ from halfbridge.checker.errors import AdminError, AdminRequestError, AdminSetupE
 from halfbridge.serde.progress import START, ProgressError, parse_progress
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.serde.settings_topic import TopicType, TopicTypeRecord, encode_type, type_key
-from halfbridge.serde.topics import SAFE_REPLICAS
+from halfbridge.serde.topics import PAIRS, SAFE_REPLICAS
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import CommittedOffset
     from halfbridge.checker.admin.shape import SeenTopic
     from halfbridge.serde.topics import TopicNames
-
-PARTITIONS = 4  # pairs: as many workers as may share the load without a change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ def plan_layout(
 ) -> Layout:
     """Return the layout; where nothing is given, as replicated as the cluster can, up to 3."""
     return Layout(
-        partitions=PARTITIONS if partitions is None else partitions,
+        partitions=PAIRS if partitions is None else partitions,
         replication_factor=replication_factor or min(SAFE_REPLICAS, cluster.broker_count()),
         producer_groups=producer_groups,
         retention_ms=retention_ms,

@@ -170,6 +170,7 @@ CONFIG = BenchConfig(
     rate=0,
     threads=0,
     warmup_s=0,
+    pairs=2,
     partitions=4,
     linger_ms=0.5,
     keys=1,
