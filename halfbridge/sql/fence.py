@@ -247,14 +247,13 @@ class Fence:
                 tx.seal()
                 message_count = tx.message_count
             self._refuse_old(tx)
-            write_committed(
+            return write_committed(
                 self._table,
                 connection,
                 producer_group=self.producer_group,
                 transaction_id=tx.id,
                 message_count=message_count,
             )
-            return self.database.tag(connection)
         except Exception as error:
             guard.refuse(error)
             raise

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection, Engine, Insert, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Insert, Table
 
     from halfbridge.checker.admin.transactions.waits import Undecided
 
@@ -260,8 +260,10 @@ def write_committed(
     producer_group: str,
     transaction_id: str,
     message_count: int,
-) -> None:
-    """Write the fence row, as committed, into the open transaction.
+) -> str:
+    """Write the fence row, as committed, into the open transaction, and return its tag.
+
+    See `Database.tag`: the commit is durable.
 
     The statement also reads the table's own row. So nothing is written on a connection to another
     database, or into a table that was created again: the check would never find such a row. On
@@ -283,8 +285,9 @@ def write_committed(
         "table_id": fence.table_id(),
         "born_ms": birth_ms(transaction_id),
     }
-    if _write(fence, connection, {**parameters, "young_ms": YOUNG_MS}):
-        return
+    tag = _write(fence, connection, {**parameters, "young_ms": YOUNG_MS})
+    if tag is not None:
+        return tag
     info = fence.read_info(connection)
     if info.table_id != fence.table_id():
         raise TableError(
@@ -292,19 +295,22 @@ def write_committed(
             f" {fence.table_id()}: give a connection to the fence's database; if the table was"
             " created again, make a new Fence"
         )
-    if _is_purged(fence.hold_watermark(connection), transaction_id) or not _write(
-        fence, connection, {**parameters, "young_ms": _ANY_AGE_MS}
-    ):
+    if not _is_purged(fence.hold_watermark(connection), transaction_id):
+        tag = _write(fence, connection, {**parameters, "young_ms": _ANY_AGE_MS})
+    if tag is None:
         raise FencedError(
             f"{transaction_id} is as old as rows that were purged: its row could be one of them",
             transaction_id=transaction_id,
         )
+    return tag
 
 
-def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, Any]) -> bool:
-    """Write the row if the table is the fence's and the transaction is young; return whether."""
+def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, Any]) -> str | None:
+    """Write the row if the table is the fence's and the transaction is young; return the tag."""
+    database = fence.database
+    statement = _committed(fence.table, database.returns_tag)
     try:
-        written = connection.execute(_committed(fence.table), parameters, execution_options=COUNTED)
+        written = connection.execute(statement, parameters, execution_options=COUNTED)
     except IntegrityError as error:
         transaction_id = parameters["id"]
         raise FencedError(
@@ -312,7 +318,10 @@ def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, A
             " message transaction back, or it was entered before",
             transaction_id=transaction_id,
         ) from error
-    return written.rowcount == 1
+    if database.returns_tag:
+        row = written.one_or_none()
+        return None if row is None else str(row[0])
+    return database.tag(connection) if written.rowcount == 1 else None
 
 
 def write_count(
@@ -384,7 +393,7 @@ def find(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ende
 
 
 @lru_cache(_TABLES_MAX)  # building the statement takes as long as executing it
-def _committed(table: Table) -> Insert:
+def _committed(table: Table, returned: tuple[ColumnElement[Any], ...]) -> Insert:
     own = table.alias("own")
     born_ms = bindparam("born_ms", type_=BigInteger())
     values = select(
@@ -399,7 +408,8 @@ def _committed(table: Table) -> Insert:
         NowMs() - bindparam("young_ms", type_=BigInteger()) <= born_ms,
     )
     names = ("producer_group", "transaction_id", "outcome", "message_count", "created_at_ms")
-    return insert(table).from_select(names, values)
+    statement = insert(table).from_select(names, values)
+    return statement.returning(*returned) if returned else statement
 
 
 def _is_purged(watermark_ms: int | None, transaction_id: str) -> bool:

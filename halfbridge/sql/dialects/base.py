@@ -15,7 +15,7 @@ from halfbridge.sql.errors import FenceUsageError, TableError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sqlalchemy import Engine, Table
+    from sqlalchemy import ColumnElement, Engine, Table
 
     from halfbridge.sql.errors import SqlError
 
@@ -88,6 +88,9 @@ class Database(ABC):
     has_arrays: bool = False
     casts_nulls: bool = False
     locks_rows: bool = True
+    # What RETURNING of the fence row's INSERT has, if it tags the transaction as `tag` does, which
+    # spares each block a statement.
+    returns_tag: tuple[ColumnElement[Any], ...] = ()
     _insert: Any  # the dialect's INSERT that has ON CONFLICT, for `insert_if_absent`
 
     def check_commit(self, connection: Connection) -> None:

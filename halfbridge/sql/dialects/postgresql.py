@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text
+from sqlalchemy import literal_column, text
 from sqlalchemy.dialects import postgresql
 
 from halfbridge.sql.dialects.base import (
@@ -40,7 +40,12 @@ class PostgreSQL(Database):
         " THEN set_config('synchronous_commit', 'on', true) END"
     )
     _MAKE_DURABLE = text(f"SELECT {_DURABLE}")
-    _SET_TAG = text(f"SELECT set_config('{_SETTING}', '{TAG}', true), {_DURABLE}")
+    # A transaction-local setting ends with its transaction, and so does a rollback to an earlier
+    # savepoint end it. A savepoint as the tag would cost another transaction id.
+    returns_tag = (
+        literal_column(f"set_config('{_SETTING}', '{TAG}', true)"),
+        literal_column(_DURABLE),
+    )
     _READ_TAG = text(f"SELECT current_setting('{_SETTING}', true), {_DURABLE}")
 
     _OLDEST = text(
@@ -56,14 +61,6 @@ class PostgreSQL(Database):
     def make_durable(self, connection: Connection) -> None:
         """Turn synchronous_commit on for the open transaction."""
         connection.execute(self._MAKE_DURABLE)
-
-    def tag(self, connection: Connection) -> str:
-        """Mark the transaction by a transaction-local setting, which ends with it.
-
-        A rollback to an earlier savepoint removes the setting too. A savepoint as the tag would
-        cost another transaction id.
-        """
-        return str(connection.execute(self._SET_TAG).one()[0])
 
     def is_tagged(self, connection: Connection, tag: str) -> bool:
         """Return whether the setting exists; raises as `Database.is_tagged`."""
