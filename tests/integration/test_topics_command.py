@@ -89,8 +89,8 @@ def test_create_makes_topics_and_first_offsets(installation: Commanded) -> None:
 
     mine = {names.half, names.op, names.dead, names.check(GROUP), names.settings, names.audit}
     assert set(report["created"]) == mine
-    assert report["initialised"] == [0, 1, 2, 3]
-    assert installation.partitions(names.half) == installation.partitions(names.op) == 4
+    assert report["initialised"] == [0, 1]
+    assert installation.partitions(names.half) == installation.partitions(names.op) == 2
     assert installation.settings(names.op)["message.timestamp.type"] == "LogAppendTime"
     for partition in range(4):
         assert not installation.committed(names.half, partition).metadata

@@ -53,9 +53,13 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Generator[None, None, None]:
-    """Fail a test during which something was refused."""
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Fail a test during which something was refused.
+
+    After the last test brokers and databases of other tests end, which use processes.
+    """
     global _is_watched  # noqa: PLW0603  (as above)
+    _is_watched = _is_watched and nextitem is not None
     try:
         return (yield)
     finally:

@@ -15,7 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext, St
 from google.protobuf.wrappers_pb2 import StringValue
 
 from halfbridge import InvalidMessageError, Message, RetriableError
-from halfbridge.cli.schema_registry import SchemaRegistry
+from halfbridge.cli.schema_registry import PayloadTexts
 from halfbridge.testkit.ports import HOST
 
 ORDER = json.dumps(
@@ -190,7 +190,7 @@ def test_commands_decode_what_a_serializer_made(registry: Registry) -> None:
     """By the address of the same registry, as `halfbridge tx show --payload` does."""
     serializer = avro_at(registry.server_port)
     message = Message.serialized("orders", value={"shirts": 2}, serializer=serializer)
-    decoder = SchemaRegistry(f"http://{HOST}:{registry.server_port}")
+    decoder = PayloadTexts(f"http://{HOST}:{registry.server_port}")
     assert decoder.text_of(message.value) == '{"shirts": 2}'
 
 
