@@ -14,6 +14,7 @@ from confluent_kafka.admin import ConfigResource
 from halfbridge.cli import cli
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.serde.progress import START
+from halfbridge.serde.topics import PAIRS
 from tests.integration.installation import GROUP, Installation
 from tests.kit.waiting import until
 
@@ -89,10 +90,10 @@ def test_create_makes_topics_and_first_offsets(installation: Commanded) -> None:
 
     mine = {names.half, names.op, names.dead, names.check(GROUP), names.settings, names.audit}
     assert set(report["created"]) == mine
-    assert report["initialised"] == [0, 1]
-    assert installation.partitions(names.half) == installation.partitions(names.op) == 2
+    assert report["initialised"] == [*range(PAIRS)]
+    assert installation.partitions(names.half) == installation.partitions(names.op) == PAIRS
     assert installation.settings(names.op)["message.timestamp.type"] == "LogAppendTime"
-    for partition in range(4):
+    for partition in range(PAIRS):
         assert not installation.committed(names.half, partition).metadata
         assert installation.progress(partition) == START
 
