@@ -46,13 +46,21 @@ def test_half_records_say_whose_they_are(sink: Sink) -> None:
     }
 
 
-def test_a_commit_may_be_repeated(sink: Sink) -> None:
-    """With the same attempts, with others of the same rows, not with other rows."""
+def test_a_commit_may_be_repeated(sink: Sink, caplog: pytest.LogCaptureFixture) -> None:
+    """With the same attempts, with others of the same rows, not with other rows.
+
+    A driver says in one line what was published by one before it.
+    """
     first, again = sink.attempt(), sink.attempt()
     other = sink.attempt(first=1)
     sink.committer.commit(0, [first])
     sink.committer.commit(0, [first])
+    assert caplog.messages == []
     sink.committer.commit(0, [again])
+    (line,) = caplog.messages
+    assert line.startswith("batch 0 of feed was published before this run, by ")
+    count = len(first.attempt.transactions)
+    assert f"its {ROWS} rows in {count} transactions are settled" in line
     with pytest.raises(ReplayMismatchError, match="40 rows"):
         sink.committer.commit(0, [other])
     assert len(sink.scene.manifests()) == 1

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +81,8 @@ def finish(driver: Child) -> None:
 def test_killed_between_manifest_and_decisions(scene: SinkScene) -> None:
     """SIGKILL of the driver: a responder publishes what the manifest lists, in order, once.
 
-    Before, nothing is visible. Started again, the driver goes on with the next batch.
+    Before, nothing is visible. Started again, the driver says in one line what it found, and goes
+    on with the next batch.
     """
     first, second = scene.add_file(200), scene.add_file(100)
     (scene.directory / HANG).touch()
@@ -98,7 +100,11 @@ def test_killed_between_manifest_and_decisions(scene: SinkScene) -> None:
     check_exactly_once(scene.settled(), first)
 
     (scene.directory / HANG).unlink()
-    finish(drive(scene, FORMAT, faults=str(scene.directory), options=small))
+    again = drive(scene, FORMAT, faults=str(scene.directory), options=small)
+    finish(again)
+    lines = re.findall(r"batch \d+ of .* was published before .*", again.errors.read_text())
+    assert len(lines) == 1, lines
+    assert f"its {len(first)} rows in " in lines[0]
     check_exactly_once(scene.settled(), first + second)
     assert scene.undecided() == set()
     assert scene.children.stop(responder) == 0

@@ -181,9 +181,12 @@ class BatchCommitter:
                 *(mine.batch_id, mine.app_id, winner.row_count, mine.row_count),
             )
         elif mine.attempts:
-            LOG.info(
-                "batch %d of %s was published before; nothing is sent twice",
-                *(mine.batch_id, mine.app_id),
+            # What a driver that was killed behind its manifest left: its successor says so.
+            LOG.warning(
+                "batch %d of %s was published before this run, by %s: its %d rows in %d"
+                " transactions are settled, and nothing is sent twice",
+                *(mine.batch_id, mine.app_id, winner.actor, winner.row_count),
+                sum(len(each.transactions) for each in winner.attempts),
             )
 
     def _decide_earlier(self, found: Found, plan: BatchPlan) -> None:
