@@ -375,3 +375,14 @@ def bridge_error(failure: KafkaFailure | BridgeError) -> BridgeError:
     )
     # librdkafka's manual: an error that is neither retriable nor abortable is fatal.
     return next((kind for applies, kind in verdicts if applies), FatalError)(text)
+
+
+def again(error: BridgeError) -> BridgeError:
+    """Return an equal error that has not been raised, for an object that keeps it.
+
+    An error that was raised has a traceback, whose frames keep the variables of all callers.
+    """
+    kind = type(error)
+    made = kind.__new__(kind, *error.args)
+    made.__dict__.update(error.__dict__)
+    return made

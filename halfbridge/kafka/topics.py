@@ -12,6 +12,7 @@ from halfbridge.kafka.errors import (
     InvalidMessageError,
     KafkaFailure,
     TopicSetupError,
+    again,
     bridge_error,
 )
 from halfbridge.kafka.threads import locked
@@ -253,7 +254,7 @@ class RealTopics:
             if are_in(self._partitions, wanted):
                 return
             if self._failure is not None and self._failed_at > began:
-                raise self._failure
+                raise again(self._failure)
             try:
                 topics = topics_with(
                     self._client,
@@ -263,7 +264,7 @@ class RealTopics:
                     timeout_s=self._timeout_s,
                 )
             except BridgeError as error:
-                self._failure, self._failed_at = error, now()
+                self._failure, self._failed_at = again(error), now()
                 raise
             # Added to the known topics: a broker that has just started does not report every topic.
             self._partitions = self._partitions | {

@@ -12,6 +12,7 @@ from halfbridge.web.guards import Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor, Future
+    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -87,6 +88,7 @@ class _Place:
     value: Any = None
     made_s: float = -1.0
     failure: Exception | None = None
+    trace: TracebackType | None = None  # of the failure, as the call raised it
     failed_s: float = -1.0
 
 
@@ -132,7 +134,8 @@ class Answers:
                 is_old = place.made_s < 0 or loop.time() - place.made_s > old_s
                 return None if is_old else CachedAnswer(place.value, loop.time() - place.made_s)
         if place.failure is not None:
-            raise place.failure
+            # Each raise adds to a traceback, whose frames keep the requests that met the failure.
+            raise place.failure.with_traceback(place.trace)
         return CachedAnswer(place.value, loop.time() - place.made_s)
 
     def forget(self) -> None:
@@ -146,9 +149,9 @@ class Answers:
         loop = asyncio.get_running_loop()
         try:
             place.value = await self._work.run(call)
-            place.made_s, place.failure = loop.time(), None
+            place.made_s, place.failure, place.trace = loop.time(), None, None
         except Exception as error:  # noqa: BLE001 (raised in everybody who waits for it)
-            place.failure, place.failed_s = error, loop.time()
+            place.failure, place.trace, place.failed_s = error, error.__traceback__, loop.time()
         finally:
             place.task = None
 

@@ -1,11 +1,14 @@
 """Topics as brokers tell them, and those that are made."""
 
+import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -259,6 +262,21 @@ def test_a_failure_is_not_kept_for_who_comes_later() -> None:
         real_topics.check("orders", 0)
     real_topics._client = _Brokers({"orders": 1})
     real_topics.check("orders", 0)
+
+
+def test_a_failure_keeps_nothing_of_who_met_it() -> None:
+    """Its traceback would: the caller's variables, for as long as no other question fails."""
+    real_topics = _real_topics(_unreachable(), timeout_s=0.1)
+
+    def fail() -> ref[_Brokers]:
+        held = _Brokers()
+        with suppress(RetriableError):
+            real_topics.check("orders", 0)
+        return ref(held)
+
+    held = fail()
+    gc.collect()
+    assert held() is None
 
 
 def test_a_broker_that_has_just_started_does_not_make_topics_vanish() -> None:

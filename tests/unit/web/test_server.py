@@ -368,10 +368,13 @@ def test_a_failure_is_raised_and_kept_for_a_while() -> None:
             calls.append(1)
             raise ValueError("no")
 
+        depths = set()
         for _ in range(3):
-            with pytest.raises(ValueError, match="no"):
+            with pytest.raises(ValueError, match="no") as raised:
                 await answers.get(("a",), fail, fresh_s=60)
+            depths.add(len(raised.traceback))
         assert len(calls) == 1
+        assert len(depths) == 1  # its traceback does not grow, or it would keep all who asked
         with pytest.raises(ValueError, match="no"):
             await answers.get(("a",), fail, fresh_s=0)
         assert len(calls) == 2
