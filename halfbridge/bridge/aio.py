@@ -24,6 +24,7 @@ from halfbridge.kafka.errors import (
     HalfNotStoredError,
     OtherLoopError,
     ProducerClosedError,
+    again,
 )
 from halfbridge.serde.units import MS_PER_S
 
@@ -447,7 +448,7 @@ class AsyncTransaction:
                 await asyncio.to_thread(shared.check, message)
             await self._waits.room()
         except BridgeError as refused:
-            self._transaction.refused = refused
+            self._transaction.refused = again(refused)
             raise
 
     async def _await_sends(self) -> None:

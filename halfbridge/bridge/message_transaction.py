@@ -25,6 +25,7 @@ from halfbridge.kafka.errors import (
     HalfNotStoredError,
     InvalidMessageError,
     RetriableError,
+    again,
     bridge_error,
 )
 from halfbridge.logs import about
@@ -451,7 +452,7 @@ class Transaction:
             if pipelined:
                 shared.wait_for_room()
         except BridgeError as error:
-            self.refused = error
+            self.refused = again(error)
             raise
         if isinstance(self.refused, RetriableError):
             self.refused = None  # the send was refused for lack of room, and is repeated now
@@ -460,7 +461,7 @@ class Transaction:
             size = self._bytes + message.body_bytes + message.header_bytes
             if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
                 self.refused = _transaction_full(self.id)
-                raise self.refused
+                raise again(self.refused)
             index = self._count
             if not index:
                 self._place(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -21,6 +22,7 @@ from halfbridge.bridge.local_transaction import decided, run
 from halfbridge.bridge.message import Resolution
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.kafka.adapter import system_ports
+from halfbridge.kafka.errors import InvalidMessageError
 from halfbridge.sql import AsyncFence, AsyncInbox, Fence, Inbox
 from tests.sql.async_fence_scene import GROUP, MESSAGE, Client, HeldKafka
 from tests.sql.databases import sqlite_database
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 WORK = text("SELECT 1")
+TOO_LARGE = replace(MESSAGE, value=b"x" * 2_000_000)
 FIRST, COUNTED = 20, 60  # transactions: until caches are full, and from then on
 
 
@@ -88,6 +91,10 @@ class Service:
         with suppress(BrokenError), self._client.begin() as tx:
             tx.send(MESSAGE)
             raise BrokenError
+
+    def sends_nothing(self) -> None:
+        with suppress(InvalidMessageError), self._client.begin() as tx:
+            tx.send(TOO_LARGE)
 
     def sends_in_transaction(self) -> None:
         tx = self._client.begin()
@@ -148,6 +155,11 @@ class AsyncService:
         async with self._client.begin() as tx:
             await tx.send_all([MESSAGE, MESSAGE])
             await tx.commit(wait=True)
+
+    async def sends_nothing(self) -> None:
+        with suppress(InvalidMessageError):
+            async with self._client.begin() as tx:
+                await tx.send(TOO_LARGE)
 
     async def is_cancelled(self) -> None:
         sending = asyncio.ensure_future(self.commits())
