@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pyspark
@@ -29,6 +30,7 @@ from tests.spark.real_topic import Real, RealTopic
 pytestmark = [*INTERPRETED, pytest.mark.broker]
 
 CLIENT = Path(__file__).with_name("connect_client.py")
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "spark_notebook.py"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PROCESS_S_MAX = 400.0  # a JVM's start on a busy machine, which the client waits for
 
@@ -83,6 +85,30 @@ def test_transactions_of_an_installation(
     assert read_transactions(spark, **where, start="2100-01-01").collect() == []
     with pytest.raises(ValueError, match="earliest or a time"):
         read_transactions(spark, **where, start='{"orders": {"0": 1}}')
+
+
+def test_the_notebook_draws_its_pictures(
+    spark: SparkSession,
+    installation: Installation,
+    states: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """examples/spark_notebook.py as it stands, in a session that is there already."""
+    pytest.importorskip("matplotlib").use("agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HALFBRIDGE_BOOTSTRAP_SERVERS", installation.servers)
+    monkeypatch.setenv("HALFBRIDGE_TOPIC_PREFIX", installation.names.prefix)
+    monkeypatch.setenv("SHOP_TOPIC", installation.real("orders"))
+    its = run_path(str(NOTEBOOK))
+    assert its["spark"] is spark
+    assert its["found"].count() == len(states)
+    assert len(its["latency_ms"]) == len(its["SHARES"])
+    assert list(its["counts"].values()) == [1]
+    for name in ("spark-latency.png", "spark-undecided.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    its["found"].unpersist()
+    its["plt"].close("all")
 
 
 @pytest.fixture
