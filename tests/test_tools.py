@@ -15,7 +15,7 @@ PREPARE = ROOT / "tests" / "docker" / "prepare"
 SERVERS = ("postgres", "mariadbd", "redis-server", "mysqld-9")
 NAMES = [
     *("prometheus", "promtool", "kubectl", "shellcheck", *SERVERS),
-    *("chromium", "docker-compose", "axe-core", "actionlint"),
+    *("chromium", "docker-compose", "axe-core", "actionlint", "apicurio-registry"),
 ]
 # Where .ci/tools and the tests look for servers beside PATH.
 PLACES = ("usr/lib/postgresql/*/bin", "usr/sbin")
