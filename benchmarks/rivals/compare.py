@@ -30,6 +30,7 @@ from benchmarks.report import machine_line
 from benchmarks.rivals.comparison import comparison
 from benchmarks.rivals.itself import Halfbridge
 from benchmarks.rivals.on_postgresql import Debezium, Fenced, OnPostgresql, Outbox
+from benchmarks.rivals.picture import draw
 from benchmarks.rivals.rocketmq import RocketMq
 from benchmarks.rivals.workload import Outcome, median_of, rows
 from benchmarks.rows import shared_config
@@ -93,6 +94,8 @@ def main() -> int:
         "load_before": before,
         "load_after": load(),
     }
+    if options.picture:
+        draw(medians, options.picture)
     if options.json:
         reported = {name: _reported(outcomes) for name, outcomes in medians.items()}
         text = json.dumps({**facts, "systems": reported})
@@ -117,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--row", action="append", help="only this workload")
     parser.add_argument("--warmup", type=float, default=20, help="halfbridge's first one, seconds")
     parser.add_argument("--daemon-arguments", default="", help="of `halfbridge checker run`")
+    parser.add_argument("--picture", type=Path, help="file for bars of the medians (PNG or SVG)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

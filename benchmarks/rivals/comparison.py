@@ -33,11 +33,11 @@ def comparison(found: Mapping[str, Mapping[str, Outcome | None]]) -> Iterator[st
     headings = ["", *found, *(f"{ours} / {other}" for other in others)]
     rows = []
     for workload, figure, name in _LINES:
-        values = {system: _figure(each, workload, figure) for system, each in found.items()}
+        values = {system: figure_of(each, workload, figure) for system, each in found.items()}
         if all(value is None for value in values.values()):
             continue
         ratios = [_ratio(values[ours], values[other]) for other in others]
-        rows.append([name, *map(_shown, values.values()), *ratios])
+        rows.append([name, *map(shown, values.values()), *ratios])
     for figure in ("lost", "duplicates"):
         sums = [
             str(sum(getattr(each, figure) for each in outcomes.values() if each is not None))
@@ -47,13 +47,15 @@ def comparison(found: Mapping[str, Mapping[str, Outcome | None]]) -> Iterator[st
     yield from table(headings, rows)
 
 
-def _figure(outcomes: Mapping[str, Outcome | None], workload: str, figure: str) -> float | None:
+def figure_of(outcomes: Mapping[str, Outcome | None], workload: str, figure: str) -> float | None:
+    """Return a figure of a workload; None: the system has no such workload, or no such figure."""
     outcome = outcomes.get(workload)
     value: float | None = None if outcome is None else getattr(outcome, figure)
     return value
 
 
-def _shown(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """Return a figure as people read it; a dash for none."""
     if value is None:
         return _NOTHING
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"

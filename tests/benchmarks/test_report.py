@@ -13,6 +13,7 @@ from benchmarks.machine import load, now, this_machine
 from benchmarks.report import report
 from benchmarks.rivals import rocketmq
 from benchmarks.rivals.comparison import comparison
+from benchmarks.rivals.picture import draw, picture
 from benchmarks.rivals.workload import Outcome, median_of, rows
 from benchmarks.rows import Kind, chosen, scale_rows, shared_config, suite_rows
 from benchmarks.sizing import size_for, sizing, sizing_lines
@@ -81,6 +82,26 @@ def test_figures_and_ratios_stand_in_one_table() -> None:
     assert cells["pipelined: transactions/s"] == ["40,000", "-", "-"]
     assert cells["lost"] == ["0", "2", "-"]
     assert not any(name.startswith("32 blocking") for name in cells)
+
+
+def test_a_picture_has_a_bar_for_each_figure(tmp_path: Path) -> None:
+    """None where a system lacks the workload or the figure."""
+    found = {
+        "ours": {"rate-200": outcome(200, 4.5), "threads-32": outcome(6_000, 40.0)},
+        "theirs": {"rate-200": outcome(200, 1.5), "threads-32": outcome(8_000, 8.0, cpu=None)},
+    }
+    panels = {
+        axes.get_title(): [bar.get_width() for bar in axes.containers[0]]
+        for axes in picture(found).axes
+    }
+    assert panels == {
+        "200/s: p50 until visible, ms": [4.5, 1.5],
+        "2,000/s: p50 until visible, ms": [],
+        "32 blocking threads: transactions/s": [6_000, 8_000],
+        "the same: processor time a transaction, us": [50.0],
+    }
+    draw(found, tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_median_of_rounds_and_the_sum_of_losses() -> None:
