@@ -3,7 +3,7 @@
 Spark stores the offsets of a batch before it runs the batch, and a commit after the batch is done.
 If Spark is killed in between, it runs the batch again under the same number. So a sink that
 remembers the numbers of its batches writes each batch once. Spark's file sink keeps them in
-`_spark_metadata`, a Delta table in the application's version.
+`_spark_metadata`, a Delta table in the application's version, an Iceberg table in its snapshots.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from halfbridge.spark_jobs.reading.schemas import load_schema, with_payload
 from halfbridge.spark_jobs.reading.topics import ISOLATION, Topics, source_options, stream_topics
 from halfbridge.spark_jobs.reading.wire import with_identity
 from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.tables.catalogs import DeltaCatalogTable, IcebergTable
 from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
 from halfbridge.spark_jobs.tables.delta import DELTA_LOG, DeltaWriter, is_delta
 from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
@@ -54,8 +55,12 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.jobs.progress import Totals
     from halfbridge.spark_jobs.reading.cluster import Brokers
     from halfbridge.spark_jobs.reading.schemas import WriterSchema
+    from halfbridge.spark_jobs.tables.catalogs import BatchTable
 
-FORMATS = ("parquet", "delta")
+FORMATS = ("parquet", "delta")  # of a directory; the first one is the default
+TABLE_FORMATS = ("iceberg", "delta")  # of a table of a catalog; likewise
+# Columns by whose day an Iceberg table may be partitioned.
+DAYS_OF = ("timestamp", "born_timestamp")
 
 
 def _schemas(
@@ -77,8 +82,10 @@ class _Given(TypedDict):
     topics: tuple[str, ...]
     topic_pattern: str
     output: str
+    table: str
     checkpoint: str
-    kind: str
+    kind: str | None
+    partition_by: str
     app_id: str
     schemas: tuple[WriterSchema, ...]
     start: Position
@@ -98,14 +105,34 @@ class _Given(TypedDict):
     metavar="REGEX",
     help="All topics whose whole name matches, also topics created later. Instead of --topic.",
 )
-@click.option("--output", required=True, metavar="PATH", help="Directory or URI of the table.")
+@click.option("--output", default="", metavar="PATH", help="Directory or URI of the table.")
+@click.option(
+    "--table",
+    default="",
+    metavar="CATALOG.SCHEMA.NAME",
+    help="A table of a catalog of the session, made if need be. Instead of --output.",
+)
 @checkpoint_option
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(sorted({*FORMATS, *TABLE_FORMATS})),
+    help="delta; or parquet, with --output; or iceberg, with --table."
+    "  [default: parquet; iceberg with --table]",
+)
+@click.option(
+    "--partition-by",
+    type=click.Choice(DAYS_OF),
+    default=DAYS_OF[0],
+    show_default=True,
+    help="The column by whose day a new Iceberg table is partitioned: publish time, or the time at"
+    " which the transaction began. Other formats: publish_date.",
+)
 @click.option(
     "--app-id",
     default="",
     metavar="TEXT",
-    help="Name of this job in a Delta table.  [default: derived from the topics]",
+    help="Name of this job in a Delta or Iceberg table.  [default: derived from the topics]",
 )
 @click.option(
     "--schema",
@@ -133,7 +160,7 @@ class _Given(TypedDict):
 def main(**values: Unpack[_Given]) -> int:
     """Write the records of real topics to a table of raw rows, each record exactly once.
 
-    The table is partitioned by publish date (UTC) and by quarantined. It contains each committed
+    The table is partitioned by day (UTC) and by quarantined. It contains each committed
     record unchanged: key, value, headers, topic, partition, offset, timestamp. Further columns are
     transaction_id, born_timestamp and, with --schema, the decoded payload. Records that cannot be
     decoded are quarantined: they are in the table too, with the reason.
@@ -175,13 +202,25 @@ def _job(values: _Given) -> Ingest:
         source_options(topics, bootstrap_servers=values["bootstrap_servers"], kafka=values["kafka"])
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    output, table = values["output"], values["table"]
+    if bool(output) == bool(table):
+        raise click.UsageError("give either --output or --table")
+    formats = TABLE_FORMATS if table else FORMATS
+    kind = values["kind"] or formats[0]
+    if kind not in formats:
+        raise click.UsageError(
+            f"--format {kind} needs {'--output' if table else '--table'}; formats of"
+            f" {'--table' if table else '--output'} are {' and '.join(formats)}"
+        )
     return Ingest(
         topics=topics,
         bootstrap_servers=values["bootstrap_servers"],
-        output=absolute(values["output"]),
+        output=absolute(output) if output else "",
+        table=table,
         checkpoint=absolute(values["checkpoint"]),
         kafka=values["kafka"],
-        format=values["kind"],
+        format=kind,
+        partition_by=values["partition_by"],
         app_id=values["app_id"],
         schemas=values["schemas"],
         start=values["start"],
@@ -195,7 +234,7 @@ def _text(job: Ingest, totals: Totals, hidden: dict[TopicPartition, int]) -> str
     ended = "stopped" if totals.interrupted else "done"
     text = (
         f"{ended}: {totals.rows:,} rows of {job.topics} in {totals.batches} batches to"
-        f" {job.output}, {totals.quarantined:,} of them quarantined;"
+        f" {job.output or job.table}, {totals.quarantined:,} of them quarantined;"
         f" {totals.seconds:.1f} s, {totals.rows_per_s:,.0f} rows/s"
     )
     if hidden:  # Spark itself does not report them
@@ -223,11 +262,13 @@ class Ingest:
 
     topics: Topics
     bootstrap_servers: str
-    output: str  # absolute path or URI of the table
+    output: str = ""  # absolute path or URI of the table; empty: it is one of a catalog
+    table: str = ""  # its name with the catalog's, in place of `output`
     checkpoint: str
     kafka: Mapping[str, str]  # consumer properties, with the names of the Java client
-    format: str = "parquet"  # one of FORMATS
-    app_id: str = ""  # name of this job in a Delta table; empty: derived from the topics
+    format: str = "parquet"  # one of FORMATS, or with `table` one of TABLE_FORMATS
+    partition_by: str = DAYS_OF[0]
+    app_id: str = ""  # name of this job in the table; empty: derived from the topics
     schemas: tuple[WriterSchema, ...] = ()
     start: Position = EARLIEST
     max_offsets: int | None = None
@@ -237,7 +278,7 @@ class Ingest:
 
     @property
     def name(self) -> str:
-        """The name of this job in a Delta table."""
+        """The name of this job in a table that knows its batches by it."""
         return self.app_id or f"halfbridge-ingest {self.topics}"
 
     def identity(self, cluster_id: str) -> dict[str, object]:
@@ -255,7 +296,7 @@ class Ingest:
             "isolation": ISOLATION,
             "app_id": self.name,
             "format": self.format,
-            "output": self.output,
+            **({"table": self.table} if self.table else {"output": self.output}),
         }
 
 
@@ -269,7 +310,7 @@ def ingest(
             of the checkpoint was deleted. The user must act.
         ValueError: `kafka` sets a property that the job itself must set; the caller's mistake.
     """
-    sink = make_sink(spark, job.format, job.output, job.name, show)
+    sink = make_sink(spark, job, show)
     checkpoint = Checkpoint(spark, job.checkpoint)
     checkpoint.claim(job.identity(cluster.cluster_id()))
     sink.check(checkpoint)
@@ -347,17 +388,25 @@ class Sink(Protocol):
         """Return a writer that puts each batch of `rows` into the output once."""
 
 
-def make_sink(
-    spark: SparkSession, kind: str, output: str, app_id: str, show: Callable[[str], None]
-) -> Sink:
-    """Return the sink for one of FORMATS, and set the session's options for its files.
+def make_sink(spark: SparkSession, job: Ingest, show: Callable[[str], None]) -> Sink:
+    """Return the sink of a job, and set the session's options for its files.
 
-    `app_id` is the name of the job in a Delta table; `show` is called with a line about a batch
-    that is not added.
+    `show` is called with a line about a batch that is not added.
     """
     for name, value in (_PARQUET_TIMES, _OPEN_FILES, *_NO_DICTIONARY):
         spark.conf.set(name, value)
-    return _Delta(spark, output, app_id, show) if kind == "delta" else _Parquet(spark, output)
+    if job.table:
+        return _Batches(_catalog_table(spark, job), job.table, job.name, show)
+    if job.format == "delta":
+        return _DeltaDirectory(spark, job.output, job.name, show)
+    return _Parquet(spark, job.output)
+
+
+def _catalog_table(spark: SparkSession, job: Ingest) -> BatchTable:
+    if job.format == "delta":
+        return DeltaCatalogTable(spark, job.table, partition_by=PARTITION_COLUMNS)
+    days = f"days({job.partition_by})"
+    return IcebergTable(spark, job.table, partition_by=(days, PARTITION_COLUMNS[-1]))
 
 
 class _Parquet:
@@ -405,25 +454,22 @@ class _Parquet:
         )
 
 
-class _Delta:
-    """A Delta table. Each batch is one transaction of the table, with the batch's number."""
+class _Batches:
+    """A table that keeps the numbers of its batches. Each batch is one commit of the table."""
 
     def __init__(
-        self, spark: SparkSession, output: str, app_id: str, show: Callable[[str], None]
+        self, table: BatchTable, output: str, app_id: str, show: Callable[[str], None]
     ) -> None:
         self.not_added: set[int] = set()
         self._show = show
-        self._spark = spark
-        self._output = output
+        self._output = output  # path or name of the table
         self._app_id = app_id
-        self._table = DeltaWriter(spark, output, PARTITION_COLUMNS)
+        self._table = table
 
     def newest(self) -> int | None:
         return self._table.version_of(self._app_id)
 
     def check(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.is_new and not is_delta(self._spark, self._output):
-            _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
         newest = self.newest()
         if checkpoint.is_new and newest is not None:
             raise JobError(
@@ -434,16 +480,30 @@ class _Delta:
                 paths=(self._output, checkpoint.path),
             )
         done = checkpoint.batches_done - 1
-        if done >= 0 and (newest is None or newest < done):
+        if newest is None and (since_ms := self._table.known_since_ms()):
+            self._check_unfinished(checkpoint, since_ms)
+        elif done >= 0 and (newest is None or newest < done):
             raise JobError(
                 f"the checkpoint {checkpoint.path} has done batch {done}, which the table"
                 f" {self._output} does not have: it was removed, replaced or restored. Bring it"
-                " back, or begin with a new --checkpoint and another --output.",
+                " back, or begin with a new --checkpoint and another table.",
+                paths=(checkpoint.path, self._output),
+            )
+
+    def _check_unfinished(self, checkpoint: Checkpoint, since_ms: int) -> None:
+        """Refuse to run a batch again that is older than what the table knows of its commits."""
+        if (batch := checkpoint.unfinished()) is not None and batch[1] < since_ms:
+            number = batch[0]
+            raise JobError(
+                f"whether {self._output} has batch {number} of {self._app_id!r} is not known: the"
+                " snapshots of that time were expired. Look in it for a row at the offsets of"
+                f" {checkpoint.path}/offsets/{number}; then begin with a new --checkpoint, another"
+                " --app-id, and --from at the offsets that the table lacks.",
                 paths=(checkpoint.path, self._output),
             )
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Return a writer to the table. A batch without rows is a transaction of the table too."""
+        """Return a writer to the table. A batch without rows is a commit of the table too."""
 
         def write(batch: DataFrame, number: int) -> None:
             if not self._table.append(batch, app_id=self._app_id, version=number):
@@ -454,6 +514,21 @@ class _Delta:
                 )
 
         return rows.writeStream.foreachBatch(write)
+
+
+class _DeltaDirectory(_Batches):
+    """A Delta table by its path, written without Delta's jars."""
+
+    def __init__(
+        self, spark: SparkSession, output: str, app_id: str, show: Callable[[str], None]
+    ) -> None:
+        super().__init__(DeltaWriter(spark, output, PARTITION_COLUMNS), output, app_id, show)
+        self._spark = spark
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.is_new and not is_delta(self._spark, self._output):
+            _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
+        super().check(checkpoint)
 
 
 def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:

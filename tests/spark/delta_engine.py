@@ -15,12 +15,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.spark_jobs.dedupe import dedupe
+from halfbridge.spark_jobs.session.jars import TABLE_FORMATS
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars
 
 ROWS = 2_000  # of half as many messages
 DELETED = 224
-JARS = Path(__file__).with_name("delta.lock")
+JARS = TABLE_FORMATS / "delta-4.1_2.13.lock"
 VECTORS = "vectors"
 PURGED = "purged"
 RENAMED = "renamed"

@@ -19,16 +19,21 @@ HELD_S_MAX = 600.0
 _POLL_S = 0.05
 
 
+def hold_here(directory: Path) -> None:
+    """Say in a directory that this process is held, and wait for the word to go on."""
+    (directory / HELD).touch()
+    deadline_s = time.monotonic() + HELD_S_MAX
+    while not (directory / GO).exists() and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+
+
 class HeldStorage(Storage):
     """Lists the files of a batch once it is told to."""
 
     directory: Path
 
     def files(self, directory: str, suffix: str) -> list[StoredFile]:
-        (self.directory / HELD).touch()
-        deadline_s = time.monotonic() + HELD_S_MAX
-        while not (self.directory / GO).exists() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
+        hold_here(self.directory)
         return super().files(directory, suffix)
 
 

@@ -24,7 +24,7 @@ from halfbridge.spark_jobs.session.locked_jars import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 # A lock file for each feature version of Spark and each Scala that it is built for. Spark's
 # internal interfaces differ between feature versions, not between the releases of one.
@@ -32,6 +32,14 @@ CONNECTORS = Path(__file__).with_name("connectors")
 _CONNECTOR = "spark-sql-kafka-0-10"
 _JARS = "spark.jars"
 _PACKAGES = "spark.jars.packages"
+# A lock file of the same kind for each table format whose catalogs a session names.
+TABLE_FORMATS = Path(__file__).with_name("table_formats")
+# How the names of a format's catalog classes begin: the format, and the artifact that has them.
+_CATALOGS = {
+    "org.apache.iceberg.": ("iceberg", "iceberg-spark-runtime"),
+    "org.apache.spark.sql.delta.": ("delta", "delta-spark"),
+}
+_CATALOG = re.compile(r"spark\.sql\.catalog\.[^.]+")
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")  # without what vendors append
 
 
@@ -61,11 +69,48 @@ def connector_jars(
     return locked_jars(lock, settings)
 
 
+def table_jars(
+    spark_version: str,
+    settings: JarSettings,
+    options: Mapping[str, str],
+    *,
+    scala: str | None = None,
+) -> tuple[Path, ...]:
+    """Return the jars of Iceberg and Delta, as far as options of a session name catalogs of theirs.
+
+    None of a format that spark.jars.packages has, and none at all where HALFBRIDGE_SPARK_JARS has
+    the jars. Fetched as `connector_jars` (Iceberg's has 48 MB).
+
+    Raises:
+        JarsError: none are to be had, or none are pinned for this Spark; the user must act.
+    """
+    if settings.spark_jars:
+        return ()
+    classes = [value for name, value in options.items() if _CATALOG.fullmatch(name)]
+    found: list[Path] = []
+    for prefix, (kind, artifact) in _CATALOGS.items():
+        named = any(each.startswith(prefix) for each in classes)
+        if not named or artifact in options.get(_PACKAGES, ""):
+            continue
+        lock = _lock(sorted(TABLE_FORMATS.glob(f"{kind}-*.lock")), spark_version, scala)
+        if lock is None:
+            raise JarsError(
+                f"no jar of {artifact} is pinned for Spark {spark_version}: name its package with"
+                f" --spark-opt {_PACKAGES}=..."
+            )
+        found += locked_jars(lock, settings)
+    return tuple(found)
+
+
 def connector_lock(spark_version: str, scala: str | None = None) -> Path | None:
     """Return the lock file for a Spark; None without one. `scala` as of `connector_jars`."""
+    return _lock(_locks(), spark_version, scala)
+
+
+def _lock(locks: Iterable[Path], spark_version: str, scala: str | None) -> Path | None:
     line = ".".join(spark_version.split(".")[:2])
-    for lock in _locks():
-        of_line, of_scala = lock.stem.split("_")
+    for lock in locks:
+        of_line, of_scala = lock.stem.rpartition("-")[2].split("_")
         if of_line == line and scala in (None, of_scala):
             return lock
     return None

@@ -16,7 +16,12 @@ from pyspark.sql import SparkSession
 
 from halfbridge import environment
 from halfbridge.spark_jobs.session.class_archive import ClassArchive, class_archive
-from halfbridge.spark_jobs.session.jars import brings_connector, connector_jars, scala_of
+from halfbridge.spark_jobs.session.jars import (
+    brings_connector,
+    connector_jars,
+    scala_of,
+    table_jars,
+)
 from halfbridge.spark_jobs.session.jvm import (
     JAVA_HOME,
     PROBE_S_MAX,
@@ -164,8 +169,8 @@ def spark_session(
 
     A session that is there already (a notebook's) is yielded as it is and not stopped. Under
     spark-submit and Spark Connect nothing is added: master, jars and Python are the platform's.
-    Otherwise a local one is made, with the connector's jars, this very Python for its workers, and
-    `options` over LOCAL_OPTIONS.
+    Otherwise a local one is made, with the connector's jars and those of the catalogs that
+    `options` name, this very Python for its workers, and `options` over LOCAL_OPTIONS.
 
     Raises:
         JarsError, JavaNotFoundError: a local session cannot be made; the user must act.
@@ -196,7 +201,11 @@ def _local_session(
     home = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # it has no types
     jars: tuple[Path, ...] = ()
     if not brings_connector(options):
-        jars = connector_jars(pyspark.__version__, settings.jars, scala=scala_of(home))
+        version, scala = pyspark.__version__, scala_of(home)
+        jars = (
+            *connector_jars(version, settings.jars, scala=scala),
+            *table_jars(version, settings.jars, options, scala=scala),
+        )
     with _driver_archive(java, home, local_options(jars, options), settings) as archive:
         builder = SparkSession.builder.appName(app_name)
         flags = [*_AVRO_LIMITS, *archive.flags]

@@ -28,6 +28,7 @@ TOPIC_IDS_FILE = "topic_ids.json"
 # What Spark notes of a done batch of a query without watermark and state.
 _DONE = 'v1\n{"nextBatchWatermarkMs":0}'
 # A plan's first lines are its version and Spark's settings; one line for each source follows.
+_METADATA_LINE = 1
 _OFFSETS_FROM_LINE = 2
 _NO_OFFSETS = "-"
 
@@ -42,12 +43,29 @@ class Checkpoint:
     @property
     def is_new(self) -> bool:
         """Tell whether no batch was ever planned."""
-        return count_done(self._storage, join(self.path, "offsets")) == 0
+        return self.batches_planned == 0
+
+    @property
+    def batches_planned(self) -> int:
+        """How many batches Spark planned; it runs one that is not done again."""
+        return count_done(self._storage, join(self.path, "offsets"))
 
     @property
     def batches_done(self) -> int:
         """How many batches Spark noted as done."""
         return count_done(self._storage, join(self.path, "commits"))
+
+    def unfinished(self) -> tuple[int, int] | None:
+        """Return number and time of a batch that Spark planned and will run again; None: none.
+
+        The time is in milliseconds since 1970.
+        """
+        number = self.batches_planned - 1
+        if number < self.batches_done:
+            return None
+        plan = self._storage.read(join(self.path, "offsets", str(number))) or ""
+        metadata = json.loads(plan.split("\n")[_METADATA_LINE])
+        return number, int(metadata["batchTimestampMs"])
 
     def claim(self, identity: Mapping[str, object]) -> None:
         """Write job.json while the checkpoint is new; later, compare.

@@ -60,6 +60,10 @@ class DeltaWriter:
 
         return DeltaTable(self.path).transaction_version(app_id) if self.exists() else None
 
+    def known_since_ms(self) -> int:
+        """Return 0: the log keeps the newest version of each application."""
+        return 0
+
     def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
         """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
 
@@ -71,18 +75,18 @@ class DeltaWriter:
             JobError: the table cannot accept them (another schema, a writer that changed it at the
                 same moment); the user must act.
         """
-        if _has(self.version_of(app_id), version):
+        if has_version(self.version_of(app_id), version):
             return False
         schema, actions = self._written(rows)
         try:
             table = self._opened(schema)
             # Writing the files needed some time. From here on delta-rs protects: it refuses a
             # transaction if the table got another one of `app_id` since it was opened.
-            if _has(table.transaction_version(app_id), version):
+            if has_version(table.transaction_version(app_id), version):
                 return False
             self._commit(table, actions, "append", schema, app=(app_id, version))
         except _delta_errors() as error:
-            if _has(self.version_of(app_id), version):
+            if has_version(self.version_of(app_id), version):
                 return False
             raise JobError(f"Delta table {self.path}: {error}", paths=(self.path,)) from error
         return True
@@ -186,7 +190,7 @@ class DeltaWriter:
         return actions
 
 
-def _has(newest: int | None, version: int) -> bool:
+def has_version(newest: int | None, version: int) -> bool:
     """Tell whether a table whose newest version of an application is this has that one."""
     return newest is not None and newest >= version
 

@@ -23,6 +23,13 @@ RIGHT = [
         ([*RIGHT, "--topic", "a", "--from", "monday"], "no position"),
         ([*RIGHT, "--topic", "a", "--format", "csv"], "'csv'"),
         ([*RIGHT, "--topic", "a", "--max-offsets", "0"], "--max-offsets"),
+        ([*RIGHT, "--topic", "a", "--table", "lake.sales.a"], "either --output or --table"),
+        ([*RIGHT[:2], *RIGHT[4:], "--topic", "a"], "either --output or --table"),
+        ([*RIGHT, "--topic", "a", "--format", "iceberg"], "iceberg needs --table"),
+        (
+            [*RIGHT[:2], *RIGHT[4:], "--topic", "a", "--table", "l.s.a", "--format", "parquet"],
+            "parquet needs --output",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_1(arguments: list[str], named: str) -> None:

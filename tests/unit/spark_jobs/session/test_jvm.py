@@ -10,11 +10,13 @@ from halfbridge import environment
 from halfbridge.spark_jobs.session import jars
 from halfbridge.spark_jobs.session.jars import (
     CONNECTORS,
+    TABLE_FORMATS,
     brings_connector,
     connector_jars,
     connector_lock,
     packages,
     scala_of,
+    table_jars,
 )
 from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, JavaSettings, find_java
 from halfbridge.spark_jobs.session.local import (
@@ -195,6 +197,43 @@ def test_other_spark_is_refused(version: str) -> None:
         connector_jars(version, JarSettings())
     with pytest.raises(JarsError, match=r"Spark 4\.1\.1 \(Scala 2\.12\)"):
         connector_jars("4.1.1", JarSettings(), scala="2.12")
+
+
+ICEBERG = {"spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog"}
+DELTA = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}
+
+
+@pytest.mark.parametrize(
+    ("options", "locks"),
+    [
+        ({}, []),
+        (ICEBERG, ["iceberg"]),
+        ({**ICEBERG, **DELTA}, ["iceberg", "delta"]),
+        ({"spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.rest.RESTCatalog"}, []),
+        ({**ICEBERG, "spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-x:1"}, []),
+        ({**DELTA, "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.1.0"}, []),
+    ],
+)
+def test_catalogs_bring_the_jars_of_their_format(
+    tmp_path: Path, options: dict[str, str], locks: list[str]
+) -> None:
+    """Options name a catalog's class, and no package that has it."""
+    settings = JarSettings(cache_dir=tmp_path)
+    wanted = [each for name in locks for each in read_lock(TABLE_FORMATS / f"{name}-4.1_2.13.lock")]
+    for each in wanted:
+        jar = tmp_path / "jars" / each.path
+        jar.parent.mkdir(parents=True)
+        with jar.open("wb") as file:
+            file.truncate(each.size_bytes)
+    found = table_jars("4.1.1", settings, options, scala="2.13")
+    assert found == tuple(tmp_path / "jars" / each.path for each in wanted)
+
+
+def test_a_format_without_jars_for_this_spark_is_refused(tmp_path: Path) -> None:
+    """The error says how to name them; a directory of one's own is believed to have them."""
+    with pytest.raises(JarsError, match=r"iceberg-spark-runtime .* 9\.0\.0.* spark.jars.packages="):
+        table_jars("9.0.0", JarSettings(), ICEBERG)
+    assert table_jars("9.0.0", JarSettings(spark_jars=tmp_path), ICEBERG) == ()
 
 
 def test_jars_are_printed_for_spark_submit(
