@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.spark.real_topic import RealTopic
 pytestmark = [*INTERPRETED, pytest.mark.broker]
 
 TIMEOUT_S = 60.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_job.py"
 
 
 @pytest.fixture
@@ -56,6 +58,22 @@ def test_report_follows_the_topics(spark: SparkSession, installation: Installati
     assert (young["stuck"], young["undecided"]) == (0, 1)
     installation.commit(half, message_count=2)
     assert stuck(installation, exit_code=0)["undecided"] == 0
+
+
+def test_a_scheduler_takes_the_report(
+    spark: SparkSession, installation: Installation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """examples/spark_job.py: findings are a result, what does not work is an error with a line."""
+    run_job = run_path(str(EXAMPLE))["run_job"]
+    installation.half(installation.real("orders"))
+    where = ("--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix)
+    report, has_findings = run_job("stuck", *where, "--older-than", "0s")
+    assert (report["stuck"], has_findings) == (1, True)
+    capfd.readouterr()
+    with pytest.raises(RuntimeError, match="halfbridge spark stuck ended with 1"):
+        run_job("stuck", *where, "--older-than", "long ago")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "long ago" in line
 
 
 def test_open_and_aborted_kafka_txns(
