@@ -16,6 +16,7 @@ from halfbridge.checker.loop import barriers
 from halfbridge.checker.loop.producers import TransactionalIds
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
+from halfbridge.serde.protocol import Effect
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ AWAY = (
     Mutation(
         "ROLLBACK wins over a deferred COMMIT",
         100,
-        ((Ops, "_contradict", _last_decision_wins),),
+        ((Ops, "_DO", {**Ops._DO, Effect.CONFLICT: _last_decision_wins}),),
         begin=74,
     ),
     Mutation(

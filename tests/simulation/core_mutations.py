@@ -14,7 +14,7 @@ from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.core.plan import Count, Draft, Letters
 from halfbridge.checker.core.rebuild import Rebuild
-from halfbridge.serde.protocol import State
+from halfbridge.serde.protocol import Effect, State
 from halfbridge.serde.records import OpKind, OpSource
 from tests.ledger_log import op_record
 from tests.simulation.mutation import Mutation
@@ -215,7 +215,11 @@ CORE = (
         ((Ops, "apply_waiting", _apply_before_halves),),
     ),
     Mutation("last decision wins", 300, ((Ops, "apply_waiting", _apply_the_last),)),
-    Mutation("UNKNOWN with any check number counts", 300, ((Ops, "_answer", _count_any_answer),)),
+    Mutation(
+        "UNKNOWN with any check number counts",
+        300,
+        ((Ops, "_DO", {**Ops._DO, Effect.ANSWER: _count_any_answer}),),
+    ),
     Mutation("put back without increment", 300, ((Draft, "put_back", _put_back_without_count),)),
     Mutation("discard without the log", 300, ((Draft, "discard", _discard_at_once),)),
     Mutation("gap delivered", 300, ((core_ops, "_refusal", _ignore_gaps),)),

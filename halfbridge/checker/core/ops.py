@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from halfbridge.checker.core.deferred import Deferred
 from halfbridge.checker.core.events import CHAR_BYTES, OP_BYTES, JunkRead, is_too_large
@@ -40,16 +40,6 @@ class Ops:
         self._book = book
         self._awaits: Awaits | None = None
         self._allowed: dict[tuple[str, str], bool] = {}
-        self._do = {
-            Effect.DELIVER: self._commit,
-            Effect.DROP: self._roll_back,
-            Effect.DEAD_LETTER: self._discard,
-            Effect.ANSWER: self._answer,
-            Effect.DUPLICATE: self._repeat,
-            Effect.CONFLICT: self._contradict,
-            Effect.IGNORED: self._ignore,
-            Effect.INVALID: self._refuse,
-        }
 
     def apply(self, read: OpRead, now_ms: int) -> None:
         """Apply one op. The half partition must have been read to the op's half_offset."""
@@ -58,7 +48,7 @@ class Ops:
         if entry is None:
             self._orphan(read, now_ms)
         else:
-            self._do[effect_of(op, entry.decided)](entry, read, now_ms)
+            self._DO[effect_of(op, entry.decided)](self, entry, read, now_ms)
 
     def apply_waiting(  # noqa: PLR0917 (one caller, whose variables have these names)
         self,
@@ -232,7 +222,7 @@ class Ops:
         """Ignore an answer or a discard that came after the decision."""
         self._book.remember(entry, read, now_ms)
 
-    def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002  (as all of `_do`)
+    def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002  (as all of `_DO`)
         text = f"{named(read)}: {read.op.source.value} may not write this kind of op"
         self._book.draft.note(Count.INVALID_OP, text)
 
@@ -246,6 +236,19 @@ class Ops:
                 self._allowed.clear()
             self._allowed[group, topic] = allowed
         return allowed
+
+    # Functions, not methods that are bound: each would refer back to its `Ops`. A ledger that is
+    # dropped for a rebuild would keep its memory until the collector of cycles comes.
+    _DO: ClassVar[dict[Effect, Callable[[Ops, Entry, OpRead, int], None]]] = {
+        Effect.DELIVER: _commit,
+        Effect.DROP: _roll_back,
+        Effect.DEAD_LETTER: _discard,
+        Effect.ANSWER: _answer,
+        Effect.DUPLICATE: _repeat,
+        Effect.CONFLICT: _contradict,
+        Effect.IGNORED: _ignore,
+        Effect.INVALID: _refuse,
+    }
 
 
 def named(read: OpRead) -> str:

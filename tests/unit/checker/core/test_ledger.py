@@ -1,7 +1,9 @@
 """Playbook cases: op order, waiting for halves, first decision wins, junk, bounds, progress."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
+from weakref import ref
 
 import pytest
 
@@ -43,6 +45,22 @@ from tests.playbook import (
     unread,
     wait,
 )
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+def test_a_dropped_ledger_frees_its_memory_at_once() -> None:
+    """A rebuild fills the next one beside it, long before the collector of cycles comes."""
+    book = Playbook() >> half("A") >> half("B") >> commit("A") << delivered("A")
+    held = ref(book.ledger.deferred)
+    gc.collect()
+    gc.disable()
+    try:
+        del book
+        assert held() is None
+    finally:
+        gc.enable()
+
 
 # --- rule 1: ops apply in op order, and wait for their half --------------------------------
 
