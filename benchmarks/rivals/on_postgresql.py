@@ -96,10 +96,7 @@ class OnPostgresql(ABC):
 
     def _measure(self, config: BenchConfig) -> Outcome:
         self._runs += 1
-        servers, topic = self._broker.bootstrap_servers, f"rival-{self._runs}"
-        config = replace(config, bootstrap_servers=servers, real_topic=topic, topic_prefix=_PREFIX)
-        shape = TopicShape(topic, config.partitions, ())
-        Cluster(servers).create(shape, replication_factor=1)
+        config = self._with_topic(config, f"rival-{self._runs}")
         consumer = self._start(
             f"consumer-{self._runs}", "halfbridge.bench.roles", "consumer", config.to_json()
         )
@@ -121,6 +118,12 @@ class OnPostgresql(ABC):
             duplicates=seen["duplicates"],
             cpu_us_per_tx=used_s * 1e6 / (config.messages + lead_in(config.rate)),
         )
+
+    def _with_topic(self, config: BenchConfig, topic: str) -> BenchConfig:
+        """Make a real topic on the broker, and return the config for it."""
+        servers = self._broker.bootstrap_servers
+        Cluster(servers).create(TopicShape(topic, config.partitions, ()), replication_factor=1)
+        return replace(config, bootstrap_servers=servers, real_topic=topic, topic_prefix=_PREFIX)
 
     def _seen(self, consumer: Child) -> int:
         found = facts(consumer)
@@ -232,9 +235,7 @@ class Fenced(OnPostgresql):
 
     def _warm_up(self, config: BenchConfig) -> None:
         """Have the broker compile first, by a pipelined load: the threads' is too thin for that."""
-        servers, topic = self._broker.bootstrap_servers, "warm"
-        config = replace(config, bootstrap_servers=servers, real_topic=topic, topic_prefix=_PREFIX)
-        Cluster(servers).create(TopicShape(topic, config.partitions, ()), replication_factor=1)
+        config = self._with_topic(config, "warm")
         client = self._start("warm", "halfbridge.bench.roles", "client", config.to_json())
         self._wait("the warm-up", lambda: bool(facts(client)))
         self._children.stop(client)

@@ -1,4 +1,4 @@
-"""Values of messages as columns, by a schema that is given or by those of a schema registry.
+"""Decodes the values of messages into columns, by a given schema or by a schema registry.
 
     from halfbridge.spark import RegistryPayload, read_messages
 

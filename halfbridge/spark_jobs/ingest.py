@@ -205,12 +205,12 @@ def _job(values: _Given) -> Ingest:
     output, table = values["output"], values["table"]
     if bool(output) == bool(table):
         raise click.UsageError("give either --output or --table")
+    option, other = ("--table", "--output") if table else ("--output", "--table")
     formats = TABLE_FORMATS if table else FORMATS
     kind = values["kind"] or formats[0]
     if kind not in formats:
         raise click.UsageError(
-            f"--format {kind} needs {'--output' if table else '--table'}; formats of"
-            f" {'--table' if table else '--output'} are {' and '.join(formats)}"
+            f"--format {kind} needs {other}; formats of {option} are {' and '.join(formats)}"
         )
     return Ingest(
         topics=topics,

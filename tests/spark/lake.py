@@ -52,7 +52,7 @@ class Lake:
         return {**ICEBERG, **{f"spark.sql.catalog.lake.{name}": lake[name] for name in lake}}
 
     def check_jars(self) -> None:
-        """Leave the test out where this Spark's jars of the format cannot be had."""
+        """Leave the test out if the jars of the format cannot be fetched for this Spark."""
         pytest.importorskip("pyiceberg" if self.kind == "iceberg" else "deltalake")
         pyspark = pytest.importorskip("pyspark")
         try:

@@ -82,7 +82,8 @@ def table_jars(
     the jars. Fetched as `connector_jars` (Iceberg's has 48 MB).
 
     Raises:
-        JarsError: none are to be had, or none are pinned for this Spark; the user must act.
+        JarsError: a jar cannot be fetched, or this project pins none for this Spark; the user
+            must act.
     """
     if settings.spark_jars:
         return ()

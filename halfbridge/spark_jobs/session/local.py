@@ -169,8 +169,8 @@ def spark_session(
 
     A session that is there already (a notebook's) is yielded as it is and not stopped. Under
     spark-submit and Spark Connect nothing is added: master, jars and Python are the platform's.
-    Otherwise a local one is made, with the connector's jars and those of the catalogs that
-    `options` name, this very Python for its workers, and `options` over LOCAL_OPTIONS.
+    Otherwise a local one is made, with the jars of the connector and of the table formats whose
+    catalogs `options` name, this very Python for its workers, and `options` over LOCAL_OPTIONS.
 
     Raises:
         JarsError, JavaNotFoundError: a local session cannot be made; the user must act.

@@ -40,8 +40,8 @@ class PostgreSQL(Database):
         " THEN set_config('synchronous_commit', 'on', true) END"
     )
     _MAKE_DURABLE = text(f"SELECT {_DURABLE}")
-    # A transaction-local setting ends with its transaction, and so does a rollback to an earlier
-    # savepoint end it. A savepoint as the tag would cost another transaction id.
+    # A transaction-local setting ends with its transaction; a rollback to an earlier savepoint
+    # removes it, too. A savepoint as the tag would cost another transaction id.
     returns_tag = (
         literal_column(f"set_config('{_SETTING}', '{TAG}', true)"),
         literal_column(_DURABLE),
