@@ -18,17 +18,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StringType, StructField, StructType
 
 from halfbridge.kafka.schema_registry import HEAD, SchemaRegistry
 from halfbridge.spark_jobs.capabilities import is_text
 from halfbridge.spark_jobs.reading.json_schema import spark_type
-from halfbridge.spark_jobs.reading.schemas import PAYLOAD, wrapped
+from halfbridge.spark_jobs.reading.schemas import PAYLOAD, decoded_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -162,20 +160,12 @@ def _registered(url: str, subject: str) -> _Schemas:
 
 
 def _with_avro(frame: DataFrame, schemas: _Schemas) -> DataFrame:
-    # Spark gives a struct of nulls for a broken body, which a record of nulls is too; so each
-    # schema is wrapped in a record, whose one field is null then.
-    reader = wrapped(str(schemas.reader))
-    options = {"mode": "PERMISSIVE", "avroSchema": reader}
-    body = _body(schemas)
-    if not schemas.writers:
-        return frame.withColumn(PAYLOAD, from_avro(body, reader, options)[PAYLOAD])
+    reader, body = str(schemas.reader), _body(schemas)
     branches = [
-        (_schema_id() == F.lit(number), from_avro(body, wrapped(text), options)[PAYLOAD])
-        for number, text in schemas.writers.items()
+        (_schema_id() == F.lit(number), body, text) for number, text in schemas.writers.items()
     ]
-    first, *others = branches
-    chain = reduce(lambda made, each: made.when(*each), others, F.when(*first))
-    return frame.withColumn(PAYLOAD, chain)
+    is_any = F.lit(col=True)
+    return frame.withColumn(PAYLOAD, decoded_by(branches or [(is_any, body, reader)], reader))
 
 
 def _with_json(frame: DataFrame, schemas: _Schemas) -> DataFrame:

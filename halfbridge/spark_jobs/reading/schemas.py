@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from pyspark.sql.avro.functions import from_avro
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -87,7 +88,7 @@ def with_payload(records: DataFrame, schemas: Sequence[WriterSchema]) -> DataFra
         has no schema.
     """
     named = records.withColumn("schema_name", schema_name(F.col("value")))
-    decoded = named.withColumn(PAYLOAD, _decoded(schemas))
+    decoded = named.withColumn(PAYLOAD, decoded_by(map(_branch, schemas), schemas[-1].text))
     known = [schema.name for schema in schemas]
     name = F.col("schema_name")
     reason = (
@@ -112,7 +113,7 @@ def schema_name(value: Column) -> Column:
     )
 
 
-def wrapped(text: str) -> str:
+def _wrapped(text: str) -> str:
     """Return a schema of the same bytes with one field, which is null when decoding fails.
 
     For a broken body Spark gives a struct of nulls, which a record of nulls is too. An Avro
@@ -122,18 +123,23 @@ def wrapped(text: str) -> str:
     return json.dumps({"type": "record", "name": "HalfbridgeFrame", "fields": [field]})
 
 
-def _decoded(schemas: Sequence[WriterSchema]) -> Column:
-    reader = wrapped(schemas[-1].text)
-    decoded: Column | None = None
-    for schema in schemas:
-        is_single = schema.name.startswith("avro:")
-        skip = HEADER_BYTES if is_single else _CONFLUENT_HEADER_BYTES
-        value = F.col("value")
-        body = value.substr(F.lit(skip + 1), F.length(value) - F.lit(skip))
-        options = {"mode": "PERMISSIVE", "avroSchema": reader}
-        payload = from_avro(body, wrapped(schema.text), options)[PAYLOAD]
-        chosen = F.col("schema_name") == F.lit(schema.name)
-        decoded = F.when(chosen, payload) if decoded is None else decoded.when(chosen, payload)
-    if decoded is None:
-        raise ValueError("no schemas given")
-    return decoded
+def decoded_by(branches: Iterable[tuple[Column, Column, str]], reader: str) -> Column:
+    """Return the payload of the first branch whose condition holds.
+
+    A branch is a condition, the encoded bytes, and the text of their schema. `reader` is the text
+    of the schema that the payload has. Null: no condition holds, or decoding fails.
+    """
+    options = {"mode": "PERMISSIVE", "avroSchema": _wrapped(reader)}
+    first, *others = (
+        (condition, from_avro(body, _wrapped(text), options)[PAYLOAD])
+        for condition, body, text in branches
+    )
+    return reduce(lambda made, each: made.when(*each), others, F.when(*first))
+
+
+def _branch(schema: WriterSchema) -> tuple[Column, Column, str]:
+    is_single = schema.name.startswith("avro:")
+    skip = HEADER_BYTES if is_single else _CONFLUENT_HEADER_BYTES
+    value = F.col("value")
+    body = value.substr(F.lit(skip + 1), F.length(value) - F.lit(skip))
+    return F.col("schema_name") == F.lit(schema.name), body, schema.text

@@ -13,7 +13,8 @@ Delta: `txnAppId` and `txnVersion`, which its log keeps.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -46,6 +47,48 @@ class BatchTable(Protocol):
         """Return since when `version_of` knows all commits, milliseconds since 1970; 0: always."""
 
 
+class _CatalogTable(ABC):
+    """A table of one format, made at the first batch."""
+
+    _format: ClassVar[str]
+
+    def __init__(self, spark: SparkSession, name: str, *, partition_by: Sequence[str]) -> None:
+        self.name = name
+        self._spark = spark
+        self._partition_by = partition_by
+
+    @abstractmethod
+    def version_of(self, app_id: str) -> int | None:
+        """As `BatchTable.version_of`."""
+
+    @abstractmethod
+    def _prepare(self, rows: DataFrame) -> None:
+        """Make the table if it does not exist, and set the properties that the writer needs."""
+
+    @abstractmethod
+    def _commit(self, rows: DataFrame, app_id: str, version: int) -> None:
+        """Add `rows` in one commit; Spark's or Py4J's error: they were not added by this call."""
+
+    def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
+        """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
+
+        Raises:
+            JobError: the format or the catalog refuses rows or commit; the user must act.
+        """
+        if has_version(self.version_of(app_id), version):
+            return False
+        self._prepare(rows)
+        try:
+            self._commit(rows, app_id, version)
+        except (Py4JError, PySparkException) as error:
+            if has_version(self.version_of(app_id), version):
+                return False
+            raise JobError(
+                f"{self._format} table {self.name}: {cause_of(error)}", paths=(self.name,)
+            ) from error
+        return True
+
+
 _UTIL = "org.apache.iceberg.spark.Spark3Util"
 _ANCESTORS = "org.apache.iceberg.util.SnapshotUtil"
 # Iceberg's names: of the property of a staged snapshot, which a fast-forward publishes as it is,
@@ -62,8 +105,8 @@ _PROPERTIES: Mapping[str, str] = {
 _NEW_PROPERTIES: Mapping[str, str] = {**_PROPERTIES, "write.distribution-mode": "none"}
 
 
-class IcebergTable:
-    """An Iceberg table of any catalog that the session has; made at the first batch.
+class IcebergTable(_CatalogTable):
+    """An Iceberg table of any catalog that the session has.
 
     Columns that the rows have and the table has not are added.
 
@@ -71,10 +114,10 @@ class IcebergTable:
         JobError: the session has no Iceberg; the user names a catalog of it.
     """
 
+    _format = "Iceberg"
+
     def __init__(self, spark: SparkSession, name: str, *, partition_by: Sequence[str]) -> None:
-        self.name = name
-        self._spark = spark
-        self._partition_by = partition_by
+        super().__init__(spark, name, partition_by=partition_by)
         # Whether this run has added columns: each look is a commit of the table.
         self._merged = False
         self._util = _required(spark, _UTIL, "Iceberg")
@@ -100,28 +143,11 @@ class IcebergTable:
             return 0
         return int(oldest.timestampMillis())
 
-    def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
-        """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
-
-        Raises:
-            JobError: the catalog refuses the commit; the user must act.
-        """
-        if has_version(self.version_of(app_id), version):
-            return False
-        self._prepare(rows)
-        try:
-            staged = self._stage(rows, f"{app_id}#{version}")
-            self._loaded().manageSnapshots().cherrypick(staged).commit()
-        except (Py4JError, PySparkException) as error:
-            if has_version(self.version_of(app_id), version):
-                return False
-            raise JobError(
-                f"Iceberg table {self.name}: {cause_of(error)}", paths=(self.name,)
-            ) from error
-        return True
+    def _commit(self, rows: DataFrame, app_id: str, version: int) -> None:
+        staged = self._stage(rows, f"{app_id}#{version}")
+        self._loaded().manageSnapshots().cherrypick(staged).commit()
 
     def _prepare(self, rows: DataFrame) -> None:
-        """Make the table, or give the one that is there the properties that this writer needs."""
         if not self._spark.catalog.tableExists(self.name):
             _create(rows, self.name, "iceberg", self._partition_by, properties=_NEW_PROPERTIES)
         present = self._loaded().properties()
@@ -175,17 +201,17 @@ _LOG = "org.apache.spark.sql.delta.DeltaLog"
 _NO_TABLE = "DELTA_MISSING_DELTA_TABLE"
 
 
-class DeltaCatalogTable:
-    """A Delta table of the session's catalog, through delta-spark; made at the first batch.
+class DeltaCatalogTable(_CatalogTable):
+    """A Delta table of the session's catalog, through delta-spark.
 
     Raises:
         JobError: the session has no Delta; the user names its catalog.
     """
 
+    _format = "Delta"
+
     def __init__(self, spark: SparkSession, name: str, *, partition_by: Sequence[str]) -> None:
-        self.name = name
-        self._spark = spark
-        self._partition_by = partition_by
+        super().__init__(spark, name, partition_by=partition_by)
         self._log = _required(spark, _LOG, "Delta")
 
     def version_of(self, app_id: str) -> int | None:
@@ -202,32 +228,19 @@ class DeltaCatalogTable:
         """Return 0: Delta's log keeps the newest version of each application."""
         return 0
 
-    def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
-        """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
-
-        Raises:
-            JobError: Delta refuses the rows or the commit; the user must act.
-        """
-        if has_version(self.version_of(app_id), version):
-            return False
+    def _prepare(self, rows: DataFrame) -> None:
         if self._location() is None:
             _create(rows, self.name, "delta", self._partition_by, properties={})
-        try:
-            (
-                rows.write.format("delta")
-                .mode("append")
-                .option("txnAppId", app_id)
-                .option("txnVersion", version)
-                .option("mergeSchema", "true")
-                .saveAsTable(self.name)
-            )
-        except (Py4JError, PySparkException) as error:
-            if has_version(self.version_of(app_id), version):
-                return False
-            raise JobError(
-                f"Delta table {self.name}: {cause_of(error)}", paths=(self.name,)
-            ) from error
-        return True
+
+    def _commit(self, rows: DataFrame, app_id: str, version: int) -> None:
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id)
+            .option("txnVersion", version)
+            .option("mergeSchema", "true")
+            .saveAsTable(self.name)
+        )
 
     def _location(self) -> str | None:
         """Return where the table is; None: it is not there yet."""
