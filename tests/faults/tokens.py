@@ -1,6 +1,5 @@
 """A server of short-lived tokens, as OAuth clients ask for them, that can be out of order."""
 
-import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from typing_extensions import Self
 
 from halfbridge.testkit.ports import HOST
+from tests.kit.http import answer_json
 from tests.kit.oauth import token as new_token
 
 _OUT_OF_ORDER = 503
@@ -46,18 +46,14 @@ class TokenServer:
         return f"http://{HOST}:{self._server.server_port}/token"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        if self.works:
-            self.given += 1
-        else:
+        if not self.works:
             self.refused += 1
+            answer_json(request, _OUT_OF_ORDER, {})
+            return
+        self.given += 1
         text = new_token(life_s=self._life_s)
         token = {"access_token": text, "expires_in": self._life_s, "token_type": "Bearer"}
-        body = json.dumps(token).encode() if self.works else b"{}"
-        request.send_response(200 if self.works else _OUT_OF_ORDER)
-        request.send_header("Content-Type", "application/json")
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
+        answer_json(request, 200, token)
 
     def __enter__(self) -> Self:
         self._thread.start()

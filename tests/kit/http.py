@@ -1,7 +1,9 @@
-"""Asking what a process serves over HTTP."""
+"""Asking and answering over HTTP."""
 
+import json
 import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler
 
 from tests.kit.waiting import CALL_S
 
@@ -16,3 +18,13 @@ def answer_of(url: str, *, within_s: float = CALL_S) -> tuple[int, str]:
             return error.code, error.read().decode()
     except OSError:  # URLError is one; so is a connection that ends in the middle
         return 0, ""
+
+
+def answer_json(request: BaseHTTPRequestHandler, status: int, body: object) -> None:
+    """Answer a request with JSON."""
+    data = json.dumps(body).encode()
+    request.send_response(status)
+    request.send_header("Content-Type", "application/json")
+    request.send_header("Content-Length", str(len(data)))
+    request.end_headers()
+    request.wfile.write(data)

@@ -23,6 +23,8 @@ from pyiceberg.exceptions import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import CommitTableRequest, Table
 
+from tests.kit.http import answer_json
+
 # The exceptions with the status and the name that Iceberg's client knows.
 _ERRORS = {
     CommitFailedException: (HTTPStatus.CONFLICT, "CommitFailedException"),
@@ -106,12 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         except tuple(_ERRORS) as error:
             status, kind = _ERRORS[type(error)]
             given = {"error": {"message": str(error), "type": kind, "code": status}}
-        data = json.dumps(given).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        answer_json(self, status, given)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

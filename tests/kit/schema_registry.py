@@ -1,6 +1,5 @@
 """A schema registry of a test's own, and bytes as its serializers write them."""
 
-import json
 import struct
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import fastavro
 
 from halfbridge.testkit.ports import HOST
+from tests.kit.http import answer_json
 
 FAILS = 10  # the id for which it answers 500
 
@@ -50,11 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, self.headers["Authorization"]))
         found = self.server.answer(self.path)
         is_broken = self.path == f"/schemas/ids/{FAILS}"
-        body = json.dumps(found).encode()
-        self.send_response(500 if is_broken else 404 if found is None else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        answer_json(self, 500 if is_broken else 404 if found is None else 200, found)
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

@@ -18,12 +18,11 @@ from tests.spark.lake_driver import COMMITTED, HELD, NEVER, STAGED, UNMARKED
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 from tests.spark.test_ingest_kills import (
     KILL_AFTER_S_MAX,
-    PARTITIONS,
     RACED,
     SEED,
-    Writer,
     await_batch,
     end,
+    writing,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
@@ -171,15 +170,10 @@ def test_every_record_once_whenever_the_driver_is_killed(
 
     Three in ten of the latter are killed alone: their JVM ends a moment later, beside a successor.
     """
-    sys.stderr.write(f"seed {SEED}\n")
     draw = random.Random(SEED)
-    topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders", partitions=PARTITIONS)
-    writer = Writer(topic, random.Random(SEED))
-    writer.start()
     moments = [STAGED, COMMITTED, NEVER] if lake.kind == "iceberg" else [COMMITTED, NEVER]
     starts = kills = 0
-    drivers = []
-    try:
+    with writing(kafka_bootstrap_servers, topic_prefix) as (topic, writer, drivers):
         while kills < KILLS:
             assert (starts := starts + 1) <= STARTS_MAX, "too many starts met their predecessor"
             moment = draw.choice(moments)
@@ -196,10 +190,6 @@ def test_every_record_once_whenever_the_driver_is_killed(
                 if draw.random() < 0.7:
                     end(driver)
                 kills += 1
-    finally:
-        for driver in drivers:
-            end(driver)
-        writer.stop()
     ingested(lake, topic)
     found = lake.rows()
     assert found == sorted(writer.delivered), f"seed {SEED}"

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,24 @@ def end(driver: subprocess.Popen[str]) -> None:
             pipe.close()
 
 
+@contextmanager
+def writing(
+    servers: str, prefix: str
+) -> Iterator[tuple[RealTopic, Writer, list[subprocess.Popen[str]]]]:
+    """Yield a topic, its writer, and a list of drivers; writer and drivers end with the block."""
+    sys.stderr.write(f"seed {SEED}\n")
+    topic = make_topic(servers, f"{prefix}orders", partitions=PARTITIONS)
+    writer = Writer(topic, random.Random(SEED))
+    drivers: list[subprocess.Popen[str]] = []
+    writer.start()
+    try:
+        yield topic, writer, drivers
+    finally:
+        for driver in drivers:
+            end(driver)
+        writer.stop()
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_every_record_once_whenever_the_driver_is_killed(
@@ -136,15 +155,10 @@ def test_every_record_once_whenever_the_driver_is_killed(
     """
     if kind == "delta":
         pytest.importorskip("deltalake")
-    sys.stderr.write(f"seed {SEED}\n")
     draw = random.Random(SEED)
-    topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders", partitions=PARTITIONS)
-    writer = Writer(topic, random.Random(SEED))
-    writer.start()
     pause = threading.Event()
-    drivers: list[subprocess.Popen[str]] = []
     kills = 0
-    try:
+    with writing(kafka_bootstrap_servers, topic_prefix) as (topic, writer, drivers):
         while kills < KILLS:
             assert len(drivers) < STARTS_MAX, "too many starts met their predecessor"
             drivers.append(driver := start(topic, tmp_path, kind, "--trigger", "200ms"))
@@ -156,10 +170,6 @@ def test_every_record_once_whenever_the_driver_is_killed(
             if draw.random() < 0.5:
                 end(driver)
             kills += 1
-    finally:
-        for driver in drivers:
-            end(driver)
-        writer.stop()
     last = start(topic, tmp_path, kind, "--max-offsets", "1000000")
     try:
         output, words = last.communicate(timeout=START_S_MAX)

@@ -17,6 +17,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from halfbridge import InvalidMessageError, Message, RetriableError
 from halfbridge.cli.schema_registry import PayloadTexts
 from halfbridge.testkit.ports import HOST
+from tests.kit.http import answer_json
 
 ORDER = json.dumps(
     {"type": "record", "name": "Order", "fields": [{"name": "shirts", "type": "int"}]}
@@ -53,29 +54,21 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Return schema 7; there is nothing else."""
         if self.path.split("?")[0] == "/schemas/ids/7":
-            self._answer(200, {"schema": self.server.schema})
+            answer_json(self, 200, {"schema": self.server.schema})
         else:
-            self._answer(404, {"error_code": 40401, "message": "nothing here"})
+            answer_json(self, 404, {"error_code": 40401, "message": "nothing here"})
 
     def do_POST(self) -> None:
         """Register the schema as number 7."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.schema = asked["schema"]
         if self.server.status == 200:
-            self._answer(200, {"id": 7})
+            answer_json(self, 200, {"id": 7})
         else:
-            self._answer(self.server.status, {"error_code": 1, "message": "not\nnow"})
+            answer_json(self, self.server.status, {"error_code": 1, "message": "not\nnow"})
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
-
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
 
 
 @pytest.fixture
