@@ -35,9 +35,12 @@ def as_unprivileged(program: Path, directory: Path) -> dict[str, Any]:
     """Return Popen's options for a server's program that works in `directory`.
 
     When this process is root, the child is `nobody`. Nothing of our environment reaches the
-    child: variables of PostgreSQL's would change what the child does.
+    child: variables of PostgreSQL's would change what the child does. Temporary files are made in
+    `directory`: a MariaDB that starts removes the temporary tables that it finds, also those of
+    another server in the same place.
     """
-    options: dict[str, Any] = {"cwd": directory, "env": _environ(program)}
+    environ = _environ(program) | {"TMPDIR": str(directory)}
+    options: dict[str, Any] = {"cwd": directory, "env": environ}
     if os.geteuid() == 0:
         account = pwd.getpwnam(_UNPRIVILEGED)
         options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}

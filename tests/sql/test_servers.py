@@ -64,6 +64,13 @@ def scalar(database: Database, query: str) -> object:
         return connection.scalar(text(query))
 
 
+@pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
+def test_a_server_keeps_its_temporary_tables_apart(database: Database) -> None:
+    """They are beside its data. A server that starts removes the temporary tables it finds."""
+    data = Path(str(scalar(database, "SELECT @@datadir")))
+    assert Path(str(scalar(database, "SELECT @@tmpdir"))) == data.parent
+
+
 def test_each_database_is_empty_and_takes_rows(database: Database) -> None:
     """The name is that of SQLAlchemy's dialect; a table of a former test is not there."""
     engine = database.engine()
