@@ -502,9 +502,9 @@ def test_a_killed_consumer_bills_each_order_once_and_announces_it_once(shop: Sho
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_thirty_kills_bill_each_order_once_and_announce_it_once(shop: Shop) -> None:
+def test_fifty_kills_bill_each_order_once_and_announce_it_once(shop: Shop) -> None:
     """The same, for long."""
-    bill_under_kills(shop, orders=400, kills=30)
+    bill_under_kills(shop, orders=600, kills=50)
 
 
 @pytest.mark.feature

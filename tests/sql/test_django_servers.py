@@ -26,7 +26,7 @@ from tests.sql.databases import Database
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 10
+KILLS = 50
 ORDERS_BETWEEN_KILLS_MAX = 12
 CLIENTS = 4
 STARTED_S = 120.0  # on a machine that does other things too
