@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from benchmarks.rivals.workload import Outcome
 
 _NOTHING = "-"
+# A system that falls behind a rate by more has a latency that grows as long as the load lasts.
+_KEPT_UP_SHARE_MIN = 0.95
+_RATES = {"rate-200": 200, "rate-2000": 2_000}
 # What is shown: workload, figure, name of the line.
 _LINES = (
     ("rate-200", "p50", "200/s: p50 ms"),
@@ -48,9 +51,14 @@ def comparison(found: Mapping[str, Mapping[str, Outcome | None]]) -> Iterator[st
 
 
 def figure_of(outcomes: Mapping[str, Outcome | None], workload: str, figure: str) -> float | None:
-    """Return a figure of a workload; None: the system has no such workload, or no such figure."""
+    """Return a figure of a workload.
+
+    None: the system has no such workload or figure, or does not keep up with the workload's rate.
+    """
     outcome = outcomes.get(workload)
-    value: float | None = None if outcome is None else getattr(outcome, figure)
+    if outcome is None or outcome.transactions_per_s < _KEPT_UP_SHARE_MIN * _RATES.get(workload, 0):
+        return None
+    value: float | None = getattr(outcome, figure)
     return value
 
 

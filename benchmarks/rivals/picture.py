@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from benchmarks.rivals.workload import Outcome
 
-# Panels: workload, figure, title. Latencies differ by orders of magnitude, so their axes are
-# logarithmic.
+# Panels: workload, figure, title.
 _PANELS = (
-    ("rate-200", "p50", "200/s: p50 until visible, ms", True),
-    ("rate-2000", "p50", "2,000/s: p50 until visible, ms", True),
-    ("threads-32", "transactions_per_s", "32 blocking threads: transactions/s", False),
-    ("threads-32", "cpu_us_per_tx", "the same: processor time a transaction, us", False),
+    ("rate-200", "p50", "200/s: p50 until visible, ms"),
+    ("rate-2000", "p50", "2,000/s: p50 until visible, ms"),
+    ("threads-32", "transactions_per_s", "32 blocking threads: transactions/s"),
+    ("threads-32", "cpu_us_per_tx", "the same: processor time a transaction, us"),
 )
+_OURS, _OTHERS = "tab:blue", "silver"
 _COLUMNS = 2
 _INCHES = (11.0, 5.5)
 _DPI = 110
@@ -33,10 +33,10 @@ def draw(found: Mapping[str, Mapping[str, Outcome | None]], path: Path) -> None:
 
 
 def picture(found: Mapping[str, Mapping[str, Outcome | None]]) -> Figure:
-    """Return the picture; a system without a workload has no bar there."""
+    """Return the picture; a system that lacks a workload, or falls behind it, has no bar there."""
     rows = -(-len(_PANELS) // _COLUMNS)
     figure = Figure(figsize=_INCHES, layout="constrained")
-    for number, (workload, name, title, is_log) in enumerate(_PANELS, start=1):
+    for number, (workload, name, title) in enumerate(_PANELS, start=1):
         values = {
             system: value
             for system, outcomes in found.items()
@@ -44,8 +44,10 @@ def picture(found: Mapping[str, Mapping[str, Outcome | None]]) -> Figure:
         }
         axes = figure.add_subplot(rows, _COLUMNS, number)
         axes.set_title(title, fontsize="medium")
-        bars = axes.barh([*values], [*values.values()], log=is_log)
+        colors = [_OURS if system.startswith("halfbridge") else _OTHERS for system in values]
+        bars = axes.barh([*values], [*values.values()], color=colors)
         axes.bar_label(bars, [shown(each) for each in values.values()], padding=3)
         axes.invert_yaxis()  # the first system on top
         axes.margins(x=0.2)  # room for the numbers
+        axes.xaxis.set_visible(False)  # each bar has its number
     return figure

@@ -84,6 +84,15 @@ def test_figures_and_ratios_stand_in_one_table() -> None:
     assert not any(name.startswith("32 blocking") for name in cells)
 
 
+def test_a_system_that_falls_behind_a_rate_has_no_latency() -> None:
+    """The figure would only say how long the load lasted."""
+    lines = comparison(
+        {"ours": {"rate-2000": outcome(1_899, 9_000)}, "theirs": {"rate-2000": outcome(1_901, 4.0)}}
+    )
+    cells = {name: figures for name, *figures in (re.split(r"\s{2,}", each) for each in lines)}
+    assert cells["2,000/s: p50 ms"] == ["-", "4.0", "-"]
+
+
 def test_a_picture_has_a_bar_for_each_figure(tmp_path: Path) -> None:
     """None where a system lacks the workload or the figure."""
     found = {
