@@ -48,9 +48,7 @@ def on_signals(
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
         sender.close()
-        # `react` itself may end the block, and must not wait for itself.
-        if thread is not threading.current_thread():
-            thread.join()
+        thread.join()
         receiver.close()
 
 

@@ -1,6 +1,7 @@
 """The producer client on a real broker: many threads, many transactions at once."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
@@ -53,16 +54,9 @@ def test_threads_may_share_one_transaction(cluster: Cluster) -> None:
     """Eight threads send in one transaction: indexes have no gap and no double."""
     with cluster.producer() as producer:
         tx = producer.begin()
-        indexes: list[int] = []
-
-        def work() -> None:
-            indexes.extend(tx.send(Message(cluster.orders)).message_index for _ in range(25))
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as threads:
+            sent = threads.map(lambda _: tx.send(Message(cluster.orders)), range(200))
+            indexes = [each.message_index for each in sent]
         tx.commit()
     assert sorted(indexes) == list(range(200))
     ((_, op),) = cluster.ops()
