@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from benchmarks.rivals.workload import rows
 from halfbridge.cli.table import table
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
     from benchmarks.rivals.workload import Outcome
 
 _NOTHING = "-"
-# A system that falls behind a rate by more has a latency that grows as long as the load lasts.
+# A system that does less than this share of a rate falls behind: its latency grows as long as the
+# load lasts.
 _KEPT_UP_SHARE_MIN = 0.95
-_RATES = {"rate-200": 200, "rate-2000": 2_000}
+_RATES = {each.name: each.changes.get("rate", 0) for each in rows()}
 # What is shown: workload, figure, name of the line.
 _LINES = (
     ("rate-200", "p50", "200/s: p50 ms"),
@@ -34,20 +36,20 @@ def comparison(found: Mapping[str, Mapping[str, Outcome | None]]) -> Iterator[st
     """Yield the lines of the table: a column for each system, then ours divided by each other."""
     ours, *others = found
     headings = ["", *found, *(f"{ours} / {other}" for other in others)]
-    rows = []
+    cells = []
     for workload, figure, name in _LINES:
         values = {system: figure_of(each, workload, figure) for system, each in found.items()}
         if all(value is None for value in values.values()):
             continue
         ratios = [_ratio(values[ours], values[other]) for other in others]
-        rows.append([name, *map(shown, values.values()), *ratios])
+        cells.append([name, *map(shown, values.values()), *ratios])
     for figure in ("lost", "duplicates"):
         sums = [
             str(sum(getattr(each, figure) for each in outcomes.values() if each is not None))
             for outcomes in found.values()
         ]
-        rows.append([figure, *sums, *(_NOTHING for _ in others)])
-    yield from table(headings, rows)
+        cells.append([figure, *sums, *(_NOTHING for _ in others)])
+    yield from table(headings, cells)
 
 
 def figure_of(outcomes: Mapping[str, Outcome | None], workload: str, figure: str) -> float | None:
@@ -56,7 +58,7 @@ def figure_of(outcomes: Mapping[str, Outcome | None], workload: str, figure: str
     None: the system has no such workload or figure, or does not keep up with the workload's rate.
     """
     outcome = outcomes.get(workload)
-    if outcome is None or outcome.transactions_per_s < _KEPT_UP_SHARE_MIN * _RATES.get(workload, 0):
+    if outcome is None or outcome.transactions_per_s < _KEPT_UP_SHARE_MIN * _RATES[workload]:
         return None
     value: float | None = getattr(outcome, figure)
     return value

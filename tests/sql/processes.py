@@ -35,9 +35,9 @@ def as_unprivileged(program: Path, directory: Path) -> dict[str, Any]:
     """Return Popen's options for a server's program that works in `directory`.
 
     When this process is root, the child is `nobody`. Nothing of our environment reaches the
-    child: variables of PostgreSQL's would change what the child does. Temporary files are made in
-    `directory`: a MariaDB that starts removes the temporary tables that it finds, also those of
-    another server in the same place.
+    child: variables of PostgreSQL's would change what the child does. The child makes its temporary
+    files in `directory`. A MariaDB server that starts removes all temporary tables in its place for
+    temporary files, so two servers must not share one.
     """
     environ = _environ(program) | {"TMPDIR": str(directory)}
     options: dict[str, Any] = {"cwd": directory, "env": environ}
