@@ -21,7 +21,7 @@ README = ROOT.joinpath("README.md").read_text("utf-8")
 QUICKSTART = ROOT.joinpath("docs", "start", "quickstart.md").read_text("utf-8")
 TESTING = ROOT.joinpath("docs", "how-to", "test-on-kafka.md").read_text("utf-8")
 ADDRESS = "127.0.0.1:9092"
-DATABASE = "sqlite:///shop.db"
+DATABASE = "///shop.db"
 STOP_S_MAX = 60.0
 # Kafka, topics, daemon and web page, each a new process, on a machine that does other things too.
 START_S_MAX = 180.0
@@ -35,6 +35,11 @@ def blocks(language: str, page: str = README + QUICKSTART) -> list[str]:
 def is_a_test(block: str) -> bool:
     """Tell whether pytest runs a code block."""
     return "\ndef test_" in block
+
+
+def programs() -> list[str]:
+    """Return the order service, what it adds on asyncio, and the reader."""
+    return [block for block in blocks("python") if not is_a_test(block)]
 
 
 def users_test_on_kafka() -> str:
@@ -66,7 +71,8 @@ class Terminals:
     """Runs the text of README and quickstart with nothing replaced but two addresses."""
 
     def __init__(self, address: str, database: str, directory: Path) -> None:
-        self.database = database
+        self.database = f"sqlite:{database}"
+        self._path = database
         self.directory = directory
         self._address = address
         timeout = {"HALFBRIDGE_TRANSACTION_TIMEOUT_MS": "1000"}
@@ -75,7 +81,7 @@ class Terminals:
 
     def own(self, text: str) -> str:
         """Return a text with this test's broker and database."""
-        return text.replace(ADDRESS, self._address).replace(DATABASE, self.database)
+        return text.replace(ADDRESS, self._address).replace(DATABASE, self._path)
 
     def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
         """Start a command in the test's directory, both its outputs into a file."""
@@ -119,11 +125,12 @@ class Terminals:
 @pytest.fixture
 def terminals(tmp_path: Path) -> Iterator[Terminals]:
     """Yield terminals; the first one's command runs, and has said that it is ready."""
-    database = f"sqlite:///{tmp_path / 'shop.db'}"
+    database = f"///{tmp_path / 'shop.db'}"
     kafka, web, metrics = free_ports(3)
     opened = Terminals(f"127.0.0.1:{kafka}", database, tmp_path)
-    order, read = (block for block in blocks("python") if not is_a_test(block))
+    order, on_asyncio, read = programs()
     (tmp_path / "order.py").write_text(opened.own(order), "utf-8")
+    (tmp_path / "both.py").write_text(opened.own(order + on_asyncio), "utf-8")
     (tmp_path / "read.py").write_text(opened.own(read), "utf-8")
     ports = ["--port", str(kafka), "--web-port", str(web), "--metrics-port", str(metrics)]
     log = tmp_path / "dev.log"
@@ -162,8 +169,21 @@ def test_the_examples_work_as_they_stand(terminals: Terminals) -> None:
 
 def test_the_order_service_is_short() -> None:
     """25 lines at most, database and all."""
-    order, _ = (block for block in blocks("python") if not is_a_test(block))
+    order, _, _ = programs()
     assert len(order.splitlines()) <= 25
+
+
+@pytest.mark.broker
+def test_the_order_service_works_on_asyncio(terminals: Terminals) -> None:
+    """Both forms in one program, with one table; each order is read once."""
+    terminals.run([sys.executable, "both.py"])
+    output, log = (terminals.directory / name for name in ("read.out", "dev.log"))
+    terminals.start([sys.executable, "read.py"], output)
+    until("both are read", lambda: output.read_bytes().count(b"\n") == 2, explain=log.read_text)
+    first, second = sorted(output.read_text("utf-8").splitlines())
+    assert first.startswith("b'order-1' b'two shirts' ")
+    assert second.startswith("b'order-2' b'a hat' ")
+    assert terminals.outcomes() == ["committed", "committed"]
 
 
 @pytest.mark.broker
