@@ -33,7 +33,7 @@ JOBS = {
     ),
     "replay": ("halfbridge.spark_jobs.replay", "Send rows of a table or a topic again."),
     "responder": ("halfbridge.spark.responder", "Answer checks for a txn_half sink."),
-    "stuck": ("halfbridge.spark_jobs.stuck", "Show undecided transactions."),
+    "stuck": ("halfbridge.spark.stuck", "Show undecided transactions."),
 }
 
 

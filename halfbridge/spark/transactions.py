@@ -26,8 +26,10 @@ from halfbridge.spark_jobs.audit.facts import (
     IS_DEAD_LETTER,
     append_ms,
     born_ms,
+    decoded_halves,
     decoded_ops,
     facts_of_dead_letters,
+    first_append_ms,
     life_hash,
 )
 from halfbridge.spark_jobs.audit.matching import INCONCLUSIVE
@@ -36,8 +38,7 @@ from halfbridge.spark_jobs.audit.sift import DELIVERED, DISCARDED, ROLLED_BACK, 
 from halfbridge.spark_jobs.audit.verdict import REFUSED
 from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides, signature_judge
 from halfbridge.spark_jobs.reading.offsets import EARLIEST, parse_position
-from halfbridge.spark_jobs.reading.topics import Topics, read_topics
-from halfbridge.spark_jobs.stuck.table import LIFE, state_of_halves
+from halfbridge.spark_jobs.reading.topics import Topics, read_ranges, read_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 # Decided, and neither delivered nor refused: the daemon has not applied the decision yet, or the
 # topics that are read do not have all of its messages.
 COMMITTED = "committed"
+LIFE = ("transaction_id", "resume_count", "producer_group", "pair")
 _MESSAGE = ("transaction_id", "message_index")
 
 
@@ -79,7 +81,7 @@ def read_transactions(
     Returns:
         Rows in no order, unique by (transaction_id, resume_count); the other columns are
         producer_group, state, half_timestamp, decided_timestamp, delivered_timestamp,
-        half_partition, half_offset, message_count, real_topic, first_key, reason.
+        half_partition, half_offset, message_count, real_topic, first_key, reason, check_count.
 
     Raises:
         ValueError: an argument is wrong; the caller corrects it. An action, which reads the topics,
@@ -100,12 +102,11 @@ def read_transactions(
         kafka=kafka_options,
         start=position,
     )
-    wanted = topics_of(topics) if topics else None
     return transactions(
         halves=read(Topics.of(names.half)),
         ops=read(Topics.of(names.op)),
         letters=read(Topics.of(names.dead)),
-        reals=None if wanted is None else read(wanted),
+        reals=read(topics_of(topics)) if topics else read_ranges(spark, {}, {}),
         judge=signature_judge(None if key_file is None else Path(key_file), names),
     )
 
@@ -115,16 +116,15 @@ def transactions(
     halves: DataFrame,
     ops: DataFrame,
     letters: DataFrame,
-    reals: DataFrame | None,
+    reals: DataFrame,
     judge: SignatureJudge | None = None,
 ) -> DataFrame:
     """Return `read_transactions` of rows of the four kinds of topics, in Kafka's columns."""
-    rows = _rows(halves, judge)
-    seen = rows.join(_letters(letters, judge), [*_MESSAGE, "life_hash"], how="left")
-    if reals is None:
-        seen = seen.withColumn("arrived", F.lit(None).cast("timestamp"))
-    else:
-        seen = seen.join(_arrivals(reals), list(_MESSAGE), how="left")
+    seen = (
+        _rows(halves, judge)
+        .join(_letters(letters, judge), [*_MESSAGE, "life_hash"], how="left")
+        .join(_arrivals(reals), list(_MESSAGE), how="left")
+    )
     decided = _lives(_messages(seen, _decisions(ops, judge)))
     kind = F.col("kind")
     state = (
@@ -149,18 +149,38 @@ def transactions(
         "real_topic",
         "first_key",
         F.coalesce("dead_reason", F.nullif("op_reason", F.lit(""))).alias("reason"),
+        "check_count",
     )
 
 
 def _rows(halves: DataFrame, judge: SignatureJudge | None) -> DataFrame:
-    """Return the STATE of each half record, and: its key, life_hash, origin_offset."""
-    rows = state_of_halves(halves, judge, more=("key", "meta"))
-    return rows.withColumns(
-        {
-            "life_hash": life_hash(F.col("pair"), F.col("resume_count"), F.col("producer_group")),
-            "origin_offset": F.coalesce("original_at", F.col("meta.origin_offset")),
-        }
-    ).drop("meta", "op_offset")  # the offset is of an op record, and null here
+    """Return one row for each half record that can be read, its times in milliseconds."""
+    meta, ms = F.col("meta"), F.unix_millis("timestamp")
+    is_copy = meta["origin_offset"] >= 0
+    claimed_ms = meta["first_append_timestamp"]
+    # To be shown; of a record without an append time its writer's.
+    first_ms = F.when(is_copy & (claimed_ms >= 0), F.least(claimed_ms, ms)).otherwise(ms)
+    rows = decoded_halves(halves, judge).where(F.col("unread").isNull())
+    return rows.select(
+        meta["transaction_id"].alias("transaction_id"),
+        meta["resume_count"].alias("resume_count"),
+        meta["producer_group"].alias("producer_group"),
+        F.col("partition").alias("pair"),
+        life_hash(F.col("partition"), meta["resume_count"], meta["producer_group"]).alias(
+            "life_hash"
+        ),
+        meta["message_index"].alias("message_index"),
+        meta["real_topic"].alias("real_topic"),
+        "key",
+        F.col("offset").alias("half_offset"),
+        F.when(is_copy, meta["origin_offset"]).otherwise(F.col("offset")).alias("origin_offset"),
+        first_ms.alias("first_ms"),
+        F.when(~is_copy, F.col("offset")).alias("original_at"),
+        F.when(~is_copy, append_ms()).alias("original_ms"),
+        F.when(is_copy, first_append_ms(meta)).alias("copied_ms"),
+        # An original that claims to have been checked is forged or broken: it was not.
+        F.when(is_copy, meta["check_times"]).otherwise(0).alias("checks"),
+    )
 
 
 def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
@@ -182,6 +202,7 @@ def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
             F.min(record).alias("record"),
             F.min("first_ms").alias("first_ms"),
             F.min("half_offset").alias("first_offset"),
+            F.max("checks").alias("checks"),
             *(
                 F.first(name).alias(name)
                 for name in ("arrived", "refusal", "invalid", "late_offset")
@@ -194,9 +215,10 @@ def _messages(rows: DataFrame, decisions: DataFrame) -> DataFrame:
 def _lives(messages: DataFrame) -> DataFrame:
     """Return one row for each transaction.
 
-    Columns: LIFE and the decision's; first_ms, half_offset and real_topic, as in STATE; arrived
-    (when the last message was delivered); dead_reason (of a dead letter of a message that was
-    not delivered); is_delivered (all messages were); is_settled (each was, or has such a letter).
+    Columns: LIFE and the decision's; first_ms and half_offset, the lowest of its records;
+    check_count; message_count; real_topic and first_key of its first message; arrived (when the
+    last message was delivered); dead_reason (of a dead letter of a message that was not delivered);
+    is_delivered (all messages were); is_settled (each was, or has such a letter).
     """
     # A dead letter of the message's own record. One of a record behind it is about a duplicate.
     is_own = F.col("late_offset") <= F.col("origin_offset")
@@ -217,6 +239,7 @@ def _lives(messages: DataFrame) -> DataFrame:
             *(F.first(name).alias(name) for name in decision),
             F.min("first_ms").alias("first_ms"),
             F.min("first_offset").alias("half_offset"),
+            F.max("checks").alias("check_count"),
             F.count("*").cast("int").alias("message_count"),
             F.min_by("real_topic", "message_index").alias("real_topic"),
             F.min_by("key", "message_index").alias("first_key"),

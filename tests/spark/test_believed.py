@@ -8,6 +8,7 @@ from halfbridge.serde.headers import CONTEXT, SIGN
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.serde.signatures import Signer
 from halfbridge.serde.signing_keys import Role
+from halfbridge.spark.transactions import transactions
 from halfbridge.spark_jobs.audit.facts import (
     IS_DEAD_LETTER_OF_UNREADABLE,
     IS_HALF,
@@ -19,7 +20,6 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_ops,
 )
 from halfbridge.spark_jobs.reading.decisions import SignatureJudge, signature_judge
-from halfbridge.spark_jobs.stuck.table import merged, state_of_halves, state_of_ops, undecided
 from tests.kit.signing import a_ring, a_table, write_key_file
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import GROUP, NAMES, Tape
@@ -110,8 +110,9 @@ def test_a_forged_decision_leaves_a_transaction_undecided(
     half = tape.half()
     sign_last(tape, NAMES.half, Role.CLIENT)
     tape.op(OpKind.COMMIT, half)
-    states = merged(
-        state_of_halves(tape.frame(spark, NAMES.half), judge),
-        state_of_ops(tape.frame(spark, NAMES.op), judge),
-    )
-    assert [row["transaction_id"] for row in undecided(states).collect()] == [half.txn]
+    halves, ops = tape.frame(spark, NAMES.half), tape.frame(spark, NAMES.op)
+    nothing = halves.limit(0)
+    found = transactions(halves=halves, ops=ops, letters=nothing, reals=nothing, judge=judge)
+    assert [(row["transaction_id"], row["state"]) for row in found.collect()] == [
+        (half.txn, "undecided")
+    ]

@@ -22,6 +22,7 @@ from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.spark import read_messages, read_transactions
+from halfbridge.spark.stuck import main as stuck
 from halfbridge.spark_jobs.audit import main as audit
 from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES, is_text, valid_text
 from halfbridge.spark_jobs.count_transactions import main as count_transactions
@@ -31,7 +32,6 @@ from halfbridge.spark_jobs.ingest import main as ingest
 from halfbridge.spark_jobs.replay import main as replay
 from halfbridge.spark_jobs.sink import register, write_batch
 from halfbridge.spark_jobs.sink.errors import BatchOrderError, SinkOptionError
-from halfbridge.spark_jobs.stuck import main as stuck
 from halfbridge.spark_jobs.tables.delta import read_table
 from halfbridge.testkit.children import Children, Interrupts
 from tests.spark.real_topic import Real, RealTopic

@@ -1,63 +1,29 @@
 """Who waits for a decision, on frames with the Kafka source's columns."""
 
-import random
-from pathlib import Path
-from typing import Any
-
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from halfbridge.serde.records import OpKind, OpSource
-from halfbridge.spark_jobs.stuck.command import (
-    BIN_NAMES,
-    aged,
-    by_group_and_topic,
-    report_of,
-    text_lines,
-)
-from halfbridge.spark_jobs.stuck.table import (
-    GENERATIONS_KEPT,
-    STATE,
-    Table,
-    keep_up,
-    kept,
-    merged,
-    state_of_halves,
-    state_of_ops,
-    undecided,
-)
+from halfbridge.spark.stuck import report_of, text_lines
+from halfbridge.spark.transactions import transactions
 from tests.spark.marks import INTERPRETED
-from tests.spark.tape import NAMES, PAIRS, Tape
+from tests.spark.tape import NAMES, Tape
 
 pytestmark = INTERPRETED
 MINUTE_MS = 60_000
-KEEP_MS = 10_000
 AGE_MS = 3_600_000
 
 
-def states(spark: SparkSession, tape: Tape) -> DataFrame:
-    """Return what each record of a tape tells."""
-    halves = state_of_halves(tape.frame(spark, NAMES.half))
-    return halves.unionAll(state_of_ops(tape.frame(spark, NAMES.op)))
+def found(spark: SparkSession, tape: Tape) -> DataFrame:
+    """Return the transactions of a tape, as the command reads them: without deliveries."""
+    nothing = tape.frame(spark)
+    halves, ops = tape.frame(spark, NAMES.half), tape.frame(spark, NAMES.op)
+    return transactions(halves=halves, ops=ops, letters=nothing, reals=nothing)
 
 
 def waiting(spark: SparkSession, tape: Tape) -> list[str]:
     """Return the ids of those that wait."""
-    rows = undecided(merged(states(spark, tape))).collect()
+    rows = found(spark, tape).where("state = 'undecided'").collect()
     return sorted(row["transaction_id"] for row in rows)
-
-
-def random_tape(seed: int) -> Tape:
-    """Return some transactions in all states, their records interleaved."""
-    rng, tape = random.Random(seed), Tape()
-    halves = [tape.half(pair=rng.randrange(PAIRS)) for _ in range(60)]
-    for half in rng.sample(halves, 40):
-        kind = rng.choice(list(OpKind))
-        source = rng.choice((OpSource.CHECKER, OpSource.PRODUCER))
-        tape.op(kind, half, source=source, age_ms=rng.choice((AGE_MS, 0)))
-        if rng.random() < 0.3:
-            tape.put_back(half)
-    return tape
 
 
 def test_a_decision_ends_the_waiting(spark: SparkSession) -> None:
@@ -112,15 +78,6 @@ def test_a_discard_for_age_without_append_times_decides_nothing(spark: SparkSess
     assert waiting(spark, tape) == wanted
 
 
-def test_a_clock_that_is_ahead_lets_no_decision_be_forgotten(spark: SparkSession) -> None:
-    """How far a pair was read is told by append times alone."""
-    tape = Tape()
-    tape.op(OpKind.COMMIT, tape.half())
-    with tape.create_time(days=4):
-        tape.half()
-    assert kept(merged(states(spark, tape)), keep_ms=KEEP_MS).count() == 2
-
-
 def test_age_counts_from_the_original(spark: SparkSession) -> None:
     """A copy is as old as what it is a copy of, also when only the copy is left."""
     tape = Tape()
@@ -129,21 +86,12 @@ def test_age_counts_from_the_original(spark: SparkSession) -> None:
     tape.clock_ms += MINUTE_MS
     tape.put_back(tape.put_back(half))
     tape.drop(NAMES.half, 0, half.at)
-    (row,) = merged(states(spark, tape)).collect()
-    assert row["first_ms"] == half.ms
-    assert (row["checks"], row["index_last"], row["half_offset"]) == (2, 1, 1)
-
-
-def test_the_columns_of_the_report_are_named(spark: SparkSession) -> None:
-    """Columns of the state that the report does not use are not carried along."""
-    tape = Tape()
-    tape.half(producer_group="a", real_topic="x")
-    old = aged(undecided(merged(states(spark, tape))), tape.clock_ms)
-    wanted = "transaction_id resume_count producer_group real_topic first_ms age_ms checks"
-    assert old.columns == [*wanted.split(), "index_last", "pair", "half_offset", "bin"]
-    found = by_group_and_topic(old).columns
-    counts = ["transactions", "messages", "oldest_ms", "checks_max"]
-    assert found == ["producer_group", "real_topic", *counts, *BIN_NAMES]
+    report = report_of(found(spark, tape), now_ms=tape.clock_ms, older_than_ms=0, top=1)
+    (oldest,) = report["oldest"]
+    assert oldest["first_append_ms"] == half.ms
+    assert oldest["age_ms"] == tape.clock_ms - half.ms
+    assert (oldest["checks"], oldest["half_offset"]) == (2, 1)
+    assert report["groups"][0]["messages"] == 2
 
 
 def test_report_by_group_and_topic(spark: SparkSession) -> None:
@@ -157,8 +105,9 @@ def test_report_by_group_and_topic(spark: SparkSession) -> None:
     tape.half(producer_group="b", real_topic="x")
     tape.clock_ms += 30 * MINUTE_MS
     tape.half(producer_group="b", real_topic="x")
-    waits = undecided(merged(states(spark, tape)))
-    report = report_of(waits, now_ms=tape.clock_ms, older_than_ms=10 * MINUTE_MS, top=1)
+    report = report_of(
+        found(spark, tape), now_ms=tape.clock_ms, older_than_ms=10 * MINUTE_MS, top=1
+    )
     assert (report["stuck"], report["undecided"]) == (3, 4)
     a, b = report["groups"]
     assert (a["producer_group"], a["real_topic"]) == ("a", "x")
@@ -171,78 +120,3 @@ def test_report_by_group_and_topic(spark: SparkSession) -> None:
     lines = list(text_lines(report))
     assert lines[-1] == "3 of 4 undecided are older than 10.0 m"
     assert "a -> x: 2 transactions, 3 messages, oldest 35.0 m" in lines[0]
-
-
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.spark_long)])
-def test_batches_in_any_order_and_repeated(spark: SparkSession, seed: int) -> None:
-    """The state is that of all records at once, however they were cut and merged."""
-    tape = random_tape(seed)
-    records = states(spark, tape).collect()
-    schema = ", ".join(f"{name} {kind}" for name, kind in STATE.items())
-
-    def frame(rows: list[Any]) -> DataFrame:
-        return spark.createDataFrame(rows, schema)
-
-    rng = random.Random(seed)
-    rng.shuffle(records)
-    third = len(records) // 3
-    parts = [frame(records[:third]), frame(records[third : 2 * third]), frame(records[third:])]
-    state = parts[0]
-    for part in parts:
-        state = frame(merged(state, part).collect())
-    wanted = merged(states(spark, tape)).collect()
-    assert sorted(map(tuple, state.collect())) == sorted(tuple(each) for each in wanted)
-    assert len(wanted) == 60
-
-
-def test_old_decisions_are_forgotten_and_nothing_else(spark: SparkSession) -> None:
-    """What waits stays for ever; a decision stays for a while, for a copy may come behind it."""
-    tape = Tape()
-    old = tape.half()
-    tape.op(OpKind.COMMIT, old)
-    waits = tape.half()
-    tape.clock_ms += KEEP_MS
-    recent = tape.half()
-    tape.op(OpKind.COMMIT, recent)
-    state = merged(states(spark, tape))
-    rows = kept(state, keep_ms=KEEP_MS).collect()
-    assert sorted(row["transaction_id"] for row in rows) == sorted((waits.txn, recent.txn))
-
-
-def test_a_decision_waits_for_its_half(spark: SparkSession, tmp_path: Path) -> None:
-    """However far the op topic was read ahead of the half topic."""
-    tape = Tape()
-    tape.op(OpKind.COMMIT, tape.half())
-    tape.clock_ms += 10 * KEEP_MS
-    tape.op(OpKind.COMMIT, tape.half())
-    tape.op(OpKind.COMMIT, tape.half(pair=1))
-    table = Table(spark, str(tmp_path / "table"))
-    merge = keep_up(table, keep_ms=KEEP_MS)
-    merge(state_of_ops(tape.frame(spark, NAMES.op)), 0)
-    halves = tape.frame(spark, NAMES.half)
-    merge(state_of_halves(halves.where("partition = 1")), 1)
-    merge(state_of_halves(halves.where("partition = 0")), 2)
-    assert undecided(table.read()).collect() == []
-    assert table.read().count() == 2
-
-
-def test_table_of_generations(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch that is repeated makes the same generation; a half-written one is not read."""
-    tape = random_tape(3)
-    table = Table(spark, str(tmp_path / "table"))
-    assert table.read().collect() == []
-    merge = keep_up(table, keep_ms=10**12)
-    halves = state_of_halves(tape.frame(spark, NAMES.half))
-    ops = state_of_ops(tape.frame(spark, NAMES.op))
-    merge(ops, 0)
-    merge(halves, 1)
-    wanted = sorted(map(tuple, table.read().collect()))
-    assert wanted == sorted(map(tuple, merged(halves, ops).collect()))
-    merge(halves, 1)
-    assert sorted(map(tuple, table.read().collect())) == wanted
-    for number in range(2, 6):
-        merge(halves.limit(0), number)
-    assert table.generations() == [5 - GENERATIONS_KEPT + n for n in range(GENERATIONS_KEPT + 1)]
-    (tmp_path / "table" / "generation=5" / "_SUCCESS").unlink()
-    assert table.generations()[-1] == 4
-    assert sorted(map(tuple, table.read().collect())) == wanted

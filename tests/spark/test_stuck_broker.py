@@ -1,7 +1,6 @@
-"""The search for undecided transactions on a real broker, as a report and as a table."""
+"""The search for undecided transactions on a real broker."""
 
 import json
-import shutil
 import threading
 from pathlib import Path
 from runpy import run_path
@@ -13,11 +12,9 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from halfbridge.serde import headers as names
-from halfbridge.spark_jobs.stuck import main
-from halfbridge.spark_jobs.stuck.table import Table
+from halfbridge.spark.stuck import main
 from tests.integration.installation import GROUP, Installation
 from tests.spark.marks import INTERPRETED
-from tests.spark.real_topic import RealTopic
 
 pytestmark = [*INTERPRETED, pytest.mark.broker]
 
@@ -76,9 +73,7 @@ def test_a_scheduler_takes_the_report(
     assert "long ago" in line
 
 
-def test_open_and_aborted_kafka_txns(
-    spark: SparkSession, installation: Installation, tmp_path: Path
-) -> None:
+def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:
     """An aborted copy is not there; what an open kafka_txn hides is named, and seen afterwards."""
     orders = installation.real("orders")
     half = installation.half(orders)
@@ -108,33 +103,9 @@ def test_open_and_aborted_kafka_txns(
     topics = sorted([installation.names.half, installation.names.op])
     assert report["hidden_by_open_kafka_txn"] == topics
     assert [each["transaction_id"] for each in report["oldest"]] == [half.transaction_id]
-    words = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
-    assert stuck(installation, *words, exit_code=2)["hidden_by_open_kafka_txn"] == topics
     producer.commit_transaction(TIMEOUT_S)
     report = stuck(installation, exit_code=2)
     assert [each["transaction_id"] for each in report["oldest"]] == ["f" * 32]
-
-
-def test_stream_keeps_a_table(
-    spark: SparkSession, installation: Installation, tmp_path: Path
-) -> None:
-    """It goes on where it was; a batch whose commit was forgotten changes nothing."""
-    orders = installation.real("orders")
-    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
-    words = ["--table", str(table), "--checkpoint", str(checkpoint)]
-    first, second = installation.half(orders), installation.half(orders, partition=1)
-    assert stuck(installation, *words, exit_code=2)["undecided"] == 2
-    installation.commit(first)
-    report = stuck(installation, *words, exit_code=2)
-    assert [each["transaction_id"] for each in report["oldest"]] == [second.transaction_id]
-    before = sorted(map(tuple, Table(spark, str(table)).read().collect()))
-    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-    stuck(installation, *words, exit_code=2)
-    assert sorted(map(tuple, Table(spark, str(table)).read().collect())) == before
-    installation.rollback(second)
-    assert stuck(installation, *words, exit_code=0)["undecided"] == 0
 
 
 def test_a_busy_op_topic_hides_nothing(spark: SparkSession, installation: Installation) -> None:
@@ -156,42 +127,9 @@ def test_a_busy_op_topic_hides_nothing(spark: SparkSession, installation: Instal
         writer.join(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("gone", ["table", "checkpoint"])
-def test_table_and_checkpoint_only_go_together(
-    spark: SparkSession, installation: Installation, tmp_path: Path, gone: str
-) -> None:
-    """With one of them removed the report would be of an old table, or of half of one."""
-    installation.half(installation.real("orders"))
-    words = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
-    assert stuck(installation, *words, exit_code=2)["undecided"] == 1
-    shutil.rmtree(tmp_path / gone)
-    where = ["--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix]
-    refused = CliRunner().invoke(main, [*where, *words])
-    assert refused.exit_code == 1
-    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
-    assert str(tmp_path / "table") in line
-    assert str(tmp_path / "checkpoint") in line
-
-
-def test_a_topic_that_was_made_anew_is_an_error(
-    spark: SparkSession, installation: Installation, tmp_path: Path
-) -> None:
-    """The table would keep transactions of the old half topic, and lack the first of the new."""
-    installation.half(installation.real("orders"))
-    words = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
-    assert stuck(installation, *words, exit_code=2)["undecided"] == 1
-    RealTopic(installation.servers, installation.names.half).make_anew()
-    where = ["--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix]
-    refused = CliRunner().invoke(main, [*where, *words])
-    assert refused.exit_code == 1
-    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
-    assert f"other records now: {installation.names.half} " in line
-    assert "empty --table" in line
-
-
-def test_usage(spark: SparkSession, installation: Installation, tmp_path: Path) -> None:
-    """A table without a checkpoint, or a time that is none, is one clear line."""
-    for words in (["--table", str(tmp_path)], ["--older-than", "soon"], ["--max-offsets", "9"]):
+def test_usage(installation: Installation) -> None:
+    """A time that is none, or fewer than none of the oldest, is one clear line."""
+    for words in (["--older-than", "soon"], ["--top", "-1"]):
         done = CliRunner().invoke(main, ["--bootstrap-servers", installation.servers, *words])
         assert done.exit_code == 1
         assert len(done.stderr.splitlines()) == 1

@@ -59,19 +59,9 @@ def claimed_age_ms(kind: Column, source: Column, age_ms: Column) -> Column:
 
 def proves_its_age(claimed_ms: Column, op_append_ms: Column, first_append_ms: Column) -> Column:
     """Tell whether an op may take effect, as `protocol.proves_its_age`."""
-    return (claimed_ms == 0) | is_born_by(
-        first_append_ms, proven_birth_ms(claimed_ms, op_append_ms)
-    )
-
-
-def proven_birth_ms(claimed_ms: Column, op_append_ms: Column) -> Column:
-    """Return the latest first append time for which an op proves the age it claims, or null."""
-    return F.when(op_append_ms >= 0, op_append_ms - claimed_ms)
-
-
-def is_born_by(first_append_ms: Column, birth_ms: Column) -> Column:
-    """Tell whether a transaction was born by `birth_ms`; false where either is not known."""
-    return F.coalesce((first_append_ms >= 0) & (first_append_ms <= birth_ms), F.lit(col=False))
+    is_known = (op_append_ms >= 0) & (first_append_ms >= 0)
+    is_old = is_known & (op_append_ms - first_append_ms >= claimed_ms)
+    return (claimed_ms == 0) | F.coalesce(is_old, F.lit(col=False))
 
 
 def covers_what_is_there(resume: Column, source: Column, count: Column) -> Column:

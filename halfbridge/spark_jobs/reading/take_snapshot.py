@@ -77,10 +77,10 @@ def audit_snapshot(
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
         wanted = sorted(real_topics)
-        present = present_topics(cluster, names, (names.half, names.op, names.dead))
+        present = _present(cluster, names, (names.half, names.op, names.dead))
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
-        taken_ms = now_ms()
+        taken_ms = _now_ms()
         # Asked first: if a topic is created again now, the id does not fit the ends, which is an
         # error later. The other way round its offsets would be read of another topic.
         ids = cluster.topic_ids(Topics.of(names.half, names.op, names.dead, *real))
@@ -140,11 +140,11 @@ def other_halves(
 def undecided_snapshot(
     spark: SparkSession, *, bootstrap_servers: str, kafka: Mapping[str, str], prefix: str
 ) -> Snapshot:
-    """Return a snapshot of half and op topic, to find undecided transactions."""
+    """Return a snapshot of half and op topic, without what retention has deleted of them."""
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
-        present_topics(cluster, names, (names.half, names.op))
-        taken_ms = now_ms()
+        _present(cluster, names, (names.half, names.op))
+        taken_ms = _now_ms()
         halves, hidden = cluster.awaited_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
         ops, hidden_ops = cluster.awaited_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
         ends = {**halves, **ops}
@@ -152,7 +152,7 @@ def undecided_snapshot(
     return Snapshot(
         prefix=prefix,
         taken_ms=taken_ms,
-        topics=_with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka)),
+        topics=_ranges(starts, ends),
         real_topics=(),
         hidden=tuple(sorted({topic for topic, _ in hidden | hidden_ops})),
     )
@@ -190,7 +190,7 @@ def topic_ranges(
         return _ranges(cluster.starts(ends), ends)
 
 
-def present_topics(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
+def _present(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
     """Return all topics of the cluster.
 
     Raises JobError: one of the `needed` is not there; the user follows the text.
@@ -262,6 +262,6 @@ def _first_ms(
     return first_times(read_ranges(spark, ranges, options), real)
 
 
-def now_ms() -> int:
+def _now_ms() -> int:
     """Return the time of this machine, ms since 1970."""
     return int(datetime.now(timezone.utc).timestamp() * 1000)

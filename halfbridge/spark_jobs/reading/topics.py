@@ -152,7 +152,8 @@ def read_ranges(
     }
     wanted = {topic: ranges for topic, ranges in wanted.items() if ranges}
     if not wanted:
-        return spark.createDataFrame([], KAFKA_SCHEMA)
+        # The limit tells Spark that it is empty, and it plans no join with it.
+        return spark.createDataFrame([], KAFKA_SCHEMA).limit(0)
     starts = {topic: {n: each.start for n, each in of.items()} for topic, of in wanted.items()}
     ends = {topic: {n: each.end for n, each in of.items()} for topic, of in wanted.items()}
     which = {
