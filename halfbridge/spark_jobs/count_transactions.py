@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.jobs.options import EXIT_DONE, JobCommand, common_options, topics_option
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics, source_options
-from halfbridge.spark_jobs.reading.wire import rows_per_transaction, with_transaction_id
+from halfbridge.spark_jobs.reading.wire import with_identity
 from halfbridge.spark_jobs.session.local import spark_session
 
 if TYPE_CHECKING:
@@ -40,14 +41,24 @@ def count_transactions(
     bootstrap_servers: str,
     kafka: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the committed rows of each transaction in real topics, as `wire.rows_per_transaction`.
+    """Return how many committed rows each transaction has in real topics.
 
     `kafka` are consumer properties by their Java names. Nothing is read before an action.
+
+    Returns:
+        transaction_id string, row_count long; unique by transaction_id, in no order. Rows without
+        an id are counted under null.
     """
     records = read_topics(
         spark, Topics.of(*topics), bootstrap_servers=bootstrap_servers, kafka=kafka
     )
-    return records.transform(with_transaction_id).transform(rows_per_transaction)
+    return rows_per_transaction(records)
+
+
+def rows_per_transaction(records: DataFrame) -> DataFrame:
+    """Return `count_transactions` of rows of Spark's Kafka source."""
+    counted = with_identity(records).groupBy("transaction_id")
+    return counted.agg(F.count(F.lit(1)).alias("row_count"))
 
 
 def json_lines(counts: Iterable[Count]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, Headers, real_headers
 from halfbridge.serde.protocol import STATE_AFTER, Effect, State, effect_of
 from halfbridge.serde.records import Op, OpKind, OpSource, new_op
+from halfbridge.spark_jobs.count_transactions import rows_per_transaction
 from halfbridge.spark_jobs.reading import decisions
 from halfbridge.spark_jobs.reading.schemas import (
     BROKEN_BODY,
@@ -26,7 +27,7 @@ from halfbridge.spark_jobs.reading.schemas import (
     load_schema,
     with_payload,
 )
-from halfbridge.spark_jobs.reading.wire import rows_per_transaction, with_transaction_id
+from halfbridge.spark_jobs.reading.wire import with_identity
 
 pytestmark = pytest.mark.spark
 KAFKA_SCHEMA = (
@@ -43,7 +44,7 @@ def records(spark: SparkSession, *headers: Headers | None) -> DataFrame:
 
 def ids(frame: DataFrame) -> list[str | None]:
     """Return the transaction ids in offset order."""
-    rows = with_transaction_id(frame).orderBy("offset").collect()
+    rows = with_identity(frame).orderBy("offset").collect()
     return [row["transaction_id"] for row in rows]
 
 
@@ -77,20 +78,10 @@ def test_the_daemons_header_wins(spark: SparkSession) -> None:
     assert ids(records(spark, real_headers([(TRANSACTION_ID, b"forged")], "a1", 5))) == ["a1"]
 
 
-def test_contract_of_with_transaction_id(spark: SparkSession) -> None:
-    """Seven columns of the source and the id, in this order; timestampType is left out."""
-    frame = with_transaction_id(records(spark, None))
-    assert frame.columns == [
-        *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
-        "transaction_id",
-    ]
-    assert dict(frame.dtypes)["transaction_id"] == "string"
-
-
 def test_rows_are_counted_per_transaction(spark: SparkSession) -> None:
     """Each id once with its rows; those without an id together under null."""
     a1, b2 = real_headers([], "a1", 5), real_headers([], "b2", 5)
-    given = with_transaction_id(records(spark, a1, None, b2, a1, None, a1))
+    given = records(spark, a1, None, b2, a1, None, a1)
     counted = [tuple(row) for row in rows_per_transaction(given).collect()]
     assert sorted(counted, key=str) == [("a1", 3), ("b2", 1), (None, 2)]
 
@@ -98,7 +89,7 @@ def test_rows_are_counted_per_transaction(spark: SparkSession) -> None:
 def test_no_rows_no_counts(spark: SparkSession) -> None:
     """An empty frame gives an empty one of the same contract."""
     nothing = spark.createDataFrame([], KAFKA_SCHEMA)
-    counted = rows_per_transaction(with_transaction_id(nothing))
+    counted = rows_per_transaction(nothing)
     assert counted.collect() == []
     assertSchemaEqual(
         counted.schema,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -48,12 +48,11 @@ class Encoded:
     def decoded(self) -> Column:
         """Return the record as a struct of the newest schema; null, or null fields: unreadable."""
         options = {"mode": "PERMISSIVE", "avroSchema": schema_text(self.schemas[-1])}
-        first, *others = self.schemas
-        chain = F.when(self._is_of(first), from_avro(self._body(), schema_text(first), options))
-        for stem in others:
-            body = from_avro(self._body(), schema_text(stem), options)
-            chain = chain.when(self._is_of(stem), body)
-        return chain
+        first, *others = (
+            (self._is_of(stem), from_avro(self._body(), schema_text(stem), options))
+            for stem in self.schemas
+        )
+        return reduce(lambda made, each: made.when(*each), others, F.when(*first))
 
     def unread(self, decoded: Column, required: str) -> Column:
         """Return why the record cannot be read; null when it can.
@@ -69,10 +68,7 @@ class Encoded:
         fields = json.loads(schema_text(newest))["fields"]
         texts = [decoded[each["name"]] for each in fields if each["type"] == "string"]
         are_text = reduce(and_, map(is_text, texts))
-        known = [self._is_of(stem) for stem in self.schemas]
-        is_known = known[0]
-        for each in known[1:]:
-            is_known = is_known | each
+        is_known = reduce(or_, map(self._is_of, self.schemas))
         marked = F.substring(self.data, 1, len(MARKER)) == F.lit(MARKER)
         long_enough = F.length(self.data) >= HEADER_BYTES
         limit = _TO_THE_END if self.bytes_max is None else self.bytes_max
@@ -155,36 +151,6 @@ def with_identity(records: DataFrame) -> DataFrame:
     born_ms = F.col("born_ms")
     born = F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
     return named.select(*records.columns, "transaction_id", born.alias("born_timestamp"))
-
-
-def with_transaction_id(records: DataFrame) -> DataFrame:
-    """Return the records of a real topic, each with the id of its transaction.
-
-    Returns:
-        Those seven columns and transaction_id string; null for a record that another producer
-        wrote, or whose id is no text.
-    """
-    return records.select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "key",
-        "value",
-        "headers",
-        header_text(TRANSACTION_ID).alias("transaction_id"),
-    )
-
-
-def rows_per_transaction(records: DataFrame) -> DataFrame:
-    """Return how many rows each transaction has.
-
-    Returns:
-        transaction_id string, row_count long; unique by transaction_id, in no order. Rows without
-        an id are counted under null.
-    """
-    counted = records.groupBy("transaction_id").agg(F.count(F.lit(1)).alias("row_count"))
-    return counted.select("transaction_id", "row_count")
 
 
 def header_text(name: str) -> Column:
