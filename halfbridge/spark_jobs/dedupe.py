@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
-    from pyspark.sql.window import WindowSpec
 
 
 @click.command(cls=JobCommand)
@@ -88,7 +87,7 @@ def main(
     with spark_session("halfbridge-dedupe", options=spark_options) as spark:
         click.echo(f"comparing all rows of {source} ...", err=True)
         done = dedupe(spark, absolute(source), absolute(output), kind)
-    found = {"job": "dedupe", "input": source, "output": output, "format": kind, **done.to_json()}
+    found = {"job": "dedupe", "input": source, "output": output, "format": kind, **asdict(done)}
     write_report(report, found)
     click.echo(json.dumps(found) if as_json else _text(done, output))
     return EXIT_DONE
@@ -125,10 +124,6 @@ class Deduped:
     rows_kept: int  # rows of the output
     days_written: int  # days of the output that were rewritten or emptied
     days: int  # days of the input
-
-    def to_json(self) -> dict[str, int]:
-        """Return the numbers under the names that reports use."""
-        return asdict(self)
 
 
 def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
@@ -246,14 +241,14 @@ SAME_RECORD = "same record"
 SAME_MESSAGE = "same message"
 _CREATE_TIME = 0  # Kafka's code of the timestamp type, as Spark's column has it
 _PLACE = ("topic", "partition", "offset")
-_DIGESTS = ("_key", "_value", "_headers")
 # A transaction, or a single record without a transaction. Rows are compared within a unit only, so
 # that they are shuffled once, and the records of other producers are spread over all tasks.
 _UNIT = "_unit"
-_COPY = "_copy"
+_CONTENT = "_content"
+_NTH = "_nth"  # of the equal messages of one delivery
 
 
-def with_duplicates_marked(rows: DataFrame) -> DataFrame:
+def mark_duplicates(rows: DataFrame) -> DataFrame:
     """Return all rows of an ingested table, each with its message index or marked as a duplicate.
 
     Returns:
@@ -264,49 +259,44 @@ def with_duplicates_marked(rows: DataFrame) -> DataFrame:
         without a transaction. It is not the index in the header, which rows of older daemons lack.
         (transaction_id, message_index) is unique, and independent of the order of the rows.
     """
-    record = (*_PLACE, "timestamp", *_DIGESTS)
-    content = ("topic", *_DIGESTS)
-    place = [F.col(name) for name in (*_PLACE, "timestamp")]
+    place = (*_PLACE, "timestamp")
     # One row of the two may be quarantined: its schema was not known when it was ingested.
-    same_record = Window.partitionBy(_UNIT, *record).orderBy("quarantined")
-    delivery = Window.partitionBy(_UNIT, "timestamp", *content).orderBy(*place)
-    same_message = Window.partitionBy(_UNIT, *content, _COPY).orderBy(*place)
-    transaction = Window.partitionBy(_UNIT).orderBy(*place, *_DIGESTS, "_again")
-    kept = F.col("duplicate").isNull()
+    records = Window.partitionBy(_UNIT, *place, _CONTENT).orderBy("quarantined")
+    # Rows of the same record have the same rank in these two.
+    delivery = Window.partitionBy(_UNIT, "timestamp", _CONTENT).orderBy(*place)
+    deliveries = Window.partitionBy(_UNIT, _CONTENT, _NTH).orderBy(*place)
+    is_kept, transaction_id = F.col("duplicate").isNull(), F.col("transaction_id")
+    transaction = Window.partitionBy(_UNIT, is_kept).orderBy(*place, _CONTENT)
     by_time = F.col("timestamp_type") == _CREATE_TIME
-    by_index = header_text(MESSAGE_INDEX).isNotNull()
-    can_tell = F.col("transaction_id").isNotNull() & (by_time | by_index)
-    counted = F.sum(F.when(kept, 1)).over(transaction.rowsBetween(Window.unboundedPreceding, 0))
+    can_tell = transaction_id.isNotNull() & (by_time | header_text(MESSAGE_INDEX).isNotNull())
+    duplicate = F.when(F.row_number().over(records) > 1, SAME_RECORD).when(
+        can_tell & (F.dense_rank().over(deliveries) > 1), SAME_MESSAGE
+    )
+    message_index = F.when(
+        is_kept & transaction_id.isNotNull(),
+        F.row_number().over(transaction) - F.lit(1).cast("long"),
+    )
     return (
-        rows.withColumns(_helpers())
+        rows.withColumns({_UNIT: _unit(), _CONTENT: _content()})
         .repartition(_UNIT)
-        .withColumn("_again", F.row_number().over(same_record) > 1)
-        .withColumn(_COPY, _numbered(delivery))
-        .withColumn("_repeated", can_tell & (_numbered(same_message) > 1))
-        .withColumn(
-            "duplicate", F.when(F.col("_again"), SAME_RECORD).when(F.col("_repeated"), SAME_MESSAGE)
-        )
-        .withColumn(
-            "message_index", F.when(kept & F.col("transaction_id").isNotNull(), counted - 1)
-        )
+        .withColumn(_NTH, F.dense_rank().over(delivery))
+        .withColumn("duplicate", duplicate)
+        .withColumn("message_index", message_index)
         .select(*rows.columns, "duplicate", "message_index")
     )
 
 
-def _helpers() -> dict[str, Column]:
+def _unit() -> Column:
     alone = F.concat_ws("/", *(F.col(name).cast("string") for name in _PLACE))
-    return {
-        _UNIT: F.coalesce("transaction_id", alone),
-        "_key": F.sha2("key", 256),
-        "_value": F.sha2("value", 256),
-        "_headers": F.sha2(F.to_json("headers").cast("binary"), 256),
-    }
+    return F.coalesce("transaction_id", alone)
 
 
-def _numbered(window: WindowSpec) -> Column:
-    """Return 1, 2, ... over a window, without counting repeated records."""
-    first = F.when(~F.col("_again"), 1)
-    return F.sum(first).over(window.rowsBetween(Window.unboundedPreceding, 0))
+def _content() -> Column:
+    """Return topic and bytes; of the bytes hashes, so that they are not shuffled twice."""
+    headers = F.to_json("headers").cast("binary")
+    return F.struct(
+        "topic", *(F.sha2(each, 256) for each in (F.col("key"), F.col("value"), headers))
+    )
 
 
 if __name__ == "__main__":

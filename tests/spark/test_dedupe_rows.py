@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from halfbridge.serde.headers import real_headers
-from halfbridge.spark_jobs.dedupe import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
+from halfbridge.spark_jobs.dedupe import SAME_MESSAGE, SAME_RECORD, mark_duplicates
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +48,7 @@ def mark(spark: SparkSession, *rows: Given) -> list[tuple[str | None, int | None
     shuffled = [(number, *each) for number, each in enumerate(rows)]
     random.Random(len(rows)).shuffle(shuffled)
     frame = spark.createDataFrame(shuffled, f"n int, {SCHEMA}")
-    marked = with_duplicates_marked(frame).orderBy("n").collect()
+    marked = mark_duplicates(frame).orderBy("n").collect()
     assert len(marked) == len(rows)
     return [(each["duplicate"], each["message_index"]) for each in marked]
 
@@ -177,7 +177,7 @@ def test_against_the_oracle(spark: SparkSession, seed: int) -> None:
         for again in range(draw.choice([1, 1, 1, 2, 3])):
             deliver(name, messages, number + 1000 * again)
     draw.shuffle(rows)
-    marked = with_duplicates_marked(spark.createDataFrame(rows, SCHEMA)).collect()
+    marked = mark_duplicates(spark.createDataFrame(rows, SCHEMA)).collect()
     kept = [each for each in marked if each["duplicate"] is None]
     found = [
         (each["topic"], each["partition"], each["offset"], each["message_index"]) for each in kept
