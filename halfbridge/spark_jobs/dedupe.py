@@ -49,7 +49,7 @@ from halfbridge.spark_jobs.jobs.options import (
 )
 from halfbridge.spark_jobs.reading.wire import header_text
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.tables.delta import DeltaWriter, exists, is_delta, read_table
+from halfbridge.spark_jobs.tables.delta import is_delta, read_table
 from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
 
 if TYPE_CHECKING:
@@ -146,10 +146,11 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
         raise JobError(
             f"{source} has no column {missing[0]!r}: it is not a table of ingest", paths=(source,)
         )
-    marked = with_duplicates_marked(rows)
+    marked = mark_duplicates(rows)
     kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
     days = _counts(marked)
-    present = _digests(read_table(spark, output), kept.columns) if exists(spark, output) else {}
+    before = read_table(spark, output) if Storage(spark).names(output) else None
+    present = _digests(before, kept.columns)
     wanted = _digests(kept, kept.columns)
     changed = sorted(day for day, digest in wanted.items() if present.get(day) != digest)
     # Days whose rows are all duplicates now, of rows that were ingested since the last run.
@@ -170,9 +171,10 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
 def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> None:
     if source.rstrip("/") == output.rstrip("/"):
         raise JobError("--input and --output are the same directory: the input must not change")
-    if not exists(spark, output):
+    names = Storage(spark).names(output)
+    if not names:
         return
-    if Storage(spark).names(join(output, _FILE_LOG)):
+    if _FILE_LOG in names:
         raise JobError(
             f"{output} is written by a stream (ingest?): give another --output", paths=(output,)
         )
@@ -222,6 +224,8 @@ def _write(
     emptied: list[date],
 ) -> None:
     if kind == "delta":
+        from halfbridge.spark_jobs.tables.delta_rs import DeltaWriter  # noqa: PLC0415  # an extra
+
         table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
         table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in (*days, *emptied)])
         return

@@ -9,9 +9,10 @@ remembers the numbers of its batches writes each batch once. Spark's file sink k
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 from pyspark.sql import functions as F
@@ -40,7 +41,7 @@ from halfbridge.spark_jobs.reading.wire import with_identity
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.tables.catalogs import DeltaCatalogTable, IcebergTable
 from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
-from halfbridge.spark_jobs.tables.delta import DELTA_LOG, DeltaWriter, is_delta
+from halfbridge.spark_jobs.tables.delta import DELTA_LOG
 from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.jobs.progress import Totals
     from halfbridge.spark_jobs.reading.cluster import Brokers
     from halfbridge.spark_jobs.reading.schemas import WriterSchema
-    from halfbridge.spark_jobs.tables.catalogs import BatchTable
+    from halfbridge.spark_jobs.tables.batches import BatchTable
 
 FORMATS = ("parquet", "delta")  # of a directory; the first one is the default
 TABLE_FORMATS = ("iceberg", "delta")  # of a table of a catalog; likewise
@@ -313,7 +314,9 @@ def ingest(
     sink = make_sink(spark, job, show)
     checkpoint = Checkpoint(spark, job.checkpoint)
     checkpoint.claim(job.identity(cluster.cluster_id()))
-    sink.check(checkpoint)
+    if job.output and checkpoint.is_new:
+        _refuse_strangers(Storage(spark), job)
+    check_together(checkpoint, sink, job)
     # Spark reads none of the topics given by name while one of them is missing.
     gone = (
         ", and leaves out one that is gone" if job.topics.pattern else " (create it, if it is gone)"
@@ -369,23 +372,75 @@ _NO_DICTIONARY = tuple(
 )
 
 
-class Sink(Protocol):
-    """An output of the job."""
+class Sink(ABC):
+    """An output of the job, which has each batch once."""
 
-    # Numbers of the batches of this run that were not added, because the output had them already.
-    not_added: set[int]
+    # How to go on without the checkpoint that the output was made with.
+    afresh = "an empty --output"
 
+    def __init__(self) -> None:
+        # Numbers of the batches of this run that were not added, for the output had them already.
+        self.not_added: set[int] = set()
+
+    @abstractmethod
     def newest(self) -> int | None:
-        """Return the number of the newest batch that the output has; None: it has none."""
+        """Return the number of the newest batch that the output knows of; None: of none."""
 
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Check that checkpoint and output belong together.
+    def known_since_ms(self) -> int:
+        """Return since when `newest` knows all batches, milliseconds since 1970; 0: always."""
+        return 0
 
-        Raises JobError: one was replaced; the user must act.
-        """
-
+    @abstractmethod
     def writer(self, rows: DataFrame) -> DataStreamWriter:
         """Return a writer that puts each batch of `rows` into the output once."""
+
+
+def check_together(checkpoint: Checkpoint, sink: Sink, job: Ingest) -> None:
+    """Check that checkpoint and output belong together: their batches have the same numbers.
+
+    Raises JobError: one was replaced; the user must act.
+    """
+    output, newest, done = job.output or job.table, sink.newest(), checkpoint.batches_done - 1
+    problem = ""
+    if checkpoint.is_new and newest is not None:
+        problem = (
+            f"{output} has batch {newest} of {job.name!r} and the checkpoint {checkpoint.path} is"
+            " new: rows would be left out. Give the checkpoint that the output was made with, or"
+            f" {sink.afresh}."
+        )
+    elif newest is None and (since_ms := sink.known_since_ms()):
+        # The table has forgotten its oldest commits: was the batch that is run again among them?
+        if (batch := checkpoint.unfinished()) is not None and batch[1] < since_ms:
+            problem = (
+                f"whether {output} has batch {batch[0]} of {job.name!r} is not known: the snapshots"
+                " of that time were expired. Look in it for a row at the offsets of"
+                f" {checkpoint.path}/offsets/{batch[0]}; then begin with a new --checkpoint,"
+                " another --app-id, and --from at the offsets that the table lacks."
+            )
+    elif done >= 0 and (newest is None or newest < done):
+        problem = (
+            f"the checkpoint {checkpoint.path} has done batch {done}, which {output} does not have:"
+            " it was removed, replaced or restored. Bring it back, or begin with a new --checkpoint"
+            " and another output."
+        )
+    if problem:
+        raise JobError(problem, paths=(output, checkpoint.path))
+
+
+def _refuse_strangers(storage: Storage, job: Ingest) -> None:
+    """Refuse a directory with other files: readers would see either those or the new rows."""
+    logs = (DELTA_LOG, _FILE_LOG) if job.format == "delta" else (_FILE_LOG, DELTA_LOG)
+    names = storage.names(job.output)
+    if logs[0] in names:
+        return
+    hidden = ("_", ".")  # Spark's readers ignore names that begin so
+    for name in names:
+        if not name.startswith(hidden) or name == logs[1]:
+            raise JobError(
+                f"{job.output} is not empty, and not a table of this job: it has {name}. Readers"
+                " see either that or the new rows, not both. Give an empty --output.",
+                paths=(job.output,),
+            )
 
 
 def make_sink(spark: SparkSession, job: Ingest, show: Callable[[str], None]) -> Sink:
@@ -395,56 +450,37 @@ def make_sink(spark: SparkSession, job: Ingest, show: Callable[[str], None]) -> 
     """
     for name, value in (_PARQUET_TIMES, _OPEN_FILES, *_NO_DICTIONARY):
         spark.conf.set(name, value)
+    if job.format == "parquet":
+        return _Parquet(spark, job.output)
+    return _Batches(_table(spark, job), job.name, show)
+
+
+def _table(spark: SparkSession, job: Ingest) -> BatchTable:
+    if job.format == "iceberg":
+        days = f"days({job.partition_by})"
+        return IcebergTable(spark, job.table, (days, PARTITION_COLUMNS[-1]))
     if job.table:
-        return _Batches(_catalog_table(spark, job), job.table, job.name, show)
-    if job.format == "delta":
-        return _DeltaDirectory(spark, job.output, job.name, show)
-    return _Parquet(spark, job.output)
+        return DeltaCatalogTable(spark, job.table, PARTITION_COLUMNS)
+    from halfbridge.spark_jobs.tables.delta_rs import DeltaWriter  # noqa: PLC0415  # needs an extra
+
+    return DeltaWriter(spark, job.output, PARTITION_COLUMNS)
 
 
-def _catalog_table(spark: SparkSession, job: Ingest) -> BatchTable:
-    if job.format == "delta":
-        return DeltaCatalogTable(spark, job.table, partition_by=PARTITION_COLUMNS)
-    days = f"days({job.partition_by})"
-    return IcebergTable(spark, job.table, partition_by=(days, PARTITION_COLUMNS[-1]))
+class _Parquet(Sink):
+    """Spark's own file sink. Spark's readers of the directory see whole batches only.
 
-
-class _Parquet:
-    """Spark's own file sink. Spark's readers of the directory see whole batches only."""
+    It skips a batch whose number the output has, and does not say so.
+    """
 
     def __init__(self, spark: SparkSession, output: str) -> None:
-        self.not_added: set[int] = set()  # Spark's sink does not report them
+        super().__init__()
         self._output = output
         self._storage = Storage(spark)
 
     def newest(self) -> int | None:
-        batches = [
-            int(number)
-            for name in self._storage.names(join(self._output, _FILE_LOG))
-            if (number := name.partition(".")[0]).isdigit()
-        ]
-        return max(batches, default=None)
-
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Compare the batch numbers of both: Spark skips a batch whose number the output has."""
-        newest = self.newest()
-        if checkpoint.is_new and newest is None:
-            _refuse_strangers(self._storage, self._output, DELTA_LOG)
-        if checkpoint.is_new and newest is not None:
-            raise JobError(
-                f"{self._output} has {newest + 1} batches and the checkpoint {checkpoint.path} is"
-                " new: rows would be left out. Give the checkpoint that the output was made with,"
-                " or an empty --output.",
-                paths=(self._output, checkpoint.path),
-            )
-        done = checkpoint.batches_done - 1
-        if done >= 0 and (newest is None or newest < done):
-            raise JobError(
-                f"the checkpoint {checkpoint.path} has done batch {done}, which {self._output}"
-                " does not have: the output was removed or replaced. Bring it back, or begin with"
-                " a new --checkpoint and an empty --output.",
-                paths=(checkpoint.path, self._output),
-            )
+        names = self._storage.names(join(self._output, _FILE_LOG))
+        numbers = (name.partition(".")[0] for name in names)
+        return max((int(number) for number in numbers if number.isdigit()), default=None)
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
         return (
@@ -454,53 +490,22 @@ class _Parquet:
         )
 
 
-class _Batches:
+class _Batches(Sink):
     """A table that keeps the numbers of its batches. Each batch is one commit of the table."""
 
-    def __init__(
-        self, table: BatchTable, output: str, app_id: str, show: Callable[[str], None]
-    ) -> None:
-        self.not_added: set[int] = set()
-        self._show = show
-        self._output = output  # path or name of the table
-        self._app_id = app_id
+    afresh = "another --app-id to write all of it once more"
+
+    def __init__(self, table: BatchTable, app_id: str, show: Callable[[str], None]) -> None:
+        super().__init__()
         self._table = table
+        self._app_id = app_id
+        self._show = show
 
     def newest(self) -> int | None:
         return self._table.version_of(self._app_id)
 
-    def check(self, checkpoint: Checkpoint) -> None:
-        newest = self.newest()
-        if checkpoint.is_new and newest is not None:
-            raise JobError(
-                f"the table {self._output} has batch {newest} of {self._app_id!r} and the"
-                f" checkpoint {checkpoint.path} is new: rows would be left out. Give the"
-                " checkpoint that the table was made with, or another --app-id to write all of it"
-                " once more.",
-                paths=(self._output, checkpoint.path),
-            )
-        done = checkpoint.batches_done - 1
-        if newest is None and (since_ms := self._table.known_since_ms()):
-            self._check_unfinished(checkpoint, since_ms)
-        elif done >= 0 and (newest is None or newest < done):
-            raise JobError(
-                f"the checkpoint {checkpoint.path} has done batch {done}, which the table"
-                f" {self._output} does not have: it was removed, replaced or restored. Bring it"
-                " back, or begin with a new --checkpoint and another table.",
-                paths=(checkpoint.path, self._output),
-            )
-
-    def _check_unfinished(self, checkpoint: Checkpoint, since_ms: int) -> None:
-        """Refuse to run a batch again that is older than what the table knows of its commits."""
-        if (batch := checkpoint.unfinished()) is not None and batch[1] < since_ms:
-            number = batch[0]
-            raise JobError(
-                f"whether {self._output} has batch {number} of {self._app_id!r} is not known: the"
-                " snapshots of that time were expired. Look in it for a row at the offsets of"
-                f" {checkpoint.path}/offsets/{number}; then begin with a new --checkpoint, another"
-                " --app-id, and --from at the offsets that the table lacks.",
-                paths=(checkpoint.path, self._output),
-            )
+    def known_since_ms(self) -> int:
+        return self._table.known_since_ms()
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
         """Return a writer to the table. A batch without rows is a commit of the table too."""
@@ -514,33 +519,6 @@ class _Batches:
                 )
 
         return rows.writeStream.foreachBatch(write)
-
-
-class _DeltaDirectory(_Batches):
-    """A Delta table by its path, written without Delta's jars."""
-
-    def __init__(
-        self, spark: SparkSession, output: str, app_id: str, show: Callable[[str], None]
-    ) -> None:
-        super().__init__(DeltaWriter(spark, output, PARTITION_COLUMNS), output, app_id, show)
-        self._spark = spark
-
-    def check(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.is_new and not is_delta(self._spark, self._output):
-            _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
-        super().check(checkpoint)
-
-
-def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
-    """Refuse a directory with other files: readers would see either those or the new rows."""
-    hidden = ("_", ".")  # Spark's readers ignore names that begin so
-    for name in storage.names(output):
-        if not name.startswith(hidden) or name == other_log:
-            raise JobError(
-                f"{output} is not empty, and not a table of this job: it has {name}. Readers see"
-                " either that or the new rows, not both. Give an empty --output.",
-                paths=(output,),
-            )
 
 
 # Rows are partitioned by day, and within a day by quarantined, so that a query that skips the

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.tables.delta import DeltaWriter
+from halfbridge.spark_jobs.tables.delta_rs import DeltaWriter
 from halfbridge.spark_jobs.tables.storage import Storage, StoredFile
 
 HELD = "held"

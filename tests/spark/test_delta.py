@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from halfbridge.spark_jobs.tables.delta import DeltaWriter, read_table
+from halfbridge.spark_jobs.tables.delta import read_table
 from halfbridge.spark_jobs.tables.storage import Storage, StoredFile
 
 DeltaTable = pytest.importorskip("deltalake").DeltaTable
+
+from halfbridge.spark_jobs.tables.delta_rs import DeltaWriter  # noqa: E402  # needs it
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 APP = "ingest of orders"

@@ -15,12 +15,14 @@ from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest import PARTITION_COLUMNS
 from halfbridge.spark_jobs.replay import Replay, plan_replay
 from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
-from halfbridge.spark_jobs.tables.delta import DeltaWriter
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.kit.caches import jar_settings
 from tests.spark.delta_engine import DELETED, JARS, PURGED, RENAMED, ROWS, VECTORS, ingested
 
 pytest.importorskip("deltalake")
+
+from halfbridge.spark_jobs.tables.delta_rs import DeltaWriter  # needs it
+
 pytestmark = [pytest.mark.spark, pytest.mark.spark_long, pytest.mark.timeout(900)]
 
 ENGINE = Path(__file__).with_name("delta_engine.py")

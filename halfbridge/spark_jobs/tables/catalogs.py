@@ -13,15 +13,13 @@ Delta: `txnAppId` and `txnVersion`, which its log keeps.
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
 from halfbridge.spark_jobs.capabilities import java_class
-from halfbridge.spark_jobs.errors import JobError, cause_of
-from halfbridge.spark_jobs.tables.delta import has_version
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.tables.batches import BatchTable
 from halfbridge.spark_jobs.tables.storage import jvm_of
 
 if TYPE_CHECKING:
@@ -29,64 +27,6 @@ if TYPE_CHECKING:
 
     from py4j.java_gateway import JavaClass, JavaObject
     from pyspark.sql import DataFrame, SparkSession
-
-
-class BatchTable(Protocol):
-    """A table that adds each batch of an application once."""
-
-    def version_of(self, app_id: str) -> int | None:
-        """Return the newest version that `app_id` committed; None: none, or no table."""
-
-    def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
-        """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
-
-        Raises JobError: the table cannot accept them; the user must act.
-        """
-
-    def known_since_ms(self) -> int:
-        """Return since when `version_of` knows all commits, milliseconds since 1970; 0: always."""
-
-
-class _CatalogTable(ABC):
-    """A table of one format, made at the first batch."""
-
-    _format: ClassVar[str]
-
-    def __init__(self, spark: SparkSession, name: str, *, partition_by: Sequence[str]) -> None:
-        self.name = name
-        self._spark = spark
-        self._partition_by = partition_by
-
-    @abstractmethod
-    def version_of(self, app_id: str) -> int | None:
-        """As `BatchTable.version_of`."""
-
-    @abstractmethod
-    def _prepare(self, rows: DataFrame) -> None:
-        """Make the table if it does not exist, and set the properties that the writer needs."""
-
-    @abstractmethod
-    def _commit(self, rows: DataFrame, app_id: str, version: int) -> None:
-        """Add `rows` in one commit; Spark's or Py4J's error: they were not added by this call."""
-
-    def append(self, rows: DataFrame, *, app_id: str, version: int) -> bool:
-        """Add `rows` unless `app_id` has done so under this version; tell whether this call did.
-
-        Raises:
-            JobError: the format or the catalog refuses rows or commit; the user must act.
-        """
-        if has_version(self.version_of(app_id), version):
-            return False
-        self._prepare(rows)
-        try:
-            self._commit(rows, app_id, version)
-        except (Py4JError, PySparkException) as error:
-            if has_version(self.version_of(app_id), version):
-                return False
-            raise JobError(
-                f"{self._format} table {self.name}: {cause_of(error)}", paths=(self.name,)
-            ) from error
-        return True
 
 
 _UTIL = "org.apache.iceberg.spark.Spark3Util"
@@ -105,7 +45,7 @@ _PROPERTIES: Mapping[str, str] = {
 _NEW_PROPERTIES: Mapping[str, str] = {**_PROPERTIES, "write.distribution-mode": "none"}
 
 
-class IcebergTable(_CatalogTable):
+class IcebergTable(BatchTable):
     """An Iceberg table of any catalog that the session has.
 
     Columns that the rows have and the table has not are added.
@@ -114,17 +54,17 @@ class IcebergTable(_CatalogTable):
         JobError: the session has no Iceberg; the user names a catalog of it.
     """
 
-    _format = "Iceberg"
+    kind = "Iceberg"
 
-    def __init__(self, spark: SparkSession, name: str, *, partition_by: Sequence[str]) -> None:
-        super().__init__(spark, name, partition_by=partition_by)
+    def __init__(self, spark: SparkSession, name: str, partition_by: Sequence[str]) -> None:
+        super().__init__(spark, name, partition_by)
         # Whether this run has added columns: each look is a commit of the table.
         self._merged = False
         self._util = _required(spark, _UTIL, "Iceberg")
         self._history = java_class(jvm_of(spark), _ANCESTORS)
 
     def version_of(self, app_id: str) -> int | None:
-        """Return the newest version that `app_id` committed; None: none is known, or no table."""
+        """Return it as the snapshots that are left have it."""
         for snapshot in self._ancestors():
             properties = snapshot.summary()
             given = properties.get(_STAGED) or properties.get(_PUBLISHED) or ""
@@ -143,11 +83,14 @@ class IcebergTable(_CatalogTable):
             return 0
         return int(oldest.timestampMillis())
 
-    def _commit(self, rows: DataFrame, app_id: str, version: int) -> None:
+    def _commit(self, rows: DataFrame, app_id: str, version: int) -> bool:
+        self._prepare(rows)
         staged = self._stage(rows, f"{app_id}#{version}")
         self._loaded().manageSnapshots().cherrypick(staged).commit()
+        return True
 
     def _prepare(self, rows: DataFrame) -> None:
+        """Make the table if it does not exist, and set the properties that the writer needs."""
         if not self._spark.catalog.tableExists(self.name):
             _create(rows, self.name, "iceberg", self._partition_by, properties=_NEW_PROPERTIES)
         present = self._loaded().properties()
@@ -201,21 +144,21 @@ _LOG = "org.apache.spark.sql.delta.DeltaLog"
 _NO_TABLE = "DELTA_MISSING_DELTA_TABLE"
 
 
-class DeltaCatalogTable(_CatalogTable):
+class DeltaCatalogTable(BatchTable):
     """A Delta table of the session's catalog, through delta-spark.
 
     Raises:
         JobError: the session has no Delta; the user names its catalog.
     """
 
-    _format = "Delta"
+    kind = "Delta"
 
-    def __init__(self, spark: SparkSession, name: str, *, partition_by: Sequence[str]) -> None:
-        super().__init__(spark, name, partition_by=partition_by)
+    def __init__(self, spark: SparkSession, name: str, partition_by: Sequence[str]) -> None:
+        super().__init__(spark, name, partition_by)
         self._log = _required(spark, _LOG, "Delta")
 
     def version_of(self, app_id: str) -> int | None:
-        """Return the newest version that `app_id` committed; None: none, or no table."""
+        """Return it as Delta's log has it."""
         location = self._location()
         if location is None:
             return None
@@ -224,15 +167,9 @@ class DeltaCatalogTable(_CatalogTable):
         found = pair.productElement(1).transactions().get(app_id)
         return int(found.get()) if found.isDefined() else None
 
-    def known_since_ms(self) -> int:
-        """Return 0: Delta's log keeps the newest version of each application."""
-        return 0
-
-    def _prepare(self, rows: DataFrame) -> None:
+    def _commit(self, rows: DataFrame, app_id: str, version: int) -> bool:
         if self._location() is None:
             _create(rows, self.name, "delta", self._partition_by, properties={})
-
-    def _commit(self, rows: DataFrame, app_id: str, version: int) -> None:
         (
             rows.write.format("delta")
             .mode("append")
@@ -241,6 +178,7 @@ class DeltaCatalogTable(_CatalogTable):
             .option("mergeSchema", "true")
             .saveAsTable(self.name)
         )
+        return True
 
     def _location(self) -> str | None:
         """Return where the table is; None: it is not there yet."""

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from halfbridge.spark_jobs.tables.delta import _fields, _partition_values, not_as_parquet
-
 deltalake = pytest.importorskip("deltalake")
+
+from halfbridge.spark_jobs.tables.delta_rs import _fields, _partition_values, not_as_parquet  # noqa: E402  # needs it
+
 COLUMN = {"name": "x", "type": "long", "nullable": True, "metadata": {}}
 
 
