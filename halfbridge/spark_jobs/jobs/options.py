@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-EXIT_DONE = 0  # 0 and 1 as POSIX has them; findings have a status of their own
-EXIT_ERROR = 1
+EXIT_DONE = 0  # errors have 1, click's own and POSIX's
 EXIT_FINDINGS = 2
 
 _INTERVAL = re.compile(r"([1-9]\d{0,5})\s*(ms|s|m|h)")
@@ -110,11 +109,6 @@ class Trigger:
 
     # In Spark's form (`10 seconds`); None: read the rows that are there now, and end.
     interval: str | None = None
-
-    @property
-    def ends(self) -> bool:
-        """Tell whether the job ends by itself."""
-        return self.interval is None
 
     def set_in(self, writer: DataStreamWriter) -> DataStreamWriter:
         """Return the writer with this trigger."""
