@@ -22,7 +22,7 @@ from halfbridge.cli.options import (
     together,
     who,
 )
-from halfbridge.cli.schema_registry import PayloadTexts, registry_option
+from halfbridge.cli.schema_registry import PayloadTexts, echo_payload, registry_option
 from halfbridge.cli.table import table
 from halfbridge.logs import bytes_text, one_line
 from halfbridge.serde.errors import DecodeError
@@ -471,8 +471,7 @@ def _print_body(examined: ExaminedLetter, registry: PayloadTexts | None) -> None
         click.echo("    payload  deleted with the half topic's retention")
         return
     for name, data in (("key", examined.body.key), ("value", examined.body.value)):
-        decoded = None if registry is None else registry.text_of(data)
-        click.echo(f"    {name:<8} {bytes_text(data) if decoded is None else one_line(decoded)}")
+        echo_payload(f"    {name:<8} ", data, registry)
     for name, value in examined.body.headers:
         if name not in CARRIED:
             click.echo(f"    header   {one_line(name)}: {bytes_text(value)}")

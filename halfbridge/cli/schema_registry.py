@@ -1,19 +1,23 @@
 """Keys and values that were written with a schema registry, as JSON (Confluent's wire format).
 
-Such bytes begin with a zero byte and the schema's id, a big-endian int of 32 bits. Avro and JSON
-Schema are decoded; Protobuf is not.
+Such bytes begin with a zero byte and the schema's id, a big-endian int of 32 bits.
 """
 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from halfbridge.kafka.errors import RetriableError
-from halfbridge.kafka.schema_registry import HEAD, SchemaRegistry
+from halfbridge.kafka.schema_registry import HEAD, SCHEMAS_MAX, SchemaRegistry
+from halfbridge.logs import bytes_text, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REGISTRY_VARIABLE = "HALFBRIDGE_SCHEMA_REGISTRY"
 
@@ -32,22 +36,42 @@ class PayloadTexts:
 
     def __init__(self, url: str) -> None:
         self._registry = registry_at(url)
+        self._decoder = lru_cache(SCHEMAS_MAX)(self._made_decoder)
 
     def text_of(self, data: bytes | None) -> str | None:
-        """Return a key or value as JSON; None if no schema of the registry fits."""
+        """Return a key or value as JSON; None if no schema of the registry decodes it."""
+        return self._read(data)[0]
+
+    def why_not(self, data: bytes | None) -> str | None:
+        """Return why the schema of a key or value does not decode it; None: it has no schema."""
+        return self._read(data)[1]
+
+    def _read(self, data: bytes | None) -> tuple[str | None, str | None]:
         if data is None or len(data) < HEAD.size or data[0]:
-            return None
+            return None, None
         _, number = HEAD.unpack_from(data)
         try:
-            schema = self._registry.schema(number)
+            decoder = self._decoder(number)
         except RetriableError as error:
             raise click.ClickException(str(error)) from error
+        if decoder is None:
+            return None, None
+        try:
+            value = decoder(data[HEAD.size :])
+            return json.dumps(value, ensure_ascii=False, default=str), None
+        except Exception as error:  # noqa: BLE001 (a stranger's bytes: fastavro raises whatever it meets)
+            return None, f"schema {number}: {error}"
+
+    def _made_decoder(self, number: int) -> Callable[[bytes], Any] | None:
+        schema = self._registry.schema(number)
         if schema is None:
             return None
         try:
-            return json.dumps(_decoded(schema, data[HEAD.size :]), ensure_ascii=False, default=str)
-        except Exception:  # noqa: BLE001 (a stranger's bytes: fastavro raises whatever it meets)
-            return None
+            return _decoder(self._registry, number, schema)
+        except RetriableError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a stranger's schema)
+            return _refusing(error)
 
 
 def registry_at(url: str) -> SchemaRegistry:
@@ -58,13 +82,42 @@ def registry_at(url: str) -> SchemaRegistry:
         raise click.ClickException(f"--schema-registry: {error}") from error
 
 
-def _decoded(schema: dict[str, Any], body: bytes) -> Any:
-    kind = schema.get("schemaType", "AVRO")
-    if kind == "JSON":
-        return json.loads(body)
-    if kind != "AVRO":
-        raise ValueError(kind)
-    import fastavro  # imported here: few commands need it
+def echo_payload(head: str, data: bytes | None, registry: PayloadTexts | None) -> None:
+    """Print a key or value behind `head`, decoded if the registry can; else the bytes, and why."""
+    text = None if registry is None else registry.text_of(data)
+    click.echo(f"{head}{bytes_text(data) if text is None else one_line(text)}")
+    why = None if registry is None else registry.why_not(data)
+    if why is not None:
+        click.echo(f"{' ' * len(head)}not decoded: {one_line(why)}")
 
-    parsed = fastavro.parse_schema(json.loads(schema["schema"]))
-    return fastavro.schemaless_reader(BytesIO(body), parsed)
+
+def _decoder(
+    registry: SchemaRegistry, number: int, schema: dict[str, Any]
+) -> Callable[[bytes], Any]:
+    match schema.get("schemaType", "AVRO"):
+        case "JSON":
+            return json.loads
+        case "PROTOBUF":
+            return _protobuf_decoder(registry, number)
+        case "AVRO":
+            import fastavro  # imported here: few commands need it
+
+            parsed = fastavro.parse_schema(json.loads(schema["schema"]))
+            return lambda body: fastavro.schemaless_reader(BytesIO(body), parsed)
+        case kind:
+            raise ValueError(f"{kind} is not decoded")
+
+
+def _protobuf_decoder(registry: SchemaRegistry, number: int) -> Callable[[bytes], Any]:
+    try:
+        from halfbridge.cli.protobuf import protobuf_decoder
+    except ImportError as error:
+        raise ValueError("Protobuf is decoded after pip install protobuf") from error
+    return protobuf_decoder(registry, number)
+
+
+def _refusing(error: Exception) -> Callable[[bytes], Any]:
+    def refuse(_: bytes) -> Any:
+        raise error
+
+    return refuse

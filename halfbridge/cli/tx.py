@@ -265,9 +265,9 @@ def show(*, as_json: bool, schema_registry: str | None, **values: object) -> int
         events = cast("list[dict[str, dict[str, object]]]", body["events"])
         for each, event in zip(life.events, events, strict=True):
             if registry is not None and each.payload is not None:
-                decoded = {"key": each.payload.key, "value": each.payload.value}
-                texts = {name: registry.text_of(data) for name, data in decoded.items()}
-                event["payload"]["decoded"] = texts
+                sent = {"key": each.payload.key, "value": each.payload.value}
+                event["payload"]["decoded"] = {k: registry.text_of(v) for k, v in sent.items()}
+                event["payload"]["not_decoded"] = {k: registry.why_not(v) for k, v in sent.items()}
         click.echo(json.dumps(body))
     else:
         display.show_life(life, registry)

@@ -12,6 +12,7 @@ from halfbridge.checker.admin.decisions import before_text, effect_text, first_t
 from halfbridge.checker.admin.real_topics import fix_command
 from halfbridge.checker.admin.transactions.explain import span_text, time_text
 from halfbridge.checker.admin.words import counted, shown_time
+from halfbridge.cli.schema_registry import echo_payload
 from halfbridge.cli.table import table
 from halfbridge.logs import bytes_text, one_line
 from halfbridge.serde.headers import CARRIED
@@ -149,8 +150,7 @@ def _show_payload(each: Event, registry: PayloadTexts | None) -> None:
     if each.payload is None:
         return
     for name, value in (("key", each.payload.key), ("value", each.payload.value)):
-        decoded = None if registry is None else registry.text_of(value)
-        click.echo(f"    {name:<6} {bytes_text(value) if decoded is None else one_line(decoded)}")
+        echo_payload(f"    {name:<6} ", value, registry)
     for name, value in each.payload.headers:
         if name not in CARRIED:
             click.echo(f"    header {one_line(name)}: {bytes_text(value)}")

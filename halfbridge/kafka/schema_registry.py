@@ -22,6 +22,7 @@ ANSWER_S = 5.0
 SCHEMA_BYTES_MAX = 1 << 20  # the largest record that a registry's own topic holds by default
 SCHEMAS_MAX = 100  # 100 MiB at most; a command meets a few
 VERSIONS_MAX = 50  # of a subject: each is a request, and a branch in Spark's plan
+_SERIALIZED = "?format=serialized"  # of a Protobuf schema, where the registry has that form
 _NOT_FOUND = 404  # RFC 9110: there is no such schema or subject
 
 
@@ -59,6 +60,24 @@ class SchemaRegistry:
             self._schemas[number] = found if isinstance(found, dict) else None
         return self._schemas[number]
 
+    def serialized(self, number: int) -> dict[str, Any] | None:
+        """Return a schema as `schema` does, asked for in its serialized form; keeps none.
+
+        Raises:
+            RetriableError: as of `schema`; repeat the call later.
+        """
+        found = self._asked(f"schemas/ids/{number}{_SERIALIZED}")
+        return found if isinstance(found, dict) else None
+
+    def version(self, subject: str, version: int) -> dict[str, Any] | None:
+        """Return one version of a subject, to which schemas refer, as `serialized` does.
+
+        Raises:
+            RetriableError: as of `schema`; repeat the call later.
+        """
+        found = self._asked(f"{_versions_of(subject)}/{version}{_SERIALIZED}")
+        return found if isinstance(found, dict) else None
+
     def versions(self, subject: str) -> list[dict[str, Any]]:
         """Return the answers about the last VERSIONS_MAX versions of a subject, oldest first.
 
@@ -67,7 +86,7 @@ class SchemaRegistry:
         Raises:
             RetriableError: as of `schema`; repeat the call later.
         """
-        path = f"subjects/{quote(subject, safe='')}/versions"
+        path = _versions_of(subject)
         numbers = self._asked(path)
         if not isinstance(numbers, list):
             return []
@@ -91,3 +110,7 @@ class SchemaRegistry:
         except (OSError, ValueError) as error:
             why = re.sub("^<urlopen error (.*)>$", r"\1", str(error))
             raise RetriableError(f"the schema registry does not answer: {why}") from error
+
+
+def _versions_of(subject: str) -> str:
+    return f"subjects/{quote(subject, safe='')}/versions"

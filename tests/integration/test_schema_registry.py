@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from google.type.money_pb2 import Money
 
 from halfbridge import InvalidMessageError, Message, RetriableError
 from halfbridge.cli import cli
+from halfbridge.cli.schema_registry import PayloadTexts
 from halfbridge.kafka.schema_registry import SchemaRegistry
 from halfbridge.testkit.children import Child, Children, Interrupts
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.integration.installation import GROUP, Installation
+from tests.kit.schema_registry import written
 from tests.tools import tool
 
 pytestmark = [pytest.mark.broker, pytest.mark.more]
@@ -71,29 +75,58 @@ def client(registry: Registry) -> Iterator[SchemaRegistryClient]:
         yield made
 
 
-@pytest.mark.parametrize("kind", ["avro", "json"])
-def test_a_message_is_shown_by_the_registry_that_wrote_it(
-    installation: Installation, registry: Registry, client: SchemaRegistryClient, kind: str
-) -> None:
-    """The half message has the serializer's bytes, and `tx show --payload` has their JSON."""
+def shown(installation: Installation, registry: Registry, message: Message) -> object:
+    """Send a message and take it back; return its value as `tx show --payload` has it."""
     installation.make(groups=(GROUP,))
-    topic = installation.topic(kind)
-    schema, serializer = _ORDER, AvroSerializer(client, _ORDER)
-    if kind == "json":
-        schema, serializer = _OBJECT, JSONSerializer(_OBJECT, client)
-    message = Message.serialized(topic, value={"shirts": 2}, serializer=serializer)
     with installation.producer(lambda _: None) as producer:
         tx = producer.begin()
         tx.send(message)
         where = ("--bootstrap-servers", installation.servers)
         prefix = ("--topic-prefix", installation.names.prefix)
         words = ("tx", "show", tx.id, "--payload", "--schema-registry", registry.url, "--json")
-        shown = CliRunner().invoke(cli, [*words, *where, *prefix])
+        done = CliRunner().invoke(cli, [*words, *where, *prefix])
         tx.rollback()
-    (half,) = (each for each in json.loads(shown.stdout)["events"] if each.get("payload"))
-    assert json.loads(half["payload"]["decoded"]["value"]) == {"shirts": 2}
+    (half,) = (each for each in json.loads(done.stdout)["events"] if each.get("payload"))
+    return json.loads(half["payload"]["decoded"]["value"])
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_a_message_is_shown_by_the_registry_that_wrote_it(
+    installation: Installation, registry: Registry, client: SchemaRegistryClient, kind: str
+) -> None:
+    """The half message has the serializer's bytes, and `tx show --payload` has their JSON."""
+    topic = installation.topic(kind)
+    schema, serializer = _ORDER, AvroSerializer(client, _ORDER)
+    if kind == "json":
+        schema, serializer = _OBJECT, JSONSerializer(_OBJECT, client)
+    message = Message.serialized(topic, value={"shirts": 2}, serializer=serializer)
+    assert shown(installation, registry, message) == {"shirts": 2}
     (version,) = SchemaRegistry(registry.url).versions(f"{topic}-value")
     assert json.loads(version["schema"]) == json.loads(schema)
+
+
+def test_a_message_of_protobuf_is_shown(
+    installation: Installation, registry: Registry, client: SchemaRegistryClient
+) -> None:
+    """By the descriptor that Python's serializer has registered."""
+    serializer = ProtobufSerializer(Money, client)
+    topic = installation.topic("protobuf")
+    message = Message.serialized(topic, value=Money(units=2), serializer=serializer)
+    wanted = {"currency_code": "", "units": "2", "nanos": 0}
+    assert shown(installation, registry, message) == wanted
+
+
+def test_a_protobuf_schema_that_was_registered_as_text_is_compiled(
+    registry: Registry, client: SchemaRegistryClient
+) -> None:
+    """As the serializers of Java register theirs, with the file that it imports."""
+    line = 'syntax = "proto3"; package shop; message Line { string item = 1; }'
+    order = 'syntax = "proto3"; package shop; import "line.proto"; message Order { Line line = 1; }'
+    client.register_schema("line.proto", Schema(line, "PROTOBUF"))
+    references = [SchemaReference("line.proto", "line.proto", 1)]
+    number = client.register_schema("text-value", Schema(order, "PROTOBUF", references))
+    data = written(number, b"\x00\x0a\x07\x0a\x05a hat")
+    assert PayloadTexts(registry.url).text_of(data) == '{"line": {"item": "a hat"}}'
 
 
 def test_a_schema_that_is_not_compatible_is_refused(client: SchemaRegistryClient) -> None:

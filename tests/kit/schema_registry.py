@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import fastavro
 
@@ -31,7 +32,8 @@ class Registry(ThreadingHTTPServer):
 
     def answer(self, path: str) -> Any:
         """Return what it has at a path; None: nothing."""
-        match path.strip("/").split("/"):
+        parts = urlsplit(path).path.strip("/").split("/")
+        match [unquote(each) for each in parts]:
             case ["schemas", "ids", number]:
                 return self.schemas.get(int(number))
             case ["subjects", subject, "versions"] if subject in self.subjects:
