@@ -4,8 +4,9 @@ import asyncio
 import os
 from contextlib import suppress
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import CommitFailedError
+# aiokafka has no types (no py.typed).
+from aiokafka import AIOKafkaConsumer, ConsumerRecord  # type: ignore[import-untyped]
+from aiokafka.errors import CommitFailedError  # type: ignore[import-untyped]
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -15,17 +16,16 @@ engine = create_async_engine(os.environ.get("SHOP_URL", "sqlite+aiosqlite:///par
 inbox = AsyncInbox(engine, group_id="parcels")
 
 
-async def pack(order):
+async def pack(order: ConsumerRecord, item: str) -> bool:
     """Note a parcel for an order; return whether the order is new. Both commit, or neither."""
     async with engine.begin() as connection:
         is_new = await inbox.once(connection, order)
         if is_new:
-            item = {"item": order.value.decode()}
-            await connection.execute(text("INSERT INTO parcels VALUES (:item)"), item)
+            await connection.execute(text("INSERT INTO parcels VALUES (:item)"), {"item": item})
     return is_new
 
 
-async def main():
+async def main() -> None:
     """Take orders until an error or a signal ends the process; the next one takes the rest."""
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE IF NOT EXISTS parcels (item VARCHAR(99))"))
@@ -42,8 +42,9 @@ async def main():
     )
     async with consumer:
         async for order in consumer:
-            is_new = await pack(order)
-            print("packed:" if is_new else "packed before:", order.value.decode())
+            item = (order.value or b"").decode()
+            is_new = await pack(order, item)
+            print("packed:" if is_new else "packed before:", item)
             with suppress(CommitFailedError):  # the partition has moved: the order comes again
                 await consumer.commit()
 

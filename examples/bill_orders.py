@@ -9,6 +9,7 @@ import os
 from contextlib import closing
 
 from confluent_kafka import Consumer
+from confluent_kafka import Message as Record
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from halfbridge import Message, TransactionProducer
@@ -46,13 +47,12 @@ producer = TransactionProducer(
 )
 
 
-def bill(order):
+def bill(order: Record, item: str) -> bool:
     """Bill an order and announce the bill, or neither; return whether the order is new."""
-    item = order.value().decode()
     with fence.transaction(producer) as (tx, connection):
         is_new = inbox.once(connection, order)
         if is_new:
-            number = connection.execute(insert(bills).values(item=item)).inserted_primary_key.id
+            number = connection.scalar(insert(bills).values(item=item).returning(bills.c.id))
             text = f"bill {number} for {item}"
             tx.send(Message("bills", key=order.key(), value=text.encode()))
     return is_new
@@ -62,5 +62,6 @@ with closing(consumer), producer:
     consumer.subscribe(["orders"])
     while (order := consumer.poll(QUIET_S)) is not None:
         if order.error() is None:
-            print("billed:" if bill(order) else "billed before:", order.value().decode())
+            item = (order.value() or b"").decode()
+            print("billed:" if bill(order, item) else "billed before:", item)
             consumer.store_offsets(order)

@@ -38,11 +38,11 @@ orders = Table(
 )
 fence = Fence(engine, producer_group="order-service")
 inbox = Inbox(engine, group_id="order-tasks")
-producer = None
+producer: TransactionProducer  # one a process of the pool
 
 
 @worker_init.connect
-def create(**_):
+def create(**_: object) -> None:
     """Create the tables before the pool forks its processes."""
     orders.metadata.create_all(engine)
     fence.create()
@@ -50,7 +50,7 @@ def create(**_):
 
 
 @worker_process_init.connect
-def start(**_):
+def start(**_: object) -> None:
     """Make the producer of a process."""
     global producer  # noqa: PLW0603 (one a process)
     producer = TransactionProducer(
@@ -63,22 +63,21 @@ def start(**_):
 
 
 @worker_process_shutdown.connect
-def stop(**_):
+def stop(**_: object) -> None:
     """Send the last decisions: these processes end without Python's exit handlers."""
     producer.close()
 
 
 @app.task(
-    bind=True,
     autoretry_for=(BridgeError, DBAPIError),
     retry_backoff=1,
     retry_backoff_max=60,
     max_retries=None,
 )
-def place(task, item):
+def place(item: str) -> None:
     """Place an order: its row, the task's mark and the message, all or nothing."""
     producer.start()  # Kafka may have been away when the process began; else it does nothing
     with fence.transaction(producer) as (tx, connection):
-        if inbox.once(connection, None, key=task.request.id):
-            number = connection.execute(insert(orders).values(item=item)).inserted_primary_key.id
+        if inbox.once(connection, None, key=place.request.id):
+            number = connection.scalar(insert(orders).values(item=item).returning(orders.c.id))
             tx.send(Message("orders", key=b"%d" % number, value=item.encode()))

@@ -10,7 +10,7 @@ import time
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, insert
 
-from halfbridge import Message, TransactionProducer
+from halfbridge import Answer, Message, MessageView, TransactionProducer
 from halfbridge.sql import Fence
 
 RECOVERED_S = 60.0
@@ -24,7 +24,7 @@ fence = Fence(engine, producer_group="order-service")
 fence.create()
 
 
-def check(view):
+def check(view: MessageView) -> Answer:
     """Answer by the fence, and say so."""
     answer = fence.check(view)
     print("asked about", view.transaction_id, "answered", answer.resolution.value, flush=True)

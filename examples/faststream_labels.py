@@ -5,9 +5,12 @@ On aiokafka the same program imports `faststream.kafka`, and needs nothing about
 
 import asyncio
 import os
+from typing import Annotated
 
-from faststream import AckPolicy, FastStream
+from confluent_kafka import Message
+from faststream import AckPolicy, Context, FastStream
 from faststream.confluent import KafkaBroker, KafkaMessage
+from faststream.confluent.annotations import Consumer
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -22,10 +25,11 @@ broker = KafkaBroker(
     config={"enable.auto.offset.store": False},
 )
 app = FastStream(broker)
+Record = Annotated[Message, Context("message.raw_message")]
 
 
 @app.on_startup
-async def create():
+async def create() -> None:
     """Create the tables before the first message comes."""
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE IF NOT EXISTS labels (item VARCHAR(99))"))
@@ -41,7 +45,7 @@ async def create():
     isolation_level="read_committed",
     ack_policy=AckPolicy.NACK_ON_ERROR,
 )
-async def label(order: KafkaMessage):
+async def label(order: KafkaMessage, record: Record, consumer: Consumer) -> None:
     """Note a label for an order, once; FastStream commits the offset when this has returned."""
     item = order.body.decode()
     async with engine.begin() as connection:  # mark and work commit together, or neither
@@ -49,7 +53,7 @@ async def label(order: KafkaMessage):
         if is_new:
             await connection.execute(text("INSERT INTO labels VALUES (:item)"), {"item": item})
     print("labelled:" if is_new else "labelled before:", item)
-    order.consumer.consumer.store_offsets(order.raw_message)
+    consumer.consumer.store_offsets(record)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ with closing(consumer):
     consumer.subscribe(["orders"])
     while (message := consumer.poll(QUIET_S)) is not None:
         if message.error() is None:
+            item = (message.value() or b"").decode()
             with engine.begin() as connection:  # mark and work commit together, or neither
                 is_new = inbox.once(connection, message)
                 if is_new:
-                    item = {"item": message.value().decode()}
-                    connection.execute(text("INSERT INTO invoices VALUES (:item)"), item)
-            print("invoice for" if is_new else "seen before:", message.value().decode())
+                    connection.execute(text("INSERT INTO invoices VALUES (:item)"), {"item": item})
+            print("invoice for" if is_new else "seen before:", item)

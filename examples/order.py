@@ -25,7 +25,7 @@ producer = TransactionProducer(
 item = sys.argv[1] if len(sys.argv) > 1 else "two shirts"
 with producer:
     with fence.transaction(producer) as (tx, connection):
-        order = connection.execute(insert(placed).values(item=item)).inserted_primary_key.id
+        order = connection.scalar(insert(placed).values(item=item).returning(placed.c.id))
         tx.send(Message("orders", key=b"order-%d" % order, value=item.encode()))
         if item == "nothing":
             raise SystemExit("nobody orders nothing: neither the row nor the message is there")

@@ -10,26 +10,26 @@ import sys
 
 import psycopg
 
-from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge import Message, MessageView, Resolution, TransactionProducer
 
 URL = os.environ.get("SHOP_URL", "postgresql://postgres@127.0.0.1:5432/postgres")
-# Shorter than check_timeout_ms: a lost connection, a lock and a slow query end as errors.
-TIMEOUTS = {
-    "connect_timeout": 5,
-    "tcp_user_timeout": 5_000,
-    "options": "-c statement_timeout=5000 -c lock_timeout=5000",
-}
 
 
-def check(view):
+def connect() -> psycopg.Connection:
+    """Connect. Lost connections, locks and slow queries end as errors before check_timeout_ms."""
+    options = "-c statement_timeout=5000 -c lock_timeout=5000"
+    return psycopg.connect(URL, connect_timeout=5, tcp_user_timeout=5_000, options=options)
+
+
+def check(view: MessageView) -> Resolution:
     """Return COMMIT for an order that is there."""
-    with psycopg.connect(URL, **TIMEOUTS) as connection:
+    with connect() as connection:
         query = "SELECT 1 FROM orders WHERE transaction_id = %s"
         row = connection.execute(query, [view.transaction_id]).fetchone()
     return Resolution.COMMIT if row else Resolution.UNKNOWN
 
 
-with psycopg.connect(URL, **TIMEOUTS) as connection:
+with connect() as connection:
     connection.execute(
         "CREATE TABLE IF NOT EXISTS orders (number INT PRIMARY KEY, transaction_id TEXT UNIQUE)"
     )
@@ -44,7 +44,7 @@ with producer:
         try:
             with producer.begin(rollback_on=psycopg.IntegrityError) as tx:
                 tx.send(Message("orders", key=b"%d" % number, value=b"order %d" % number))
-                with psycopg.connect(URL, **TIMEOUTS) as connection:  # commits at its end
+                with connect() as connection:  # commits at its end
                     connection.execute("INSERT INTO orders VALUES (%s, %s)", [number, tx.id])
         except psycopg.IntegrityError:
             print("order", number, "is there already; its message is rolled back")

@@ -19,5 +19,6 @@ with closing(consumer):
     consumer.subscribe(["orders"])
     while (message := consumer.poll(QUIET_S)) is not None:
         if message.error() is None:
-            transaction_id = dict(message.headers() or [])["__transactionId__"].decode()
-            print(message.value().decode(), "of", message.key().decode(), "by", transaction_id)
+            item, key = ((each or b"").decode() for each in (message.value(), message.key()))
+            headers = dict(message.headers() or [])
+            print(item, "of", key, "by", headers["__transactionId__"])

@@ -6,11 +6,12 @@ python examples/spark_job.py stuck --older-than 10m
 import json
 import subprocess
 import sys
+from typing import Any
 
 FINDINGS = 2  # the job worked, and its report is for somebody to read
 
 
-def run_job(*words, timeout_s=3600):
+def run_job(*words: str, timeout_s: float = 3600) -> tuple[Any, bool]:
     """Return a job's report, and whether it has findings.
 
     Its log goes to this program's. It raises where the job did not work: run it again, or correct

@@ -40,9 +40,8 @@ found.groupBy("producer_group", "state").count().orderBy("producer_group", "stat
 # %%
 SHARES = [number / 200 for number in range(1, 200)]
 MS = F.unix_millis("delivered_timestamp") - F.unix_millis("half_timestamp")
-(latency_ms,) = (
-    found.where("state = 'delivered'").select(F.percentile_approx(MS, SHARES, 10_000)).first()
-)
+delivered = found.where("state = 'delivered'")
+((latency_ms,),) = delivered.select(F.percentile_approx(MS, SHARES, 10_000)).collect()
 
 figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
 axes.set(title="From half message to visible message", ylabel="of all transactions")

@@ -5,6 +5,7 @@ path is a plain `def`, so that FastAPI runs it in a thread: `send` and the datab
 """
 
 import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
@@ -33,7 +34,7 @@ fence = Fence(engine, producer_group="order-service")
 
 
 @asynccontextmanager
-async def lifespan(app):
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Have a producer while the process serves."""
     Base.metadata.create_all(engine)
     fence.create()
@@ -57,8 +58,8 @@ def place(item: str, request: Request) -> dict[str, str]:
         with fence.transaction(producer, session_factory=session_factory) as (tx, session):
             tx.send(Message("orders", key=item.encode(), value=item.encode()))
             session.add(Placed(item=item))
-    except OutcomeUnknownError:  # the database has committed; a check commits the message
-        return {"placed": item, "transaction": tx.id}
+    except OutcomeUnknownError as error:  # the database has committed; a check commits the message
+        return {"placed": item, "transaction": error.transaction_id}
     except BridgeError as error:  # Kafka takes nothing now; nothing was placed
         raise HTTPException(503, "try again") from error
     return {"placed": item, "transaction": tx.id}

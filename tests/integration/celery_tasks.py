@@ -55,7 +55,7 @@ def start_plain(**_):
 @app.task(name="celery_shop.place")
 def place(item):
     with engine.begin() as connection:
-        number = connection.execute(insert(orders).values(item=item)).inserted_primary_key.id
+        number = connection.scalar(insert(orders).values(item=item).returning(orders.c.id))
     plain.produce(TOPIC, item.encode(), b"%d" % number)
     plain.flush()
 """

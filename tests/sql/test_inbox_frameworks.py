@@ -63,14 +63,19 @@ AIOKAFKA = Framework(
 # What FastStream on aiokafka does not need.
 STORED = {
     'config={"enable.auto.offset.store": False},': "",
-    "order.consumer.consumer.store_offsets(order.raw_message)": "",
+    "consumer.consumer.store_offsets(record)": "",
 }
 ON_AIOKAFKA = Framework(
     "faststream_labels.py",
     "labels",
     "await inbox.once(connection, order.raw_message)",
     {'isolation_level="read_committed",': "", "ack_policy=AckPolicy.NACK_ON_ERROR,": ""},
-    {"from faststream.confluent import": "from faststream.kafka import", **STORED},
+    {
+        "from faststream.confluent import": "from faststream.kafka import",
+        "from faststream.confluent.annotations import Consumer": "",
+        "record: Record, consumer: Consumer": "",
+        **STORED,
+    },
 )
 ON_CONFLUENT = ON_AIOKAFKA._replace(defaults={**ON_AIOKAFKA.defaults, **STORED}, client={})
 FRAMEWORKS = [
