@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from halfbridge.cli.schema_registry import PayloadTexts
+from halfbridge.cli.schema_registry import PayloadTexts, echo_payload
 from halfbridge.testkit.ports import HOST
 from tests.kit.schema_registry import FAILS, Registry, avro, registry_of, written
 
@@ -48,6 +48,20 @@ def test_damaged_bytes_are_left_as_they_are(server: Registry) -> None:
     assert texts.text_of(written(7, b"")) is None
     assert texts.text_of(written(8, b"{")) is None
     assert str(texts.why_not(written(8, b"{"))).startswith("schema 8: ")
+
+
+def test_bytes_are_shown_with_the_reason_below(
+    server: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the column of the value; what is decoded has no such line."""
+    texts = PayloadTexts(server.url())
+    echo_payload("  value ", written(8, b'{"a": 1}'), texts)
+    echo_payload("  value ", written(8, b"{"), texts)
+    decoded, left, why = capsys.readouterr().out.splitlines()
+    assert decoded == '  value {"a": 1}'
+    assert left.startswith("  value ")
+    assert "{" in left
+    assert why.startswith("        not decoded: schema 8: ")
 
 
 def test_a_registry_that_fails_is_an_error(server: Registry) -> None:
