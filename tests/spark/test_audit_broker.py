@@ -354,6 +354,21 @@ def test_deleted_deliveries_beside_old_times_of_others(
     assert kinds(report) == {"expired": 3}
 
 
+def test_too_many_real_topics_are_one_clear_line(
+    spark: SparkSession, installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver collects no more names than its limit, and says how to name them."""
+    for name in ("orders", "fixes"):
+        installation.half(installation.real(name))
+    limit = "halfbridge.spark_jobs.audit.command.TOPICS_MAX"
+    arguments = ["--bootstrap-servers", installation.servers]
+    arguments += ["--prefix", installation.names.prefix]
+    monkeypatch.setattr(limit, 1)
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1
+    assert "half messages name more than 1 topics: give --topic" in done.output
+
+
 def test_a_missing_topic_is_one_clear_line(spark: SparkSession, installation: Installation) -> None:
     """The line names what is missing and what to do; the exit status is 1."""
     arguments = ["--bootstrap-servers", installation.servers, "--prefix", "absent-"]

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.reading.offsets import Range
 
 FINDINGS_SHOWN = 100  # in text and report, as many as a person reads; a table holds them all
+# Real topics that are found in half messages: the driver holds their names (3 MB at most).
+TOPICS_MAX = 10_000
 _APP_NAME = "halfbridge-audit"
 
 
@@ -260,7 +262,9 @@ def _take(
         say("looking for real topics in the half topic")
         halves = read_ranges(spark, topic_ranges(spark, names.half, **where), source)
         named = facts_of_halves(halves).select("topic").where(F.col("topic").isNotNull())
-        found = tuple(row["topic"] for row in named.distinct().collect())
+        found = tuple(row["topic"] for row in named.distinct().limit(TOPICS_MAX + 1).collect())
+        if len(found) > TOPICS_MAX:
+            raise JobError(f"half messages name more than {TOPICS_MAX:,} topics: give --topic")
     wanted = [topic for topic in found if not names.is_internal(topic)] or list(topics)
     say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
     snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
