@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,4 +78,4 @@ if __name__ == "__main__":
     with spark_session("delta-engine", options={**SESSION, "spark.jars": jars}) as session:
         make(session, place)
         done = dedupe(session, str(place / VECTORS), str(place / "deduped"), "parquet")
-    print(json.dumps(done.to_json()))
+    print(json.dumps(asdict(done)))
