@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -31,6 +31,13 @@ registry_option = click.option(
 )
 
 
+class Decoded(NamedTuple):
+    """What the schemas of a registry make of a key or value; both None: it has no schema there."""
+
+    text: str | None = None  # JSON
+    why_not: str | None = None  # the schema does not decode it
+
+
 class PayloadTexts:
     """Texts of keys and values, by the schemas of one registry."""
 
@@ -38,29 +45,25 @@ class PayloadTexts:
         self._registry = registry_at(url)
         self._decoder = lru_cache(SCHEMAS_MAX)(self._made_decoder)
 
-    def text_of(self, data: bytes | None) -> str | None:
-        """Return a key or value as JSON; None if no schema of the registry decodes it."""
-        return self._read(data)[0]
+    def decoded(self, data: bytes | None) -> Decoded:
+        """Return a key or value as JSON, or why its schema does not decode it.
 
-    def why_not(self, data: bytes | None) -> str | None:
-        """Return why the schema of a key or value does not decode it; None: it has no schema."""
-        return self._read(data)[1]
-
-    def _read(self, data: bytes | None) -> tuple[str | None, str | None]:
+        Raises click's error where the registry does not answer; the user repeats the command.
+        """
         if data is None or len(data) < HEAD.size or data[0]:
-            return None, None
+            return Decoded()
         _, number = HEAD.unpack_from(data)
         try:
             decoder = self._decoder(number)
         except RetriableError as error:
             raise click.ClickException(str(error)) from error
         if decoder is None:
-            return None, None
+            return Decoded()
         try:
             value = decoder(data[HEAD.size :])
-            return json.dumps(value, ensure_ascii=False, default=str), None
+            return Decoded(json.dumps(value, ensure_ascii=False, default=str))
         except Exception as error:  # noqa: BLE001 (a stranger's bytes: fastavro raises whatever it meets)
-            return None, f"schema {number}: {error}"
+            return Decoded(why_not=f"schema {number}: {error}")
 
     def _made_decoder(self, number: int) -> Callable[[bytes], Any] | None:
         schema = self._registry.schema(number)
@@ -84,11 +87,10 @@ def registry_at(url: str) -> SchemaRegistry:
 
 def echo_payload(head: str, data: bytes | None, registry: PayloadTexts | None) -> None:
     """Print a key or value behind `head`, decoded if the registry can; else the bytes, and why."""
-    text = None if registry is None else registry.text_of(data)
+    text, why_not = Decoded() if registry is None else registry.decoded(data)
     click.echo(f"{head}{bytes_text(data) if text is None else one_line(text)}")
-    why = None if registry is None else registry.why_not(data)
-    if why is not None:
-        click.echo(f"{' ' * len(head)}not decoded: {one_line(why)}")
+    if why_not is not None:
+        click.echo(f"{' ' * len(head)}not decoded: {one_line(why_not)}")
 
 
 def _decoder(

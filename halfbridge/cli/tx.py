@@ -266,8 +266,10 @@ def show(*, as_json: bool, schema_registry: str | None, **values: object) -> int
         for each, event in zip(life.events, events, strict=True):
             if registry is not None and each.payload is not None:
                 sent = {"key": each.payload.key, "value": each.payload.value}
-                event["payload"]["decoded"] = {k: registry.text_of(v) for k, v in sent.items()}
-                event["payload"]["not_decoded"] = {k: registry.why_not(v) for k, v in sent.items()}
+                found = {name: registry.decoded(data) for name, data in sent.items()}
+                payload = event["payload"]
+                payload["decoded"] = {name: one.text for name, one in found.items()}
+                payload["not_decoded"] = {name: one.why_not for name, one in found.items()}
         click.echo(json.dumps(body))
     else:
         display.show_life(life, registry)

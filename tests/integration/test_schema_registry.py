@@ -126,7 +126,7 @@ def test_a_protobuf_schema_that_was_registered_as_text_is_compiled(
     references = [SchemaReference("line.proto", "line.proto", 1)]
     number = client.register_schema("text-value", Schema(order, "PROTOBUF", references))
     data = written(number, b"\x00\x0a\x07\x0a\x05a hat")
-    assert PayloadTexts(registry.url).text_of(data) == '{"line": {"item": "a hat"}}'
+    assert PayloadTexts(registry.url).decoded(data).text == '{"line": {"item": "a hat"}}'
 
 
 def test_a_schema_that_is_not_compatible_is_refused(client: SchemaRegistryClient) -> None:

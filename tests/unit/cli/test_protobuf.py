@@ -89,7 +89,7 @@ def test_the_message_that_the_indexes_choose_is_decoded(
     server: Registry, number: int, body: bytes, shown: dict[str, Any]
 ) -> None:
     """By the schema and all that it imports, with the names of its fields."""
-    text = PayloadTexts(server.url()).text_of(written(number, body))
+    text = PayloadTexts(server.url()).decoded(written(number, body)).text
     assert text is not None
     assert json.loads(text) == shown
 
@@ -97,9 +97,9 @@ def test_the_message_that_the_indexes_choose_is_decoded(
 def test_a_schema_is_compiled_once(server: Registry) -> None:
     """However many messages there are of it, and however many of its messages."""
     texts = PayloadTexts(server.url())
-    assert texts.text_of(written(2, b"\x00" + AN_ORDER)) is not None
+    assert texts.decoded(written(2, b"\x00" + AN_ORDER)).text is not None
     asked = len(server.asked)
-    assert texts.text_of(written(2, b"\x02\x02" + A_PARCEL)) is not None
+    assert texts.decoded(written(2, b"\x02\x02" + A_PARCEL)).text is not None
     assert len(server.asked) == asked
 
 
@@ -109,11 +109,13 @@ def test_a_serialized_schema_needs_no_compiler(
     """And a text says which package has one."""
     monkeypatch.setitem(sys.modules, "grpc_tools", None)
     texts = PayloadTexts(server.url())
-    assert texts.text_of(written(3, b"\x00")) == '{"currency_code": "", "units": "0", "nanos": 0}'
+    assert (
+        texts.decoded(written(3, b"\x00")).text == '{"currency_code": "", "units": "0", "nanos": 0}'
+    )
     data = written(1, b"\x00" + A_LINE)
-    assert texts.text_of(data) is None
+    assert texts.decoded(data).text is None
     why = "schema 1: the registry has only its text; install grpcio-tools"
-    assert texts.why_not(data) == why
+    assert texts.decoded(data).why_not == why
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_what_cannot_be_decoded_has_a_reason(
 ) -> None:
     """Damaged bytes, and schemas that are not whole."""
     texts = PayloadTexts(server.url())
-    assert texts.text_of(written(number, body)) is None
-    found = texts.why_not(written(number, body))
+    assert texts.decoded(written(number, body)).text is None
+    found = texts.decoded(written(number, body)).why_not
     assert found is not None
     assert re.fullmatch(why, found, re.DOTALL)

@@ -28,9 +28,9 @@ def server() -> Iterator[Registry]:
 def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Registry) -> None:
     """With the user and the password of the URL, which its path does not show."""
     texts = PayloadTexts(server.url("ada:p%40ss@") + "/")
-    assert texts.text_of(written(7, avro(ORDER, shirts=2))) == '{"shirts": 2}'
-    assert texts.text_of(written(7, avro(ORDER, shirts=3))) == '{"shirts": 3}'
-    assert texts.text_of(written(8, b'{"a": [1]}')) == '{"a": [1]}'
+    assert texts.decoded(written(7, avro(ORDER, shirts=2))).text == '{"shirts": 2}'
+    assert texts.decoded(written(7, avro(ORDER, shirts=3))).text == '{"shirts": 3}'
+    assert texts.decoded(written(8, b'{"a": [1]}')).text == '{"a": [1]}'
     basic = "Basic YWRhOnBAc3M="
     assert server.asked == [("/schemas/ids/7", basic), ("/schemas/ids/8", basic)]
 
@@ -39,15 +39,15 @@ def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Regist
 def test_what_no_schema_fits_is_left_as_it_is(server: Registry, data: bytes | None) -> None:
     """Other bytes, and a number that the registry does not know: nothing is said of them."""
     texts = PayloadTexts(server.url())
-    assert (texts.text_of(data), texts.why_not(data)) == (None, None)
+    assert texts.decoded(data) == (None, None)
 
 
 def test_damaged_bytes_are_left_as_they_are(server: Registry) -> None:
     """Too short for their schema, which is named."""
     texts = PayloadTexts(server.url())
-    assert texts.text_of(written(7, b"")) is None
-    assert texts.text_of(written(8, b"{")) is None
-    assert str(texts.why_not(written(8, b"{"))).startswith("schema 8: ")
+    assert texts.decoded(written(7, b"")).text is None
+    assert texts.decoded(written(8, b"{")).text is None
+    assert str(texts.decoded(written(8, b"{")).why_not).startswith("schema 8: ")
 
 
 def test_bytes_are_shown_with_the_reason_below(
@@ -67,9 +67,9 @@ def test_bytes_are_shown_with_the_reason_below(
 def test_a_registry_that_fails_is_an_error(server: Registry) -> None:
     """In one line, without the password."""
     with pytest.raises(click.ClickException, match="answers 500"):
-        PayloadTexts(server.url("ada:secret@")).text_of(written(FAILS, b""))
+        PayloadTexts(server.url("ada:secret@")).decoded(written(FAILS, b""))
     with pytest.raises(click.ClickException, match="does not answer") as nobody:
-        PayloadTexts(f"http://ada:secret@{HOST}:1").text_of(written(7, b""))
+        PayloadTexts(f"http://ada:secret@{HOST}:1").decoded(written(7, b""))
     assert "secret" not in str(nobody.value.message)
     with pytest.raises(click.ClickException, match="wanted http://HOST:PORT"):
         PayloadTexts("file:///etc/passwd")

@@ -184,7 +184,7 @@ def test_commands_decode_what_a_serializer_made(registry: Registry) -> None:
     serializer = avro_at(registry.server_port)
     message = Message.serialized("orders", value={"shirts": 2}, serializer=serializer)
     decoder = PayloadTexts(f"http://{HOST}:{registry.server_port}")
-    assert decoder.text_of(message.value) == '{"shirts": 2}'
+    assert decoder.decoded(message.value).text == '{"shirts": 2}'
 
 
 async def _later(_value: object, _context: object) -> bytes:
