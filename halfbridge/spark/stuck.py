@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.reading.topics import read_ranges
 from halfbridge.spark_jobs.session.local import spark_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -106,8 +106,13 @@ def main(
             reals=nothing,
             judge=judge,
         )
-        made = report_of(found, now_ms=snapshot.taken_ms, older_than_ms=older_than_ms, top=top)
-    made["hidden_by_open_kafka_txn"] = list(snapshot.hidden)
+        made = report_of(
+            found,
+            now_ms=snapshot.taken_ms,
+            older_than_ms=older_than_ms,
+            top=top,
+            hidden=snapshot.hidden,
+        )
     options.write_report(report, made)
     for topic in snapshot.hidden:
         _say(f"an open kafka_txn hides records of {topic}: the daemon does not see them either")
@@ -158,10 +163,13 @@ class Report(TypedDict):
     hidden_by_open_kafka_txn: list[str]
 
 
-def report_of(found: DataFrame, *, now_ms: int, older_than_ms: int, top: int) -> Report:
+def report_of(
+    found: DataFrame, *, now_ms: int, older_than_ms: int, top: int, hidden: Sequence[str] = ()
+) -> Report:
     """Return the report on `transactions`: those undecided for `older_than_ms` or more are stuck.
 
     `top` is the number of the oldest that are named. What began after `now_ms` has the age 0.
+    `hidden` are the topics of which an open kafka_txn hides records.
     """
     first_ms = F.unix_millis("half_timestamp")
     undecided = (
@@ -191,7 +199,7 @@ def report_of(found: DataFrame, *, now_ms: int, older_than_ms: int, top: int) ->
         # The rows have the columns that these types name.
         "groups": [cast("Group", each.asDict(recursive=True)) for each in groups],
         "oldest": [cast("Named", each.asDict()) for each in named],
-        "hidden_by_open_kafka_txn": [],
+        "hidden_by_open_kafka_txn": list(hidden),
     }
 
 

@@ -167,10 +167,10 @@ class SinkScene:
         # The file source takes the oldest first, by whole milliseconds.
         os.utime(path, (1_700_000_000 + file, 1_700_000_000 + file))
 
-    def forget_commit(self, batch: int) -> None:
+    def forget_commit(self, batch: int, checkpoint: Path | None = None) -> None:
         """Delete what says that Spark has committed a batch: it runs it again."""
         for path in (f"{batch}", f".{batch}.crc"):
-            (self.checkpoint / "commits" / path).unlink(missing_ok=True)
+            ((checkpoint or self.checkpoint) / "commits" / path).unlink(missing_ok=True)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the files as a stream, one file a batch."""

@@ -66,5 +66,5 @@ class BatchTable(ABC):
 
 
 def has_version(newest: int | None, version: int) -> bool:
-    """Tell whether a table whose newest version of an application is this has that one."""
+    """Tell whether an application that has committed `newest` has committed `version`."""
     return newest is not None and newest >= version

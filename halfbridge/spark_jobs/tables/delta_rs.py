@@ -231,8 +231,8 @@ def read(spark: SparkSession, path: str) -> DataFrame | None:
 _READER_VERSION_MAX = 3
 _MAPPING = "delta.columnMapping.mode"
 _VECTORS = "deletionVectors"
-# Features that may be on while the files are all that counts: those of the log and of VACUUM, a
-# type that Parquet has too, and two that `not_as_parquet` examines.
+# Features of a table whose rows can be read from its files alone: features of the log and of
+# VACUUM, a type that Parquet has too, and two that `not_as_parquet` examines.
 _HARMLESS_FEATURES = frozenset(
     ("columnMapping", _VECTORS, "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck")
 )
