@@ -58,19 +58,22 @@ def protobuf_decoder(registry: SchemaRegistry, number: int) -> Callable[[bytes],
 
 def _texts(registry: SchemaRegistry, number: int) -> dict[str, str]:
     """Return the files of a schema by name, as the registry has them."""
-    found: dict[str, str] = {}
-    wanted = [(_MAIN, registry.serialized(number))]
-    while wanted and len(found) < FILES_MAX:
-        name, answer = wanted.pop()
-        if answer is None:
+    answers = {_MAIN: registry.serialized(number)}
+    texts: dict[str, str] = {}
+    waiting = [_MAIN]
+    while waiting:
+        name = waiting.pop()
+        if (answer := answers[name]) is None:
             raise ValueError(f"the registry does not have {name}")
-        found[name] = answer["schema"]
-        wanted += [
-            (each["name"], registry.version(each["subject"], each["version"]))
-            for each in answer.get("references") or ()
-            if each["name"] not in found
-        ]
-    return found
+        texts[name] = answer["schema"]
+        for each in answer.get("references") or ():
+            if each["name"] in answers:
+                continue
+            if len(answers) == FILES_MAX:
+                raise ValueError(f"it has more than {FILES_MAX} files")
+            answers[each["name"]] = registry.version(each["subject"], each["version"])
+            waiting.append(each["name"])
+    return texts
 
 
 def _descriptors(texts: dict[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.type.money_pb2 import Money
 
+from halfbridge.cli.protobuf import FILES_MAX
 from halfbridge.cli.schema_registry import PayloadTexts
 from tests.kit.schema_registry import Registry, registry_of, written
 
@@ -53,6 +54,8 @@ SCHEMAS = {
     6: schema('syntax = "proto3"; message {'),
     7: {"schema": "<xs/>", "schemaType": "XML"},
     8: schema(ORDER, "shop/line.proto", "struct.py"),
+    9: schema(LINE, *(f"{number}.proto" for number in range(FILES_MAX))),
+    11: schema(ORDER, *["shop/line.proto"] * FILES_MAX),
 }
 # Line(item="a hat", shirts=0), Order(lines=[it], placed_at=5 s), Note(text="soon"), Parcel(note=it)
 A_LINE = b"\x0a\x05a hat"
@@ -64,7 +67,13 @@ THE_ORDER = {"lines": [{"item": "a hat", "shirts": 0}], "placed_at": "1970-01-01
 
 @pytest.fixture
 def server() -> Iterator[Registry]:
-    subjects = {"shop/line.proto": [1], "../line.proto": [1], "struct.py": [1]}
+    files = (
+        "shop/line.proto",
+        "../line.proto",
+        "struct.py",
+        *(f"{n}.proto" for n in range(FILES_MAX)),
+    )
+    subjects = {name: [1] for name in files}
     with registry_of(SCHEMAS, subjects) as made:
         yield made
 
@@ -118,6 +127,13 @@ def test_a_serialized_schema_needs_no_compiler(
     assert texts.decoded(data).why_not == why
 
 
+def test_a_file_is_asked_for_once(server: Registry) -> None:
+    """However many files refer to it."""
+    texts = PayloadTexts(server.url())
+    assert texts.decoded(written(11, b"\x00" + AN_ORDER)).text is not None
+    assert len([path for path, _ in server.asked if "subjects/" in path]) == 1
+
+
 @pytest.mark.parametrize(
     ("number", "body", "why"),
     [
@@ -129,6 +145,7 @@ def test_a_serialized_schema_needs_no_compiler(
         pytest.param(5, b"\x00", "schema 5: it imports ../line.proto", id="outside"),
         pytest.param(6, b"\x00", "schema 6: schema.proto:1:.*", id="no schema"),
         pytest.param(7, b"\x00", "schema 7: XML is not decoded", id="another kind"),
+        pytest.param(9, b"\x00", "schema 9: it has more than 100 files", id="too many files"),
     ],
 )
 def test_what_cannot_be_decoded_has_a_reason(
