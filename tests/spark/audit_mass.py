@@ -34,7 +34,7 @@ Found = tuple[str, str]
 
 
 class Mass:
-    """Writes transactions number 0 .. count-1.
+    """Writes transactions, which are numbered from 0.
 
     Of a hundred, 90 are one message, committed; two have two messages, two were put back first,
     one was discarded, three rolled back and two are undecided.
@@ -49,19 +49,27 @@ class Mass:
         self._orders = installation.real("orders")
         self._installation = installation
         self._value = b"v" * value_bytes
+        self._count = 0
         self._at: Counter[tuple[str, int]] = Counter()
         self.defects: set[Found] = set()
         self.records: Counter[str] = Counter()
 
-    def write(self, count: int) -> None:
-        """Write them all: halves, then ops, then what came of them, then the offsets."""
+    def write(self, count: int, *, answers: int = 0) -> None:
+        """Write so many more: halves, then ops, then what came of them, then the offsets.
+
+        `answers` are late answers to checks of old transactions, which change nothing.
+        """
+        numbers = range(self._count, self._count + count)
+        self._count += count
         plain = self._producer()
-        lives = [self._halves(plain, number) for number in range(count)]
+        lives = [self._halves(plain, number) for number in numbers]
         self._flush(plain)
-        for number, last in enumerate(lives):
+        for number, last in zip(numbers, lives, strict=True):
             self._ops(plain, number, last)
+        for number in range(0, answers * 100, 100):
+            self._op(plain, number, 0, OpKind.UNKNOWN)
         self._flush(plain)
-        self._outputs(count)
+        self._outputs(numbers)
         for pair in range(PAIRS):
             half, op = self._at[self._names.half, pair], self._at[self._names.op, pair]
             progress = Progress(half=0, op=op, rebuild_to=half, ops_from=0, position=half)
@@ -150,12 +158,12 @@ class Mass:
         key = f"{number:032x}".encode()
         self._produce(producer, topic, pair, key=key, value=OP.encode(op), headers=[])
 
-    def _outputs(self, count: int) -> None:
+    def _outputs(self, numbers: range) -> None:
         producer = self._producer(**{"transactional.id": f"{self._orders}-mass"})
         producer.init_transactions(TIMEOUT_S)
-        for start in range(0, count, KAFKA_TXN_RECORDS):
+        for start in range(0, len(numbers), KAFKA_TXN_RECORDS):
             producer.begin_transaction()
-            for number in range(start, min(count, start + KAFKA_TXN_RECORDS)):
+            for number in numbers[start : start + KAFKA_TXN_RECORDS]:
                 self._output(producer, number)
             producer.commit_transaction(TIMEOUT_S)
 

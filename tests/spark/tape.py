@@ -72,6 +72,9 @@ class Tape:
         self.clock_ms = START_MS
         self.timestamp_type = LOG_APPEND_TIME
         self.cut: dict[tuple[str, int], int] = {}
+        # Logs that share nothing stand side by side: what is written goes to the partitions from
+        # here on.
+        self.lane = 0
         self._count = 0
 
     @contextmanager
@@ -107,7 +110,7 @@ class Tape:
         self,
         txn: str | None = None,
         *,
-        pair: int = 0,
+        pair: int | None = None,
         key: bytes | None = b"key",
         value: bytes | None = b"value",
         user: Sequence[tuple[str, bytes | None]] = (),
@@ -115,6 +118,7 @@ class Tape:
     ) -> Half:
         """Append a half message as the client does."""
         values = {"born_timestamp": BORN_MS, "producer_group": GROUP, "real_topic": ORDERS, **given}
+        pair = self.lane if pair is None else pair
         metadata = A_HALF._replace(**{"transaction_id": txn or self.new_id(), **values})
         mine = (names.HALF, HALF_METADATA.encode(metadata))
         at = self.write(NAMES.half, pair, key=key, value=value, headers=[*user, mine])
@@ -157,7 +161,7 @@ class Tape:
             list(half.user), half.txn, meta.born_timestamp, meta.message_index
         )
         values = {"key": half.key, "value": half.value, "headers": headers, **given}
-        return self.write(half.metadata.real_topic, partition, **values)
+        return self.write(half.metadata.real_topic, self.lane + partition, **values)
 
     def dead(self, half: Half, reason: DeadReason, **given: Any) -> int:
         """Append the dead letter of a message; with is_stub=True one that only refers to it."""
@@ -170,9 +174,9 @@ class Tape:
             (names.DEAD, DEAD_LETTER.encode(letter)),
         ]
         if letter.is_stub:
-            return self.write(NAMES.dead, 0, headers=headers)
+            return self.write(NAMES.dead, self.lane, headers=headers)
         headers[:0] = half.user
-        return self.write(NAMES.dead, 0, key=half.key, value=half.value, headers=headers)
+        return self.write(NAMES.dead, self.lane, key=half.key, value=half.value, headers=headers)
 
     def delivered(self, partition: int = 0, **given: Any) -> Half:
         """Append a whole transaction of one message, committed and delivered."""

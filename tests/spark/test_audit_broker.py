@@ -266,6 +266,44 @@ def test_a_snapshot_of_a_topic_that_was_made_anew_is_refused(
         assert "without --snapshot" in line
 
 
+def test_a_state_is_continued(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
+    """Only what is new is read, and the report is that of an audit of all.
+
+    A delivery that is copied after its transaction was settled is found. Once a topic was made
+    anew, the state is refused: the line says what to do.
+    """
+    orders, path = installation.real("orders"), tmp_path / "report.json"
+    state = ("--state", str(tmp_path / "state"))
+    installation.start()
+    for number in range(3):
+        installation.pass_through(orders, value=b"%d" % number)
+    undecided = installation.half(orders)
+    records = installation.tail(orders).until(3)
+    first = audit(installation, *state, exit_code=0)
+    assert first["transactions"]["undecided"] == 1
+    installation.commit(undecided)
+    installation.write(orders, records[0].value, key=records[0].key, headers=records[0].headers)
+    installation.await_marker()
+    words = ["--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix]
+    done = CliRunner().invoke(main, [*words, *state, "--report", str(path)])
+    assert done.exit_code == 2, done.output
+    report = json.loads(path.read_text())
+    whole = audit(installation, "--snapshot", str(path), exit_code=2)
+    assert kinds(report) == {"duplicate": 1}
+    new = sum(report["records"].values()) - sum(first["records"].values())
+    assert f"audit: read {new} records" in done.stderr.splitlines()
+    for each in (report, whole):
+        del each["seconds"], each["looked_at"]
+    assert report == whole
+    RealTopic(installation.servers, orders).make_anew()
+    refused = CliRunner().invoke(main, [*words, *state])
+    assert refused.exit_code == 1
+    assert "created again" in refused.stderr.splitlines()[-1]
+    assert "Begin with a new --state" in refused.stderr.splitlines()[-1]
+
+
 def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:
     """What an open one hides is not called lost, what an aborted one left is not there at all."""
     orders = installation.real("orders")

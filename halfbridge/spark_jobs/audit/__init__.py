@@ -11,6 +11,8 @@ the steps, each of which is a module:
     Kafka's rows ──▶ facts ──▶ sift ──▶ plain transactions (nearly all)
                                  │
                                  └────▶ ruling ──▶ matching ──▶ verdict ──▶ findings
+
+An incremental audit takes facts of earlier runs from `state`; `carried` says which.
 """
 
 from halfbridge.spark_jobs.audit.command import main

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds, OtherInstallations
+from halfbridge.spark_jobs.audit.carried import left_by
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
     facts_of_dead_letters,
@@ -21,12 +22,20 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
-from halfbridge.spark_jobs.audit.run import audited, make_report, text_lines
+from halfbridge.spark_jobs.audit.run import audited, keeping, make_report, text_lines
+from halfbridge.spark_jobs.audit.state import State
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.decisions import signature_judge
-from halfbridge.spark_jobs.reading.offsets import Snapshot, read_snapshot
+from halfbridge.spark_jobs.reading.offsets import (
+    Snapshot,
+    continued,
+    continued_ranges,
+    read_snapshot,
+    unread,
+    unread_ranges,
+)
 from halfbridge.spark_jobs.reading.take_snapshot import (
     SETTLE_S,
     audit_snapshot,
@@ -39,7 +48,7 @@ from halfbridge.spark_jobs.tables.checkpoints import refuse_changed
 from halfbridge.spark_jobs.tables.storage import Storage, jvm_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -50,6 +59,8 @@ if TYPE_CHECKING:
 FINDINGS_SHOWN = 100  # in text and report, as many as a person reads; a table holds them all
 # Real topics that are found in half messages: the driver holds their names (3 MB at most).
 TOPICS_MAX = 10_000
+_ANOTHER_SNAPSHOT = "Run the audit without --snapshot: it then makes a new one."
+_ANOTHER_STATE = "Begin with a new --state."
 _APP_NAME = "halfbridge-audit"
 
 
@@ -72,6 +83,14 @@ _APP_NAME = "halfbridge-audit"
     default=None,
     metavar="PATH",
     help="Write all findings to this directory as Parquet. The directory must not exist.",
+)
+@click.option(
+    "--state",
+    "state_path",
+    default=None,
+    metavar="PATH",
+    help="Keep here what was read and found. Later runs with this directory read only what is new,"
+    " and report on all.",
 )
 @click.option(
     "--grace",
@@ -125,6 +144,7 @@ def main(
     report: Path | None,
     snapshot_file: Path | None,
     findings: str | None,
+    state_path: str | None,
     grace_s: float,
     settle_s: float,
     delivery: str,
@@ -140,8 +160,6 @@ def main(
     """
     started_s = monotonic()
     _refuse_what_has_no_effect(topics, TopicNames(topic_prefix))
-    if no_others and other_prefixes:
-        raise click.UsageError("--other-prefix names others, and --no-others says there are none")
     source = options.reading_options(bootstrap_servers, kafka)
     judge = signature_judge(key_file, TopicNames(topic_prefix))
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
@@ -149,23 +167,40 @@ def main(
         if findings is not None and Storage(spark).exists(findings):
             raise JobError(f"{findings} exists already: give another --findings", paths=(findings,))
         where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
-        if given is not None:
-            _refuse_changed_topics(spark, given, **where)
+        others = "none" if no_others else sorted(other_prefixes)
+        identity = {"prefix": topic_prefix, "signed": judge is not None, "others": others}
+        state = State(spark, state_path, identity) if state_path is not None else None
+        former = state.snapshot if state else None
+        _refuse_changed_topics(spark, given, "the snapshot", _ANOTHER_SNAPSHOT, **where)
+        _refuse_changed_topics(spark, former, f"the state {state_path}", _ANOTHER_STATE, **where)
         snapshot = given or _take(
-            spark, source, _say, prefix=topic_prefix, topics=topics, settle_s=settle_s, **where
+            spark,
+            source,
+            prefix=topic_prefix,
+            topics=topics,
+            former=former,
+            settle_s=settle_s,
+            **where,
         )
-        may_repeat = delivery == Delivery.AT_LEAST_ONCE
-        bounds = Bounds(snapshot, round(grace_s * 1000), may_repeat)
+        bounds = Bounds(snapshot, round(grace_s * 1000), delivery == Delivery.AT_LEAST_ONCE)
 
         def find_others() -> OtherInstallations:
             ranges, ids = snapshot.others, snapshot.topic_ids
             if given is None and not no_others:
                 ranges, ids = other_halves(spark, snapshot.names, other_prefixes, **where)
-            return _others(spark, ranges, ids, source)
+            return _others(spark, ranges, ids, source, state)
 
-        _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
-        facts = facts_of(spark, snapshot, source, judge)
-        with audited(facts, bounds, progress=_say, find_others=find_others) as audit:
+        new = unread(former, snapshot)
+        _say(f"reading {new.records():,} offsets of {len(snapshot.topics)} topics")
+        facts = facts_of(spark, new, source, judge)
+        carried = state.carried() if state else None
+        with audited(
+            facts, bounds, progress=_say, find_others=find_others, carried=carried
+        ) as audit:
+            if state is not None:
+                _say("writing the state")
+                with keeping() as keep:
+                    state.write(left_by(audit.judged, audit.bounds, keep), audit)
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
             made = make_report(audit, shown, seconds=monotonic() - started_s)
             options.write_report(report, made)
@@ -197,19 +232,29 @@ def _others(
     ranges: Mapping[str, Mapping[int, Range]],
     ids: Mapping[str, str],
     source: Mapping[str, str],
+    state: State | None,
 ) -> OtherInstallations:
+    former = state.snapshot.others if state and state.snapshot else {}
+    ranges = continued_ranges(former, ranges)
     if not ranges:
         return OtherInstallations()
     _say(f"reading {', '.join(sorted(ranges))}, for transactions that are not known here")
-    known = facts_of_halves(read_ranges(spark, ranges, source)).select("transaction_id")
-    return OtherInstallations(ranges, known.where(F.col("transaction_id").isNotNull()), ids)
+    halves = facts_of_halves(read_ranges(spark, unread_ranges(former, ranges), source))
+    known = halves.select("transaction_id").where(F.col("transaction_id").isNotNull())
+    return OtherInstallations(ranges, state.add_others(known) if state else known, ids)
 
 
 def _refuse_changed_topics(
-    spark: SparkSession, snapshot: Snapshot, *, bootstrap_servers: str, kafka: Mapping[str, str]
+    spark: SparkSession,
+    snapshot: Snapshot | None,
+    what: str,
+    remedy: str,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str],
 ) -> None:
     """Refuse a snapshot whose offsets are not of the topics that the cluster has now."""
-    kept = snapshot.kept_ids()
+    kept = snapshot.kept_ids() if snapshot else {}
     if not kept:
         return
     try:
@@ -219,18 +264,15 @@ def _refuse_changed_topics(
         return
     with connect(spark, bootstrap_servers, kafka) as cluster:
         present = cluster.topic_ids(Topics.of(*kept))
-    refuse_changed(
-        "the snapshot",
-        kept,
-        present,
-        remedy="Run the audit without --snapshot: it then makes a new one.",
-    )
+    refuse_changed(what, kept, present, remedy=remedy)
 
 
 def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> None:
     if own := [topic for topic in topics if names.is_internal(topic)]:
         raise click.UsageError(f"{own[0]} is an internal topic, which is read anyway")
     context = click.get_current_context()
+    if context.params["no_others"] and context.params["other_prefixes"]:
+        raise click.UsageError("--other-prefix names others, and --no-others says there are none")
     if context.params.get("snapshot_file") is None:
         return
     for name, word in (
@@ -239,6 +281,7 @@ def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> No
         ("settle_s", "--settle"),
         ("other_prefixes", "--other-prefix"),
         ("no_others", "--no-others"),
+        ("state_path", "--state"),
     ):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{word} says what to read, and so does --snapshot: give one")
@@ -247,32 +290,44 @@ def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> No
 def _take(
     spark: SparkSession,
     source: Mapping[str, str],
-    say: Callable[[str], None],
     *,
     bootstrap_servers: str,
     kafka: Mapping[str, str],
     prefix: str,
     topics: tuple[str, ...],
+    former: Snapshot | None,
     settle_s: float,
 ) -> Snapshot:
+    """Return the snapshot to audit, which continues the `former` one, if any."""
     where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     names = TopicNames(prefix)
-    found: tuple[str, ...] = ()
+    wanted = set(topics)
+    if former is not None:
+        wanted |= {*former.real_topics, *former.gone}
     if not topics:
-        say("looking for real topics in the half topic")
-        halves = read_ranges(spark, topic_ranges(spark, names.half, **where), source)
-        named = facts_of_halves(halves).select("topic").where(F.col("topic").isNotNull())
-        found = tuple(row["topic"] for row in named.distinct().limit(TOPICS_MAX + 1).collect())
-        if len(found) > TOPICS_MAX:
-            raise JobError(f"half messages name more than {TOPICS_MAX:,} topics: give --topic")
-    wanted = [topic for topic in found if not names.is_internal(topic)] or list(topics)
-    say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
+        _say("looking for real topics in the half topic")
+        halves = topic_ranges(spark, names.half, **where)
+        if former is not None:
+            halves = continued_ranges(former.ranges(names.half), halves)
+            halves = unread_ranges(former.topics, halves)
+        wanted |= _named_topics(facts_of_halves(read_ranges(spark, halves, source)), names)
+    _say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
     snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
-    if topics and snapshot.gone:
-        raise JobError(
-            f"topic {snapshot.gone[0]} does not exist: check --topic", topics=snapshot.gone[:1]
-        )
-    return snapshot
+    if missing := sorted({*topics} & {*snapshot.gone}):
+        raise JobError(f"topic {missing[0]} does not exist: check --topic", topics=missing[:1])
+    return snapshot if former is None else continued(former, snapshot)
+
+
+def _named_topics(halves: DataFrame, names: TopicNames) -> set[str]:
+    """Return the real topics that half messages name.
+
+    Raises JobError: too many are named; the user names those to audit.
+    """
+    named = halves.select("topic").where(F.col("topic").isNotNull()).distinct()
+    found = {row["topic"] for row in named.limit(TOPICS_MAX + 1).collect()}
+    if len(found) > TOPICS_MAX:
+        raise JobError(f"half messages name more than {TOPICS_MAX:,} topics: give --topic")
+    return {topic for topic in found if not names.is_internal(topic)}
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import OpKind, OpSource
@@ -56,19 +56,10 @@ def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bo
     return reduce(DataFrame.unionAll, frames)
 
 
-def out_of_order(deliveries: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return FINDINGS about messages with the same key, delivered in another order than decided.
-
-    `deliveries` are the delivered messages: sift's DELIVERY_PLACES.
-    """
-    same_key = Window.partitionBy("order_key", "pair").orderBy("real_offset")
-    found = (
-        deliveries.where(F.col("order_key").isNotNull())
-        .withColumn("op_offset_before", F.lag("op_offset").over(same_key))
-        .where(F.col("op_offset") < F.col("op_offset_before"))
-    )
+def out_of_order(reordered: DataFrame, bounds: Bounds) -> DataFrame:
+    """Return FINDINGS about the rows of `order.reordered`."""
     return findings_of(
-        found,
+        reordered,
         kind=F.lit(REORDERED),
         topic=bounds.topic_name(F.col("topic_number")),
         partition=F.col("real_partition"),

@@ -6,6 +6,7 @@ JSON object, or a few lines of text.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -18,6 +19,12 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.serde.units import MS_PER_S
 from halfbridge.spark_jobs.audit import facts as columns
 from halfbridge.spark_jobs.audit.bounds import OtherInstallations
+from halfbridge.spark_jobs.audit.carried import (
+    OF_OTHERS,
+    Judged,
+    revive,
+    unsettled,
+)
 from halfbridge.spark_jobs.audit.findings import (
     NOTICES,
     VIOLATIONS,
@@ -26,6 +33,7 @@ from halfbridge.spark_jobs.audit.findings import (
     unreadable_without_dead_letter,
 )
 from halfbridge.spark_jobs.audit.matching import match
+from halfbridge.spark_jobs.audit.order import all_reordered, reordered
 from halfbridge.spark_jobs.audit.ruling import DELIVER, rule
 from halfbridge.spark_jobs.audit.sift import (
     DELIVERED,
@@ -51,9 +59,10 @@ from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.carried import Carried
     from halfbridge.spark_jobs.reading.offsets import Snapshot
 
 # Up to this many facts about transactions that are not plain, planning takes longer than computing:
@@ -79,6 +88,7 @@ class Audit:
     bounds: Bounds
     kinds: dict[str, int]  # kind of finding -> number of findings
     findings: DataFrame  # FINDINGS, violations first; computed when it is read
+    judged: Judged  # for `carried.left_by`; computed when it is read
 
     @property
     def violations(self) -> int:
@@ -93,12 +103,21 @@ def audited(
     *,
     progress: Callable[[str], None] = lambda _: None,
     find_others: Callable[[], OtherInstallations] = OtherInstallations,
+    carried: Carried | None = None,
 ) -> Iterator[Audit]:
     """Yield the audit of all topics' FACTS. Its findings can be read only within the block.
 
     `progress` is called with each line of progress. `find_others` is called only if there are real
-    records whose transaction is not in this installation's half topic.
+    records whose transaction is not in this installation's half topic. With `carried`, `facts` are
+    those that earlier runs have not read, and the audit is of all.
     """
+    with keeping() as keep:
+        yield _audit(facts, bounds, keep, progress, find_others=find_others, carried=carried)
+
+
+@contextmanager
+def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Yield a function that persists a frame for the time of the block."""
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:
@@ -106,7 +125,7 @@ def audited(
         return frame
 
     try:
-        yield _audit(facts, bounds, keep, progress, find_others)
+        yield keep
     finally:
         for frame in kept:
             frame.unpersist()
@@ -117,64 +136,107 @@ def _audit(
     bounds: Bounds,
     keep: Callable[[DataFrame], DataFrame],
     progress: Callable[[str], None],
+    *,
     find_others: Callable[[], OtherInstallations],
+    carried: Carried | None,
 ) -> Audit:
     facts = keep(facts)
-    records = _records(facts)
-    progress(f"read {sum(records.values()):,} records")
+    records = Counter(_records(facts))
+    progress(f"read {records.total():,} records")
+    revived = None
+    if carried is not None:
+        revived = revive(facts, carried, keep)
+        progress(f"{revived.still_settled.total():,} transactions are settled")
+        facts = columns.all_facts(facts, keep(carried.open_facts), revived.facts)
+        records += Counter(carried.records)
+    settled = Counter(revived.still_settled if revived else ())
     sifted = keep(sift(facts, bounds))
-    states = {row["state"]: row["count"] for row in sifted.groupBy("state").count().collect()}
+    states = Counter({row["state"]: row["count"] for row in _counted(sifted, "state")})
     examined = states.pop(None, 0)
-    owned, of_others = None, 0
+    owned, of_others = None, settled.pop(OF_OTHERS, 0)
     if without_half := states.pop(WITHOUT_HALF, 0):
-        others = find_others()
-        topic_ids = {**bounds.snapshot.topic_ids, **others.topic_ids}
-        snapshot = replace(bounds.snapshot, others=others.ranges, topic_ids=topic_ids)
-        bounds = replace(bounds, snapshot=snapshot)
-        if others.ids is not None:
-            ids = sifted.where(F.col("state") == WITHOUT_HALF).select("transaction_id")
-            owned = keep(ids.join(others.ids, "transaction_id", how="left_semi"))
-            of_others = owned.count()
-            progress(f"{of_others:,} transactions of other installations")
-        examined += without_half - of_others
-    progress(f"{sum(states.values()):,} plain transactions, {examined:,} to examine")
+        bounds, owned = _with_others(bounds, sifted, find_others(), keep)
+        if owned is not None:
+            without_half -= (owned_count := owned.count())
+            of_others += owned_count
+            progress(f"{owned_count:,} transactions of other installations")
+        examined += without_half
+    progress(f"{states.total():,} plain transactions, {examined:,} to examine")
     deliveries = sifted.where(F.col("state") == DELIVERED).select(*DELIVERY_PLACES)
-    found = out_of_order(deliveries, bounds) if not examined else None
-    if found is None:
+    found = lives_found = may_change = None
+    if examined:
         suspicious = _computed(suspects(facts, sifted, examined, owned))
         are_few = suspicious.count() <= _FEW
         suspicious = suspicious.coalesce(1) if are_few else suspicious
         with _options(facts.sparkSession, _FOR_FEW if are_few else {}):
-            suspicions, arrived = _examined(suspicious, bounds, states)
+            found, arrived, lives_found, may_change = _examined(suspicious, bounds)
+            states.update({row["state"]: row["count"] for row in _counted(lives_found, "state")})
         progress(f"{examined:,} transactions examined")
-        found = suspicions.unionAll(out_of_order(deliveries.unionAll(arrived), bounds))
+        deliveries = deliveries.unionAll(arrived)
+    if carried is None or revived is None:
+        disordered = keep(reordered(deliveries))
+    else:
+        disordered = keep(all_reordered(deliveries, carried, revived, bounds, keep))
+    in_disorder = out_of_order(disordered, bounds)
+    found = in_disorder if found is None else found.unionAll(in_disorder)
     if any(
         records.get(columns.NAMES[each])
         for each in (columns.IS_UNREADABLE_HALF, columns.IS_UNREADABLE_OP)
     ):
         found = found.unionAll(unreadable_without_dead_letter(facts, bounds))
     found = keep(found)  # before the sort, which computes its input twice
-    kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    return Audit(records, states, examined, of_others, bounds, kinds, _violations_first(found))
+    kinds = {row["kind"]: row["count"] for row in _counted(found, "kind")}
+    states.update(settled)
+    judged = Judged(facts, sifted, deliveries, disordered, revived, owned, lives_found, may_change)
+    return Audit(
+        dict(records),
+        dict(states),
+        examined,
+        of_others,
+        bounds,
+        kinds,
+        _violations_first(found),
+        judged,
+    )
+
+
+def _with_others(
+    bounds: Bounds,
+    sifted: DataFrame,
+    others: OtherInstallations,
+    keep: Callable[[DataFrame], DataFrame],
+) -> tuple[Bounds, DataFrame | None]:
+    """Return the bounds with the topics of `others`, and the ids of transactions of theirs."""
+    topic_ids = {**bounds.snapshot.topic_ids, **others.topic_ids}
+    snapshot = replace(bounds.snapshot, others=others.ranges, topic_ids=topic_ids)
+    bounds = replace(bounds, snapshot=snapshot)
+    if others.ids is None:
+        return bounds, None
+    ids = sifted.where(F.col("state") == WITHOUT_HALF).select("transaction_id")
+    return bounds, keep(ids.join(others.ids, "transaction_id", how="left_semi"))
 
 
 def _examined(
-    suspicious: DataFrame, bounds: Bounds, states: dict[str, int]
-) -> tuple[DataFrame, DataFrame]:
-    """Judge the FACTS of transactions that are not plain, and add their states to `states`.
+    suspicious: DataFrame, bounds: Bounds
+) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame]:
+    """Judge the FACTS of transactions that are not plain.
 
-    Returns the FINDINGS, computed, and the DELIVERY_PLACES of the correct deliveries.
+    Returns the FINDINGS, computed, the DELIVERY_PLACES of the correct deliveries, the state of each
+    transaction, and the ids of those that are not settled.
     """
     ruling = rule(suspicious, bounds, _computed)
     matched = match(suspicious, ruling.messages, _computed)
     verdicts = judge(matched, bounds, _computed)
     messages = verdicts.messages
-    for row in lives(messages).groupBy("state").count().collect():
-        states[row["state"]] = states.get(row["state"], 0) + row["count"]
     arrived = (F.col("required") == DELIVER) & (F.col("outcome") == DELIVERED)
     more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))
     found = _computed(all_findings(ruling, matched, verdicts, bounds))
-    return found, more.where(arrived).select(*DELIVERY_PLACES)
+    return (
+        found,
+        more.where(arrived).select(*DELIVERY_PLACES),
+        lives(messages),
+        unsettled(ruling, verdicts, found),
+    )
 
 
 @contextmanager
@@ -201,8 +263,13 @@ def _computed(frame: DataFrame) -> DataFrame:
 
 
 def _records(facts: DataFrame) -> dict[str, int]:
-    counted = facts.groupBy("record_type").count().collect()
+    counted = _counted(facts, "record_type")
     return {columns.NAMES[row["record_type"]]: row["count"] for row in counted}
+
+
+def _counted(frame: DataFrame, column: str) -> list[Row]:
+    """Return the number of rows with each value of a column that has few values."""
+    return frame.groupBy(column).agg(F.count(F.lit(1)).alias("count")).collect()
 
 
 def _violations_first(found: DataFrame) -> DataFrame:

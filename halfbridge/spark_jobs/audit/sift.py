@@ -118,9 +118,13 @@ def suspects(
     )
     if others is not None:
         ids = ids.join(others, "transaction_id", how="left_anti")
-    if count <= _BROADCAST_MAX:
-        ids = F.broadcast(ids)
+    ids = broadcast_few(ids, count)
     return facts.join(ids, "transaction_id", how="left_semi").select(*facts.columns)
+
+
+def broadcast_few(rows: DataFrame, count: int) -> DataFrame:
+    """Return `rows`, to be broadcast if their `count` is small enough; each is about an id."""
+    return F.broadcast(rows) if count <= _BROADCAST_MAX else rows
 
 
 def _one(rows: Column, column: str, *, name: str | None = None) -> Column:

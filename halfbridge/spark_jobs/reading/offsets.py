@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _AGO = re.compile(r"-(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -255,6 +255,76 @@ class Snapshot:
     def as_json(self) -> dict[str, object]:
         """Return what `read_snapshot` reads."""
         return {"version": _VERSION, **asdict(self)}
+
+
+def continued(former: Snapshot, fresh: Snapshot) -> Snapshot:
+    """Return a snapshot of all that `former` has, and of what was appended until `fresh`.
+
+    The starts are those of `former`: what was deleted since then was read before.
+
+    Raises JobError: records between the two are not there; the user follows the text.
+    """
+    return replace(
+        fresh,
+        topics=continued_ranges(former.topics, fresh.topics),
+        others=former.others,
+        topic_ids={**former.topic_ids, **fresh.topic_ids},
+    )
+
+
+def unread(former: Snapshot | None, snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot of what `snapshot`, which continues `former`, has more than that."""
+    if former is None:
+        return snapshot
+    return replace(snapshot, topics=unread_ranges(former.topics, snapshot.topics))
+
+
+def continued_ranges(
+    former: Mapping[str, Mapping[int, Range]], fresh: Mapping[str, Mapping[int, Range]]
+) -> dict[str, dict[int, Range]]:
+    """Return `fresh` with the starts of `former`. Raises JobError as `continued` does."""
+    for topic, number, read in _each(former):
+        now = fresh.get(topic, {}).get(number)
+        if now is None or now.end < read.end:
+            is_now = f"ends at {now.end}" if now else "is not there"
+            raise JobError(
+                f"{topic}[{number}] was read to offset {read.end}, and now {is_now}: records were"
+                " lost, or this is another topic. Begin with a new --state.",
+                topics=(topic,),
+            )
+        if now.start > read.end:
+            raise JobError(
+                f"{topic}[{number}] was read to offset {read.end}, and now begins at {now.start}:"
+                " records were deleted before they were audited. Begin with a new --state.",
+                topics=(topic,),
+            )
+    return {
+        topic: {
+            number: replace(former.get(topic, {}).get(number, each), end=each.end)
+            for number, each in ranges.items()
+        }
+        for topic, ranges in fresh.items()
+    }
+
+
+def unread_ranges(
+    former: Mapping[str, Mapping[int, Range]], ranges: Mapping[str, Mapping[int, Range]]
+) -> dict[str, dict[int, Range]]:
+    """Return those parts of `ranges`, which continue `former`, that are not in `former`."""
+    ends = {(topic, number): read.end for topic, number, read in _each(former)}
+    return {
+        topic: {
+            number: replace(each, start=ends.get((topic, number), each.start))
+            for number, each in of.items()
+        }
+        for topic, of in ranges.items()
+    }
+
+
+def _each(ranges: Mapping[str, Mapping[int, Range]]) -> Iterator[tuple[str, int, Range]]:
+    for topic, of in ranges.items():
+        for number, each in of.items():
+            yield topic, number, each
 
 
 def read_snapshot(text: str) -> Snapshot:

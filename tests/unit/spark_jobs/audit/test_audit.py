@@ -33,6 +33,7 @@ def snapshot(tmp_path: Path) -> str:
         (("--snapshot", "SNAPSHOT", "--topic", "orders"), "--topic says what to read, and so does"),
         (("--snapshot", "SNAPSHOT", "--prefix", "p-"), "--prefix says what to read, and so does"),
         (("--snapshot", "SNAPSHOT", "--settle", "0"), "--settle says what to read, and so does"),
+        (("--snapshot", "SNAPSHOT", "--state", "s"), "--state says what to read, and so does"),
         (("--snapshot", "SNAPSHOT", "--no-others"), "--no-others says what to read, and so does"),
         (("--other-prefix", "eu.", "--no-others"), "--no-others says there are none"),
     ],
@@ -63,6 +64,7 @@ def report(topics: dict[str, dict[int, Range]]) -> dict[str, Any]:
         bounds=Bounds(snapshot),
         kinds={},
         findings=None,
+        judged=None,
     )
     return make_report(audit, [], seconds=1.0)
 

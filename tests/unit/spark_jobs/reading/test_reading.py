@@ -18,8 +18,10 @@ from halfbridge.spark_jobs.reading.offsets import (
     Position,
     Range,
     Snapshot,
+    continued,
     parse_position,
     read_snapshot,
+    unread,
 )
 from halfbridge.spark_jobs.reading.schemas import load_schema
 from halfbridge.spark_jobs.reading.topics import Topics, source_options
@@ -254,6 +256,41 @@ def test_what_may_be_deleted() -> None:
 
 
 # --- the options of a read: what makes it right is fixed, the rest is the caller's ---------
+
+
+def of(**topics: dict[int, Range]) -> Snapshot:
+    """Return a snapshot of these topics."""
+    return Snapshot(prefix="", taken_ms=0, topics=topics, real_topics=())
+
+
+def test_a_snapshot_is_continued() -> None:
+    """It starts where the former one did; what is new is unread, whole new partitions too."""
+    former = of(a={0: Range(2, 5, 7), 1: Range(0, 0)})
+    fresh = of(a={0: Range(5, 9, 8), 1: Range(0, 0), 2: Range(1, 3, 8)}, b={0: Range(0, 1)})
+    both = continued(former, fresh)
+    assert both.topics == {
+        "a": {0: Range(2, 9, 7), 1: Range(0, 0), 2: Range(1, 3, 8)},
+        "b": {0: Range(0, 1)},
+    }
+    assert {topic: dict(of) for topic, of in unread(former, both).topics.items()} == {
+        "a": {0: Range(5, 9, 7), 1: Range(0, 0), 2: Range(1, 3, 8)},
+        "b": {0: Range(0, 1)},
+    }
+    assert unread(None, both) == both
+
+
+@pytest.mark.parametrize(
+    ("ranges", "text"),
+    [
+        ({0: Range(0, 4)}, "was read to offset 5, and now ends at 4: records were lost"),
+        ({}, "was read to offset 5, and now is not there: records were lost"),
+        ({0: Range(6, 9, 8)}, "now begins at 6: records were deleted before they were audited"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_continued(ranges: dict[int, Range], text: str) -> None:
+    """The line says why, and what to do."""
+    with pytest.raises(JobError, match=rf"a\[0\] .*{text}.* Begin with a new --state"):
+        continued(of(a={0: Range(0, 5)}), of(a=ranges))
 
 
 def test_a_real_topic_is_read_committed_and_whole() -> None:

@@ -1,0 +1,142 @@
+"""The directory in which an incremental audit keeps what its runs have read and found.
+
+    STATE/manifest.json                the last run's snapshot and counts, the generations in force
+    STATE/<table>/generation=<time>/   the rows that the run of that time has added, as Parquet
+
+A run writes its generation first, and replaces the manifest last. If it is killed before, the
+former state is in force, and the next run removes what the killed one has left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from halfbridge.spark_jobs.audit.carried import ADDED, REPLACED, Carried
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.reading.offsets import read_snapshot
+from halfbridge.spark_jobs.reading.take_snapshot import now_ms
+from halfbridge.spark_jobs.tables.checkpoints import check_same
+from halfbridge.spark_jobs.tables.storage import Storage, join
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from halfbridge.spark_jobs.audit.run import Audit
+    from halfbridge.spark_jobs.reading.offsets import Snapshot
+
+_VERSION = 1  # of the tables' columns and of the manifest; another form gets another number
+# Transaction ids in the half topics of other installations.
+_OTHERS = "others"
+_TABLES = {**ADDED, **REPLACED, _OTHERS: {"transaction_id": "string"}}
+
+
+class State:
+    """The state of one installation's audits, for one run.
+
+    Attributes:
+        snapshot: What was read; None: the state is new.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, identity: Mapping[str, object]) -> None:
+        """Read the manifest.
+
+        Raises JobError: the state is another installation's, or damaged; the user follows the text.
+        """
+        self._spark = spark
+        self._path = path
+        self._manifest = join(path, "manifest.json")
+        self._identity = {"version": _VERSION, **identity}
+        self._storage = Storage(spark)
+        self._text = self._storage.read(self._manifest)
+        self._generations: list[int] = []
+        self._counts: dict[str, dict[str, int]] = {}
+        self.snapshot: Snapshot | None = None
+        if self._text is not None:
+            self._read(self._text)
+        self._generation = max([now_ms(), *(each + 1 for each in self._generations)])
+
+    def carried(self) -> Carried | None:
+        """Return what earlier runs have left; None: there was none."""
+        if self.snapshot is None:
+            return None
+        tables = {name: self._table(name) for name in (*ADDED, *REPLACED)}
+        return Carried(self._counts["records"], self._counts["states"], **tables)
+
+    def add_others(self, ids: DataFrame) -> DataFrame:
+        """Add transaction ids of other installations; return all, with those of earlier runs."""
+        self._write(_OTHERS, ids)
+        return self._table(_OTHERS, self._generation).select("transaction_id")
+
+    def write(self, tables: Mapping[str, DataFrame], audit: Audit) -> None:
+        """Write what this run has left (`carried.left_by`), then the manifest.
+
+        Raises JobError: another run has written the state; the user runs one at a time.
+        """
+        for name, rows in tables.items():
+            self._write(name, rows)
+        added = self._spark.read.parquet(self._place("settled", self._generation))
+        counts = added.groupBy("state").agg(F.count(F.lit(1)).alias("count")).collect()
+        revived = audit.judged.revived
+        states = Counter(revived.still_settled if revived else ())
+        states.update({row["state"]: row["count"] for row in counts if row["state"]})
+        manifest = {
+            "identity": self._identity,
+            "generations": [*self._generations, self._generation],
+            "snapshot": audit.bounds.snapshot.as_json(),
+            "counts": {"records": audit.records, "states": states},
+        }
+        if self._storage.read(self._manifest) != self._text:
+            raise JobError(
+                f"{self._manifest} was written by another run a moment ago: run one at a time",
+                paths=(self._manifest,),
+            )
+        self._storage.replace(self._manifest, json.dumps(manifest) + "\n")
+
+    def _read(self, text: str) -> None:
+        try:
+            found = json.loads(text)
+            check_same(self._path, found["identity"], self._identity, remedy="give a new --state")
+            self.snapshot = read_snapshot(json.dumps(found["snapshot"]))
+            self._generations, self._counts = found["generations"], found["counts"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise JobError(
+                f"{self._manifest} is damaged: {error}. Restore it, or begin with a new --state.",
+                paths=(self._manifest,),
+            ) from error
+
+    def _write(self, name: str, rows: DataFrame) -> None:
+        """Write this run's rows of a table, and remove those of killed runs."""
+        directory = join(self._path, name)
+        known = self._generations[-1:] if name in REPLACED else self._generations
+        wanted = {_directory(each) for each in known}
+        for left in self._storage.names(directory):
+            if left not in wanted:
+                self._storage.remove_tree(join(directory, left))
+        rows.write.parquet(self._place(name, self._generation))
+
+    def _table(self, name: str, *more: int) -> DataFrame:
+        known = self._generations[-1:] if name in REPLACED else [*self._generations, *more]
+        if name == _OTHERS:  # which a run writes only where it has needed them
+            written = set(self._storage.names(join(self._path, name)))
+            known = [each for each in known if _directory(each) in written]
+        paths = [self._place(name, each) for each in known]
+        columns = {**_TABLES[name], "generation": "long"}
+        schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        if not paths:
+            return self._spark.createDataFrame([], schema)
+        reader = self._spark.read.schema(schema).option("basePath", join(self._path, name))
+        rows = reader.parquet(*paths)
+        return rows.drop("generation") if name in REPLACED else rows
+
+    def _place(self, name: str, generation: int) -> str:
+        return join(self._path, name, _directory(generation))
+
+
+def _directory(generation: int) -> str:
+    return f"generation={generation}"
