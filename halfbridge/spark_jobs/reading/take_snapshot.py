@@ -80,7 +80,7 @@ def audit_snapshot(
         present = _present(cluster, names, (names.half, names.op, names.dead))
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
-        taken_ms = _now_ms()
+        taken_ms = now_ms()
         # Asked first: if a topic is created again now, the id does not fit the ends, which is an
         # error later. The other way round its offsets would be read of another topic.
         ids = cluster.topic_ids(Topics.of(names.half, names.op, names.dead, *real))
@@ -144,7 +144,7 @@ def undecided_snapshot(
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
         _present(cluster, names, (names.half, names.op))
-        taken_ms = _now_ms()
+        taken_ms = now_ms()
         halves, hidden = cluster.awaited_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
         ops, hidden_ops = cluster.awaited_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
         ends = {**halves, **ops}
@@ -262,6 +262,6 @@ def _first_ms(
     return first_times(read_ranges(spark, ranges, options), real)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     """Return the time of this machine, ms since 1970."""
     return int(datetime.now(timezone.utc).timestamp() * 1000)
