@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import Bounds, OtherInstallations
-from halfbridge.spark_jobs.audit.carried import Carried, left_by
-from halfbridge.spark_jobs.audit.run import Audit, audited, keeping
+from halfbridge.spark_jobs.audit.carried import Carried
+from halfbridge.spark_jobs.audit.run import Audit, audited
 from halfbridge.spark_jobs.audit.state import State
 from halfbridge.spark_jobs.reading.offsets import Range, Snapshot, continued, unread
 from tests.spark.audit_lives import Lives
@@ -150,8 +150,7 @@ def audit_step(
     facts, bounds = log.facts(spark, unread(former, snapshot)), Bounds(snapshot, GRACE_MS)
     with audited(facts, bounds, find_others=find_others, carried=changed) as audit:
         if is_written:
-            with keeping() as keep:
-                state.write(left_by(audit.judged, audit.bounds, keep), audit)
+            state.write(audit)
         return result(audit)
 
 

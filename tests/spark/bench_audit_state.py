@@ -24,9 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, not as a mo
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.audit import facts as columns
 from halfbridge.spark_jobs.audit.bounds import Bounds
-from halfbridge.spark_jobs.audit.carried import left_by
 from halfbridge.spark_jobs.audit.facts import FACTS, all_facts
-from halfbridge.spark_jobs.audit.run import audited, keeping
+from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.audit.state import State
 from halfbridge.spark_jobs.reading.offsets import Range, Snapshot
 from halfbridge.spark_jobs.session.local import spark_session
@@ -77,8 +76,7 @@ def _audit(
     with audited(make(spark), Bounds(snapshot), progress=note, carried=carried) as audit:
         note(f"{audit.violations} violations")
         if state:
-            with keeping() as keep:
-                state.write(left_by(audit.judged, audit.bounds, keep), audit)
+            state.write(audit)
         note("end")
         if audit.violations != sum(audit.states.values()) // LOST_EVERY:
             raise click.ClickException(f"{audit.violations} found")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import OpKind
+from halfbridge.spark_jobs.audit.computing import computed
 from halfbridge.spark_jobs.audit.facts import (
     FACTS,
     IS_DEAD_LETTER_OF_UNREADABLE,
@@ -35,7 +36,7 @@ from halfbridge.spark_jobs.audit.sift import (
 from halfbridge.spark_jobs.audit.verdict import ELSEWHERE, PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
 
@@ -43,14 +44,11 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.ruling import Ruled
     from halfbridge.spark_jobs.audit.verdict import Verdicts
 
-    Keep = Callable[[DataFrame], DataFrame]
-
 # Records without a transaction that a run compares with those of earlier runs: all stay open.
 _UNREADABLE = (IS_UNREADABLE_HALF, IS_UNREADABLE_OP, IS_DEAD_LETTER_OF_UNREADABLE)
 # State of a settled transaction that belongs to another installation.
 OF_OTHERS = "of_others"
 _PLACES = {
-    "transaction_id": "string",
     "order_key": "long",
     "pair": "int",
     "topic": "string",
@@ -62,14 +60,15 @@ _PLACES = {
 # later generation.
 ADDED = {
     "facts": FACTS,  # of settled transactions
-    "settled": {"transaction_id": "string", "state": "string"},  # null: counted nowhere
-    "deliveries": _PLACES,  # of settled transactions, with a key
+    # Rows of settled transactions: one with the state of each life, and one with the place of each
+    # correct delivery. A plain transaction has both in one row. State null: counted nowhere.
+    "settled": {"transaction_id": "string", "state": "string", **_PLACES},
     "revived": {"transaction_id": "string"},
 }
 # Tables that every run writes whole.
 REPLACED = {
     "open_facts": FACTS,
-    "reordered": {**_PLACES, "op_offset_before": "long"},
+    "reordered": {"transaction_id": "string", **_PLACES, "op_offset_before": "long"},
 }
 
 
@@ -81,7 +80,6 @@ class Carried:
     states: Mapping[str, int]  # state -> number of settled transactions
     facts: DataFrame
     settled: DataFrame
-    deliveries: DataFrame
     revived: DataFrame
     open_facts: DataFrame
     reordered: DataFrame
@@ -99,9 +97,20 @@ class Revived:
 
     ids: DataFrame  # transaction_id
     facts: DataFrame  # FACTS
-    deliveries: DataFrame  # of ADDED
+    deliveries: DataFrame  # rows of `settled`
     # State -> number of the transactions of earlier runs that are still settled.
     still_settled: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The transactions that are not plain."""
+
+    findings: DataFrame  # FINDINGS, computed
+    deliveries: DataFrame  # DELIVERY_PLACES of the correct deliveries
+    lives: DataFrame  # of `verdict.lives`
+    states: dict[str, int]  # state -> number of lives
+    unsettled: DataFrame  # of `unsettled`
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,34 +118,26 @@ class Judged:
     """What a run has judged."""
 
     facts: DataFrame  # FACTS, of which those without a transaction are not complete
+    count: int  # number of facts
     sifted: DataFrame
-    deliveries: DataFrame  # DELIVERY_PLACES
     reordered: DataFrame  # of `order.all_reordered`
     revived: Revived | None = None
     owned: DataFrame | None = None  # transaction_id, of other installations
-    lives: DataFrame | None = None  # of `verdict.lives`, for transactions that are not plain
-    unsettled: DataFrame | None = None  # of `unsettled`
+    examined: Examined | None = None
 
 
-def revive(facts: DataFrame, carried: Carried, keep: Keep) -> Revived:
-    """Return the settled transactions that new `facts` name."""
-    named = facts.where(F.col("transaction_id").isNotNull()).select("transaction_id")
-    ids = keep(named.distinct())
-    settled = _of(carried.settled, ids, ids.count())
-    settled = keep(carried.in_force(settled).select("transaction_id", "state"))
-    counts = settled.groupBy("state").agg(F.count(F.lit(1)).alias("count")).collect()
-    states = Counter({row["state"]: row["count"] for row in counts})
-    still_settled = Counter(carried.states) - states
+def revive(facts: DataFrame, count: int, carried: Carried) -> Revived:
+    """Return the settled transactions that the new `facts`, which are `count`, name."""
+    named = facts.where(F.col("transaction_id").isNotNull()).select("transaction_id").distinct()
+    settled = computed(carried.in_force(_of(carried.settled, named, count)))
+    rows = settled.groupBy("state").agg(F.count(F.lit(1))).collect()
+    states = Counter(dict(rows))
     ids = settled.select("transaction_id").distinct()
-    if not states:  # then the large tables are not read
-        none = (carried.open_facts.limit(0), carried.deliveries.limit(0))
-        return Revived(ids, *none, still_settled)
-    return Revived(
-        ids,
-        keep(carried.in_force(_of(carried.facts, ids, states.total())).select(*FACTS)),
-        carried.in_force(_of(carried.deliveries, ids, states.total())),
-        still_settled,
-    )
+    still_settled = Counter(carried.states) - states
+    if not states:  # then the facts, the largest table, are not read
+        return Revived(ids, carried.open_facts.limit(0), settled, still_settled)
+    facts = carried.in_force(_of(carried.facts, ids, count)).select(*FACTS)
+    return Revived(ids, facts, settled, still_settled)
 
 
 def unsettled(ruling: Ruled, verdicts: Verdicts, found: DataFrame) -> DataFrame:
@@ -152,14 +153,13 @@ def unsettled(ruling: Ruled, verdicts: Verdicts, found: DataFrame) -> DataFrame:
     return ids[0].unionAll(ids[1]).unionAll(ids[2]).where(F.col("transaction_id").isNotNull())
 
 
-def left_by(judged: Judged, bounds: Bounds, keep: Keep) -> dict[str, DataFrame]:
+def left_by(judged: Judged, bounds: Bounds) -> dict[str, DataFrame]:
     """Return the rows for the tables of ADDED and REPLACED, by their names."""
     sifted, facts = judged.sifted, judged.facts
     open_ids = sifted.where(F.col("state") == UNDECIDED).select("transaction_id")
-    if judged.unsettled is not None:
-        open_ids = open_ids.unionAll(judged.unsettled)
-    open_ids = keep(open_ids.distinct())
-    open_ids = broadcast_few(open_ids, open_ids.count())
+    if judged.examined is not None:
+        open_ids = open_ids.unionAll(judged.examined.unsettled)
+    open_ids = broadcast_few(computed(open_ids.distinct()), judged.count)
 
     def settled(rows: DataFrame) -> DataFrame:
         return rows.join(open_ids, "transaction_id", how="left_anti").select(*rows.columns)
@@ -167,32 +167,35 @@ def left_by(judged: Judged, bounds: Bounds, keep: Keep) -> dict[str, DataFrame]:
     def named(places: DataFrame) -> DataFrame:
         return places.withColumn("topic", bounds.topic_name(F.col("topic_number")))
 
-    deliveries = settled(judged.deliveries.where(F.col("order_key").isNotNull()))
     open_facts = facts.join(open_ids, "transaction_id", how="left_semi").select(*FACTS)
     none = sifted.select("transaction_id").limit(0)
     return {
         "facts": settled(facts.where(F.col("transaction_id").isNotNull())),
-        "settled": settled(_states(judged)),
-        "deliveries": named(deliveries).select(*ADDED["deliveries"]),
+        "settled": named(settled(_states_and_places(judged))).select(*ADDED["settled"]),
         "revived": none if judged.revived is None else judged.revived.ids,
         "open_facts": open_facts.unionAll(facts.where(F.col("record_type").isin(*_UNREADABLE))),
         "reordered": named(judged.reordered).select(*REPLACED["reordered"]),
     }
 
 
-def _states(judged: Judged) -> DataFrame:
-    """Return transaction_id and state of all that was judged, one row for each life."""
+def _states_and_places(judged: Judged) -> DataFrame:
+    """Return rows of `settled` for all that was judged, with the numbers of topics."""
     sifted, given = judged.sifted, F.col("state")
-    found = sifted.where(given.isin(DELIVERED, ROLLED_BACK)).select("transaction_id", "state")
-    examined = sifted.where(given.isNull() | (given == WITHOUT_HALF)).select("transaction_id")
+    found = sifted.where(given.isin(DELIVERED, ROLLED_BACK))
+    others = sifted.where(given.isNull() | (given == WITHOUT_HALF)).select("transaction_id")
     if (owned := judged.owned) is not None:
-        found = found.unionAll(owned.select("transaction_id", F.lit(OF_OTHERS).alias("state")))
-        examined = examined.join(owned, "transaction_id", how="left_anti")
-    if judged.lives is not None:
-        lives = judged.lives.select("transaction_id", "state")
-        found = found.unionAll(examined.join(lives, "transaction_id", how="left"))
+        found = found.unionByName(
+            owned.select("transaction_id", F.lit(OF_OTHERS).alias("state")),
+            allowMissingColumns=True,
+        )
+        others = others.join(owned, "transaction_id", how="left_anti")
+    if judged.examined is not None:
+        lives = others.join(judged.examined.lives, "transaction_id", how="left")
+        for each in (lives, judged.examined.deliveries):
+            found = found.unionByName(each, allowMissingColumns=True)
     return found
 
 
 def _of(table: DataFrame, ids: DataFrame, count: int) -> DataFrame:
+    """Return the rows of a table whose transaction is one of `ids`, which are at most `count`."""
     return table.join(broadcast_few(ids, count), "transaction_id", how="left_semi")

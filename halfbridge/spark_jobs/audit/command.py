@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds, OtherInstallations
-from halfbridge.spark_jobs.audit.carried import left_by
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
     facts_of_dead_letters,
@@ -22,7 +21,7 @@ from halfbridge.spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
-from halfbridge.spark_jobs.audit.run import audited, keeping, make_report, text_lines
+from halfbridge.spark_jobs.audit.run import audited, make_report, text_lines
 from halfbridge.spark_jobs.audit.state import State
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.jobs import options
@@ -199,8 +198,7 @@ def main(
         ) as audit:
             if state is not None:
                 _say("writing the state")
-                with keeping() as keep:
-                    state.write(left_by(audit.judged, audit.bounds, keep), audit)
+                state.write(audit)
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
             made = make_report(audit, shown, seconds=monotonic() - started_s)
             options.write_report(report, made)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from halfbridge.spark_jobs.audit.computing import computed
 from halfbridge.spark_jobs.audit.sift import DELIVERY_PLACES, broadcast_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
-    from halfbridge.spark_jobs.audit.carried import Carried, Keep, Revived
+    from halfbridge.spark_jobs.audit.carried import Carried, Revived
 
 _KEY = ("order_key", "pair")
 # Contract of `reordered`: deliveries, with the op offset of the delivery before.
@@ -39,19 +40,23 @@ def reordered(deliveries: DataFrame) -> DataFrame:
 
 
 def all_reordered(
-    deliveries: DataFrame, carried: Carried, revived: Revived, bounds: Bounds, keep: Keep
+    deliveries: DataFrame,
+    count: int,
+    carried: Carried,
+    revived: Revived,
+    bounds: Bounds,
 ) -> DataFrame:
-    """Return `reordered` of the deliveries of all runs; `deliveries` are those judged now."""
+    """Return `reordered` of the deliveries of all runs; `deliveries`, `count`, are judged now."""
 
     def numbered(places: DataFrame) -> DataFrame:
         return places.withColumn("topic_number", bounds.topic_number(F.col("topic")))
 
     changed = deliveries.unionAll(numbered(revived.deliveries).select(*DELIVERY_PLACES))
     changed = changed.where(F.col("order_key").isNotNull())
-    first = keep(changed.groupBy(*_KEY).agg(F.min("real_offset").alias("first_offset")))
-    first = broadcast_few(first, first.count())
-    others = carried.in_force(carried.deliveries.join(first, list(_KEY), how="inner"))
-    others = keep(numbered(others.join(revived.ids, "transaction_id", how="left_anti")))
+    first = computed(changed.groupBy(*_KEY).agg(F.min("real_offset").alias("first_offset")))
+    first = broadcast_few(first, count)
+    others = carried.in_force(carried.settled.join(first, list(_KEY), how="inner"))
+    others = computed(numbered(others.join(revived.ids, "transaction_id", how="left_anti")))
     rest = [each for each in DELIVERY_PLACES if each not in (*_KEY, "real_offset")]
     last = (
         others.where(F.col("real_offset") < F.col("first_offset"))

@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from halfbridge.serde.topics import TopicNames
 from halfbridge.serde.units import MS_PER_S
@@ -21,10 +20,12 @@ from halfbridge.spark_jobs.audit import facts as columns
 from halfbridge.spark_jobs.audit.bounds import OtherInstallations
 from halfbridge.spark_jobs.audit.carried import (
     OF_OTHERS,
+    Examined,
     Judged,
     revive,
     unsettled,
 )
+from halfbridge.spark_jobs.audit.computing import computed, for_few, keeping
 from halfbridge.spark_jobs.audit.findings import (
     NOTICES,
     VIOLATIONS,
@@ -59,22 +60,11 @@ from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
     from halfbridge.spark_jobs.audit.carried import Carried
     from halfbridge.spark_jobs.reading.offsets import Snapshot
-
-# Up to this many facts about transactions that are not plain, planning takes longer than computing:
-# 210,000 facts took 15 to 17 s in one partition, and 17 to 20 s in eight (2 cores). So they are
-# computed in one partition, without shuffles, generated code or adaptive planning.
-_FEW = 300_000
-_FOR_FEW = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +105,6 @@ def audited(
         yield _audit(facts, bounds, keep, progress, find_others=find_others, carried=carried)
 
 
-@contextmanager
-def keeping() -> Iterator[Callable[[DataFrame], DataFrame]]:
-    """Yield a function that persists a frame for the time of the block."""
-    kept: list[DataFrame] = []
-
-    def keep(frame: DataFrame) -> DataFrame:
-        kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
-        return frame
-
-    try:
-        yield keep
-    finally:
-        for frame in kept:
-            frame.unpersist()
-
-
 def _audit(
     facts: DataFrame,
     bounds: Bounds,
@@ -140,19 +114,22 @@ def _audit(
     find_others: Callable[[], OtherInstallations],
     carried: Carried | None,
 ) -> Audit:
-    facts = keep(facts)
+    compute = keep if carried is None else computed
+    facts = compute(facts)
     records = Counter(_records(facts))
-    progress(f"read {records.total():,} records")
+    count = records.total()
+    progress(f"read {count:,} records")
     revived = None
     if carried is not None:
-        revived = revive(facts, carried, keep)
+        revived = revive(facts, count, carried)
         progress(f"{revived.still_settled.total():,} transactions are settled")
-        facts = columns.all_facts(facts, keep(carried.open_facts), revived.facts)
+        facts = compute(columns.all_facts(facts, carried.open_facts, revived.facts))
+        count = facts.count()
         records += Counter(carried.records)
     settled = Counter(revived.still_settled if revived else ())
-    sifted = keep(sift(facts, bounds))
+    sifted = compute(sift(facts, bounds))
     states = Counter({row["state"]: row["count"] for row in _counted(sifted, "state")})
-    examined = states.pop(None, 0)
+    examined_count = states.pop(None, 0)
     owned, of_others = None, settled.pop(OF_OTHERS, 0)
     if without_half := states.pop(WITHOUT_HALF, 0):
         bounds, owned = _with_others(bounds, sifted, find_others(), keep)
@@ -160,25 +137,24 @@ def _audit(
             without_half -= (owned_count := owned.count())
             of_others += owned_count
             progress(f"{owned_count:,} transactions of other installations")
-        examined += without_half
-    progress(f"{states.total():,} plain transactions, {examined:,} to examine")
+        examined_count += without_half
+    progress(f"{states.total():,} plain transactions, {examined_count:,} to examine")
     deliveries = sifted.where(F.col("state") == DELIVERED).select(*DELIVERY_PLACES)
-    found = lives_found = may_change = None
-    if examined:
-        suspicious = _computed(suspects(facts, sifted, examined, owned))
-        are_few = suspicious.count() <= _FEW
-        suspicious = suspicious.coalesce(1) if are_few else suspicious
-        with _options(facts.sparkSession, _FOR_FEW if are_few else {}):
-            found, arrived, lives_found, may_change = _examined(suspicious, bounds)
-            states.update({row["state"]: row["count"] for row in _counted(lives_found, "state")})
-        progress(f"{examined:,} transactions examined")
-        deliveries = deliveries.unionAll(arrived)
+    examined = None
+    if examined_count:
+        suspicious = suspects(facts, sifted, examined_count, owned)
+        examined = _examined(suspicious, bounds)
+        states.update(examined.states)
+        progress(f"{examined_count:,} transactions examined")
+        deliveries = deliveries.unionAll(examined.deliveries)
     if carried is None or revived is None:
-        disordered = keep(reordered(deliveries))
+        disordered = reordered(deliveries)
     else:
-        disordered = keep(all_reordered(deliveries, carried, revived, bounds, keep))
-    in_disorder = out_of_order(disordered, bounds)
-    found = in_disorder if found is None else found.unionAll(in_disorder)
+        disordered = all_reordered(deliveries, count, carried, revived, bounds)
+    disordered = compute(disordered)
+    found = out_of_order(disordered, bounds)
+    if examined is not None:
+        found = found.unionAll(examined.findings)
     if any(
         records.get(columns.NAMES[each])
         for each in (columns.IS_UNREADABLE_HALF, columns.IS_UNREADABLE_OP)
@@ -187,16 +163,15 @@ def _audit(
     found = keep(found)  # before the sort, which computes its input twice
     kinds = {row["kind"]: row["count"] for row in _counted(found, "kind")}
     states.update(settled)
-    judged = Judged(facts, sifted, deliveries, disordered, revived, owned, lives_found, may_change)
     return Audit(
         dict(records),
         dict(states),
-        examined,
+        examined_count,
         of_others,
         bounds,
         kinds,
         _violations_first(found),
-        judged,
+        Judged(facts, count, sifted, disordered, revived, owned, examined),
     )
 
 
@@ -216,50 +191,26 @@ def _with_others(
     return bounds, keep(ids.join(others.ids, "transaction_id", how="left_semi"))
 
 
-def _examined(
-    suspicious: DataFrame, bounds: Bounds
-) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame]:
-    """Judge the FACTS of transactions that are not plain.
-
-    Returns the FINDINGS, computed, the DELIVERY_PLACES of the correct deliveries, the state of each
-    transaction, and the ids of those that are not settled.
-    """
-    ruling = rule(suspicious, bounds, _computed)
-    matched = match(suspicious, ruling.messages, _computed)
-    verdicts = judge(matched, bounds, _computed)
-    messages = verdicts.messages
-    arrived = (F.col("required") == DELIVER) & (F.col("outcome") == DELIVERED)
-    more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))
-    found = _computed(all_findings(ruling, matched, verdicts, bounds))
-    return (
-        found,
-        more.where(arrived).select(*DELIVERY_PLACES),
-        lives(messages),
-        unsettled(ruling, verdicts, found),
-    )
-
-
-@contextmanager
-def _options(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """Set options of the session for the time of the block: the session may be the user's."""
-    before = {name: str(session.conf.get(name)) for name in options}
-    try:
-        for name, value in options.items():
-            session.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            session.conf.set(name, value)
-
-
-def _computed(frame: DataFrame) -> DataFrame:
-    """Compute a frame, and return it without its lineage.
-
-    Spark's planner traverses the lineage of every joined frame repeatedly. After a few joins of a
-    frame with frames that were derived from it, planning takes longer than computing all rows.
-    """
-    settled: DataFrame = frame.localCheckpoint(eager=True)
-    return settled
+def _examined(suspicious: DataFrame, bounds: Bounds) -> Examined:
+    """Judge the FACTS of transactions that are not plain."""
+    suspicious = computed(suspicious)
+    with for_few(suspicious.sparkSession, suspicious.count()) as are_few:
+        suspicious = suspicious.coalesce(1) if are_few else suspicious
+        ruling = rule(suspicious, bounds, computed)
+        matched = match(suspicious, ruling.messages, computed)
+        verdicts = judge(matched, bounds, computed)
+        messages = verdicts.messages
+        arrived = (F.col("required") == DELIVER) & (F.col("outcome") == DELIVERED)
+        more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))
+        found = computed(all_findings(ruling, matched, verdicts, bounds))
+        found_lives = lives(messages)
+        return Examined(
+            found,
+            more.where(arrived).select(*DELIVERY_PLACES),
+            found_lives,
+            {row["state"]: row["count"] for row in _counted(found_lives, "state")},
+            unsettled(ruling, verdicts, found),
+        )
 
 
 def _records(facts: DataFrame) -> dict[str, int]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from halfbridge.spark_jobs.audit.carried import ADDED, REPLACED, Carried
+from halfbridge.spark_jobs.audit.carried import ADDED, REPLACED, Carried, left_by
+from halfbridge.spark_jobs.audit.computing import for_few
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.offsets import read_snapshot
 from halfbridge.spark_jobs.reading.take_snapshot import now_ms
@@ -73,18 +74,19 @@ class State:
         self._write(_OTHERS, ids)
         return self._table(_OTHERS, self._generation).select("transaction_id")
 
-    def write(self, tables: Mapping[str, DataFrame], audit: Audit) -> None:
+    def write(self, audit: Audit) -> None:
         """Write what this run has left (`carried.left_by`), then the manifest.
 
         Raises JobError: another run has written the state; the user runs one at a time.
         """
-        for name, rows in tables.items():
-            self._write(name, rows)
-        added = self._spark.read.parquet(self._place("settled", self._generation))
-        counts = added.groupBy("state").agg(F.count(F.lit(1)).alias("count")).collect()
+        with for_few(self._spark, audit.judged.count):
+            for name, rows in left_by(audit.judged, audit.bounds).items():
+                self._write(name, rows)
+            added = self._spark.read.parquet(self._place("settled", self._generation))
+            counts = added.groupBy("state").agg(F.count(F.lit(1))).collect()
         revived = audit.judged.revived
         states = Counter(revived.still_settled if revived else ())
-        states.update({row["state"]: row["count"] for row in counts if row["state"]})
+        states.update({state: count for state, count in counts if state})
         manifest = {
             "identity": self._identity,
             "generations": [*self._generations, self._generation],
@@ -101,7 +103,8 @@ class State:
     def _read(self, text: str) -> None:
         try:
             found = json.loads(text)
-            check_same(self._path, found["identity"], self._identity, remedy="give a new --state")
+            given = {"remedy": "give a new --state", "what": "state"}
+            check_same(self._path, found["identity"], self._identity, **given)
             self.snapshot = read_snapshot(json.dumps(found["snapshot"]))
             self._generations, self._counts = found["generations"], found["counts"]
         except (ValueError, KeyError, TypeError) as error:

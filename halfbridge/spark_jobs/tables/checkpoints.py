@@ -226,9 +226,14 @@ class Checkpoint:
 
 
 def check_same(
-    path: str, was: Mapping[str, object], identity: Mapping[str, object], *, remedy: str
+    path: str,
+    was: Mapping[str, object],
+    identity: Mapping[str, object],
+    *,
+    remedy: str,
+    what: str = "checkpoint",
 ) -> None:
-    """Refuse a job that is not the one whose identity is `was` in the checkpoint.
+    """Refuse a job that is not the one whose identity is `was` in the checkpoint, or in `what`.
 
     Raises JobError: it is another job; the user follows `remedy`.
     """
@@ -240,7 +245,7 @@ def check_same(
     )
     if changes:
         raise JobError(
-            f"the checkpoint {path} belongs to another job: {changes}. Start it as it was, or"
+            f"the {what} {path} belongs to another job: {changes}. Start it as it was, or"
             f" {remedy}.",
             paths=(path,),
         )
