@@ -92,6 +92,17 @@ def test_a_state_of_another_audit_is_refused(spark: SparkSession, state: Path) -
         State(spark, str(state), {**IDENTITY, "prefix": "eu."})
 
 
+def test_a_state_without_some_of_its_files_is_refused(
+    spark: SparkSession, state: Path, tmp_path: Path
+) -> None:
+    """The line names the table; a result without these rows would be wrong."""
+    path = tmp_path / "state"
+    shutil.copytree(state, path)
+    shutil.rmtree(min((path / "facts").iterdir()))
+    with pytest.raises(JobError, match=r"facts lacks generations .*begin with a new --state"):
+        State(spark, str(path), IDENTITY).carried()
+
+
 def test_a_damaged_manifest_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is guessed."""
     (tmp_path / MANIFEST).write_text("{")

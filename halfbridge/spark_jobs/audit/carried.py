@@ -131,7 +131,7 @@ def revive(facts: DataFrame, count: int, carried: Carried) -> Revived:
     named = facts.where(F.col("transaction_id").isNotNull()).select("transaction_id").distinct()
     settled = computed(carried.in_force(_of(carried.settled, named, count)))
     rows = settled.groupBy("state").agg(F.count(F.lit(1))).collect()
-    states = Counter(dict(rows))
+    states: Counter[str] = Counter(dict(rows))
     ids = settled.select("transaction_id").distinct()
     still_settled = Counter(carried.states) - states
     if not states:  # then the facts, the largest table, are not read

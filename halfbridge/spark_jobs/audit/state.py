@@ -63,7 +63,10 @@ class State:
         self._generation = max([now_ms(), *(each + 1 for each in self._generations)])
 
     def carried(self) -> Carried | None:
-        """Return what earlier runs have left; None: there was none."""
+        """Return what earlier runs have left; None: there was none.
+
+        Raises JobError: files of the state are missing; the user follows the text.
+        """
         if self.snapshot is None:
             return None
         tables = {name: self._table(name) for name in (*ADDED, *REPLACED)}
@@ -124,17 +127,22 @@ class State:
         rows.write.parquet(self._place(name, self._generation))
 
     def _table(self, name: str, *more: int) -> DataFrame:
+        """Return the rows in force of a table. Raises JobError as `carried` does."""
         known = self._generations[-1:] if name in REPLACED else [*self._generations, *more]
-        if name == _OTHERS:  # which a run writes only where it has needed them
-            written = set(self._storage.names(join(self._path, name)))
-            known = [each for each in known if _directory(each) in written]
-        paths = [self._place(name, each) for each in known]
+        written = set(self._storage.names(join(self._path, name)))
+        there = [each for each in known if _directory(each) in written]
+        if there != known and name != _OTHERS:  # a run writes those only where it needs them
+            raise JobError(
+                f"{self._path} is damaged: {name} lacks generations that {self._manifest} names."
+                " Restore them, or begin with a new --state.",
+                paths=(self._path,),
+            )
         columns = {**_TABLES[name], "generation": "long"}
         schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-        if not paths:
+        if not there:
             return self._spark.createDataFrame([], schema)
         reader = self._spark.read.schema(schema).option("basePath", join(self._path, name))
-        rows = reader.parquet(*paths)
+        rows = reader.parquet(*(self._place(name, each) for each in there))
         return rows.drop("generation") if name in REPLACED else rows
 
     def _place(self, name: str, generation: int) -> str:
