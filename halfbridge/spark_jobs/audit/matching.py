@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DeadReason
+from halfbridge.spark_jobs.audit.computing import computed
 from halfbridge.spark_jobs.audit.facts import IS_DEAD_LETTER, IS_REAL
 from halfbridge.spark_jobs.audit.ruling import DELIVER, DETAILS, LIFE, OPEN, RULED_MESSAGES, UNKNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from halfbridge.spark_jobs.audit.ruling import Compute
 
 # Reasons of dead letters of a message that had to be delivered. A redelivery delivers it in another
 # life of its transaction.
@@ -85,10 +85,10 @@ class Matched:
     stray: DataFrame
 
 
-def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
+def match(facts: DataFrame, messages: DataFrame) -> Matched:
     """Return `messages`, matched with the real records and the dead letters in `facts`."""
     letters = _dead_letters(facts)
-    pairs = compute(_pairs(facts, _with_refusals(messages, letters)))
+    pairs = computed(_pairs(facts, _with_refusals(messages, letters)))
     indices = messages.select(*LIFE, "message_index")
     return Matched(
         messages=_with_dead_letters(pairs.where(F.col("message_index").isNotNull()), letters),

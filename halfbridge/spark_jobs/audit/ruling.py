@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.records import OpKind
+from halfbridge.spark_jobs.audit.computing import computed
 from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_OP, born_ms
 from halfbridge.spark_jobs.reading.decisions import (
     contradicts,
@@ -24,13 +25,10 @@ from halfbridge.spark_jobs.reading.decisions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import Column, DataFrame
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
-    Compute = Callable[[DataFrame], DataFrame]
 
 # What must become of a message.
 DELIVER = "deliver"
@@ -67,8 +65,8 @@ class Ruled:
     orphans: DataFrame
 
 
-def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
-    """Return the ruling on `facts`; `compute` computes the frames that are used more than once."""
+def rule(facts: DataFrame, bounds: Bounds) -> Ruled:
+    """Return the ruling on `facts`."""
     found = _messages(facts)
     messages = found.drop("original", "copied_ms")
     lives = (
@@ -77,11 +75,11 @@ def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
         .select(*LIFE, born_ms(F.col("original.first_ms"), F.col("copied_ms")).alias("born_ms"))
     )
     ops = _deciding(facts)
-    known = compute(ops.join(lives, list(LIFE), how="inner").where(_is_proven()))
+    known = computed(ops.join(lives, list(LIFE), how="inner").where(_is_proven()))
     details = ("op_half_offset", "message_count", "op_append_ms", "source")
     first = known.groupBy(*LIFE).agg(first_decision(*details).alias("decision"))
     return Ruled(
-        messages=compute(_ruled(messages.join(first, list(LIFE), how="left"), bounds)),
+        messages=computed(_ruled(messages.join(first, list(LIFE), how="left"), bounds)),
         conflicts=_conflicts(known, first),
         orphans=_orphans(ops, lives),
     )

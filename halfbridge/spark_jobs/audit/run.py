@@ -196,9 +196,9 @@ def _examined(suspicious: DataFrame, bounds: Bounds) -> Examined:
     suspicious = computed(suspicious)
     with for_few(suspicious.sparkSession, suspicious.count()) as are_few:
         suspicious = suspicious.coalesce(1) if are_few else suspicious
-        ruling = rule(suspicious, bounds, computed)
-        matched = match(suspicious, ruling.messages, computed)
-        verdicts = judge(matched, bounds, computed)
+        ruling = rule(suspicious, bounds)
+        matched = match(suspicious, ruling.messages)
+        verdicts = judge(matched, bounds)
         messages = verdicts.messages
         arrived = (F.col("required") == DELIVER) & (F.col("outcome") == DELIVERED)
         more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))

@@ -12,6 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.spark_jobs.audit.computing import computed
 from halfbridge.spark_jobs.audit.matching import MATCHED_MESSAGES, REFUSALS
 from halfbridge.spark_jobs.audit.ruling import (
     DEAD_LETTER,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
     from halfbridge.spark_jobs.audit.matching import Matched
-    from halfbridge.spark_jobs.audit.ruling import Compute
 
 # Values of the column `outcome`, besides DELIVERED: what became of a message.
 BOTH = "both"  # delivered and dead-lettered
@@ -67,13 +67,13 @@ class Verdicts:
     surplus: DataFrame  # the matched surplus without the records that ALTERED messages name
 
 
-def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
+def judge(matched: Matched, bounds: Bounds) -> Verdicts:
     """Return the verdicts on `matched`."""
-    judged = compute(_with_outcome(matched.messages, bounds))
-    altered = compute(_altered(judged, matched.surplus))
+    judged = computed(_with_outcome(matched.messages, bounds))
+    altered = computed(_altered(judged, matched.surplus))
     return Verdicts(
-        messages=compute(_with_index_before(_with_altered(judged, altered))),
-        surplus=compute(_without_altered(matched.surplus, altered)),
+        messages=computed(_with_index_before(_with_altered(judged, altered))),
+        surplus=computed(_without_altered(matched.surplus, altered)),
     )
 
 
