@@ -86,6 +86,12 @@ def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_pat
     assert not [each for each in threading.enumerate() if "prometheus" in each.name.lower()]
 
 
+def test_sinks_are_shown_beside_the_queries(spark: SparkSession) -> None:
+    """Also one whose options are wrong: the scrape says so, and does not fail."""
+    with metrics_served(spark, 0, say=lambda _: None, sinks=[{"app.id": "a b"}]) as port:
+        assert scrape(port)["sink_lookup_ok,a b"] == 0
+
+
 def test_a_failed_query_is_counted(spark: SparkSession, tmp_path: Path) -> None:
     """What nobody looks at until it is missed: a query that ended with an error."""
 
