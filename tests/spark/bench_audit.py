@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from threading import Timer
 from time import monotonic
 from typing import Any
 
@@ -24,6 +25,7 @@ from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.installation import Installation
 from tests.spark.audit_mass import PAIRS, REAL_PARTITIONS, VALUE_BYTES, Mass
 
+ROUND_S_MAX = 1_800.0
 ANSWERED = 1_000  # of so many new transactions, one late answer names an old one
 
 
@@ -78,9 +80,13 @@ def _round(installation: Installation, directory: Path, mass: Mass, *more: str) 
     command = [sys.executable, "-m", "halfbridge", "spark", "audit", *words]
     started_s, steps = monotonic(), {}
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=sys.stderr, text=True) as run:
+        limit = Timer(ROUND_S_MAX, run.kill)
+        limit.daemon = True
+        limit.start()
         for line in run.stderr or ():
             sys.stderr.write(line)
             steps[line.removeprefix("audit: ").strip()] = round(monotonic() - started_s, 1)
+        limit.cancel()
     steps["end"] = round(monotonic() - started_s, 1)
     report: dict[str, Any] = json.loads(path.read_text())
     if report["violations"] != len(mass.defects):
