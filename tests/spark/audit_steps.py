@@ -69,7 +69,8 @@ def written(seeds: range) -> Log:
         for step, ends in enumerate(cuts):
             until_ms = times[step] if step < len(times) else tape.clock_ms
             before = cuts[step - 1] if step else {}
-            # Of each other seed, records are there before those that they follow from.
+            # The cuts of every second seed are uneven: a record may be before the cut of its
+            # partition, and the earlier record that caused it behind the cut of another one.
             ends.update(_ends(tape, number, until_ms, before, chance if seed % 2 else None))
     final = tape.snapshot()
     return Log(tape, [*(_cut(final, ends, step) for step, ends in enumerate(cuts)), final], others)

@@ -72,8 +72,8 @@ class Tape:
         self.clock_ms = START_MS
         self.timestamp_type = LOG_APPEND_TIME
         self.cut: dict[tuple[str, int], int] = {}
-        # Logs that share nothing stand side by side: what is written goes to the partitions from
-        # here on.
+        # The first partition that is written to. Logs that share nothing have partitions of their
+        # own.
         self.lane = 0
         self._count = 0
 

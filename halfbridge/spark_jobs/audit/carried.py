@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from halfbridge.serde.records import OpKind
-from halfbridge.spark_jobs.audit.computing import computed
+from halfbridge.spark_jobs.audit.computing import computed, counted
 from halfbridge.spark_jobs.audit.facts import (
     FACTS,
     IS_DEAD_LETTER_OF_UNREADABLE,
@@ -32,6 +32,7 @@ from halfbridge.spark_jobs.audit.sift import (
     UNDECIDED,
     WITHOUT_HALF,
     broadcast_few,
+    of_transactions,
 )
 from halfbridge.spark_jobs.audit.verdict import ELSEWHERE, PENDING
 
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.ruling import Ruled
     from halfbridge.spark_jobs.audit.verdict import Verdicts
 
-# Records without a transaction that a run compares with those of earlier runs: all stay open.
+# Kinds of records that have no transaction. A run compares its own with those of earlier runs, so
+# their facts are always kept with the open ones.
 _UNREADABLE = (IS_UNREADABLE_HALF, IS_UNREADABLE_OP, IS_DEAD_LETTER_OF_UNREADABLE)
 # State of a settled transaction that belongs to another installation.
 OF_OTHERS = "of_others"
@@ -74,7 +76,10 @@ REPLACED = {
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What earlier runs have left: the tables of ADDED, with `generation`, and of REPLACED."""
+    """What earlier runs have left: the tables of ADDED, with `generation`, and of REPLACED.
+
+    Of `revived` each transaction has its last row only.
+    """
 
     records: Mapping[str, int]  # kind of record -> number of records read
     states: Mapping[str, int]  # state -> number of settled transactions
@@ -86,7 +91,7 @@ class Carried:
 
     def in_force(self, rows: DataFrame) -> DataFrame:
         """Return those rows of a table of ADDED whose transaction was not revived since."""
-        last = self.revived.groupBy("transaction_id").agg(F.max("generation").alias("revived"))
+        last = self.revived.withColumnRenamed("generation", "revived")
         is_stale = F.coalesce(F.col("revived") > F.col("generation"), F.lit(col=False))
         return rows.join(last, "transaction_id", how="left").where(~is_stale).drop("revived")
 
@@ -95,6 +100,7 @@ class Carried:
 class Revived:
     """The settled transactions that new facts name."""
 
+    carried: Carried
     ids: DataFrame  # transaction_id
     facts: DataFrame  # FACTS
     deliveries: DataFrame  # rows of `settled`
@@ -109,7 +115,7 @@ class Examined:
     findings: DataFrame  # FINDINGS, computed
     deliveries: DataFrame  # DELIVERY_PLACES of the correct deliveries
     lives: DataFrame  # of `verdict.lives`
-    states: dict[str, int]  # state -> number of lives
+    states: Counter[str]  # state -> number of lives
     unsettled: DataFrame  # of `unsettled`
 
 
@@ -129,15 +135,14 @@ class Judged:
 def revive(facts: DataFrame, count: int, carried: Carried) -> Revived:
     """Return the settled transactions that the new `facts`, which are `count`, name."""
     named = facts.where(F.col("transaction_id").isNotNull()).select("transaction_id").distinct()
-    settled = computed(carried.in_force(_of(carried.settled, named, count)))
-    rows = settled.groupBy("state").agg(F.count(F.lit(1))).collect()
-    states: Counter[str] = Counter(dict(rows))
+    settled = computed(carried.in_force(of_transactions(carried.settled, named, count)))
+    states: Counter[str] = counted(settled, "state")
     ids = settled.select("transaction_id").distinct()
     still_settled = Counter(carried.states) - states
     if not states:  # then the facts, the largest table, are not read
-        return Revived(ids, carried.open_facts.limit(0), settled, still_settled)
-    facts = carried.in_force(_of(carried.facts, ids, count)).select(*FACTS)
-    return Revived(ids, facts, settled, still_settled)
+        return Revived(carried, ids, carried.open_facts.limit(0), settled, still_settled)
+    facts = carried.in_force(of_transactions(carried.facts, ids, count)).select(*FACTS)
+    return Revived(carried, ids, facts, settled, still_settled)
 
 
 def unsettled(ruling: Ruled, verdicts: Verdicts, found: DataFrame) -> DataFrame:
@@ -194,8 +199,3 @@ def _states_and_places(judged: Judged) -> DataFrame:
         for each in (lives, judged.examined.deliveries):
             found = found.unionByName(each, allowMissingColumns=True)
     return found
-
-
-def _of(table: DataFrame, ids: DataFrame, count: int) -> DataFrame:
-    """Return the rows of a table whose transaction is one of `ids`, which are at most `count`."""
-    return table.join(broadcast_few(ids, count), "transaction_id", how="left_semi")

@@ -22,7 +22,6 @@ from halfbridge.spark_jobs.audit.ruling import DELIVER, DETAILS, LIFE, OPEN, RUL
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
 # Reasons of dead letters of a message that had to be delivered. A redelivery delivers it in another
 # life of its transaction.
 REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
-    from halfbridge.spark_jobs.audit.carried import Carried, Revived
+    from halfbridge.spark_jobs.audit.carried import Revived
 
 _KEY = ("order_key", "pair")
 # Contract of `reordered`: deliveries, with the op offset of the delivery before.
@@ -39,18 +39,13 @@ def reordered(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def all_reordered(
-    deliveries: DataFrame,
-    count: int,
-    carried: Carried,
-    revived: Revived,
-    bounds: Bounds,
-) -> DataFrame:
+def all_reordered(deliveries: DataFrame, count: int, revived: Revived, bounds: Bounds) -> DataFrame:
     """Return `reordered` of the deliveries of all runs; `deliveries`, `count`, are judged now."""
 
     def numbered(places: DataFrame) -> DataFrame:
         return places.withColumn("topic_number", bounds.topic_number(F.col("topic")))
 
+    carried = revived.carried
     changed = deliveries.unionAll(numbered(revived.deliveries).select(*DELIVERY_PLACES))
     changed = changed.where(F.col("order_key").isNotNull())
     first = computed(changed.groupBy(*_KEY).agg(F.min("real_offset").alias("first_offset")))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
-
 # What must become of a message.
 DELIVER = "deliver"
 DEAD_LETTER = "dead-letter"  # the message must become a dead letter

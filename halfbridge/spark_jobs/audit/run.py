@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.audit.carried import (
     revive,
     unsettled,
 )
-from halfbridge.spark_jobs.audit.computing import computed, for_few, keeping
+from halfbridge.spark_jobs.audit.computing import computed, counted, for_few, keeping
 from halfbridge.spark_jobs.audit.findings import (
     NOTICES,
     VIOLATIONS,
@@ -60,7 +60,7 @@ from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
     from halfbridge.spark_jobs.audit.carried import Carried
@@ -116,7 +116,8 @@ def _audit(
 ) -> Audit:
     compute = keep if carried is None else computed
     facts = compute(facts)
-    records = Counter(_records(facts))
+    types: Counter[int] = counted(facts, "record_type")
+    records = Counter({columns.NAMES[each]: number for each, number in types.items()})
     count = records.total()
     progress(f"read {count:,} records")
     revived = None
@@ -128,8 +129,9 @@ def _audit(
         records += Counter(carried.records)
     settled = Counter(revived.still_settled if revived else ())
     sifted = compute(sift(facts, bounds))
-    states = Counter({row["state"]: row["count"] for row in _counted(sifted, "state")})
-    examined_count = states.pop(None, 0)
+    by_state: Counter[str | None] = counted(sifted, "state")
+    examined_count = by_state.pop(None, 0)
+    states = Counter({state: number for state, number in by_state.items() if state})
     owned, of_others = None, settled.pop(OF_OTHERS, 0)
     if without_half := states.pop(WITHOUT_HALF, 0):
         bounds, owned = _with_others(bounds, sifted, find_others(), keep)
@@ -147,10 +149,10 @@ def _audit(
         states.update(examined.states)
         progress(f"{examined_count:,} transactions examined")
         deliveries = deliveries.unionAll(examined.deliveries)
-    if carried is None or revived is None:
+    if revived is None:
         disordered = reordered(deliveries)
     else:
-        disordered = all_reordered(deliveries, count, carried, revived, bounds)
+        disordered = all_reordered(deliveries, count, revived, bounds)
     disordered = compute(disordered)
     found = out_of_order(disordered, bounds)
     if examined is not None:
@@ -161,7 +163,7 @@ def _audit(
     ):
         found = found.unionAll(unreadable_without_dead_letter(facts, bounds))
     found = keep(found)  # before the sort, which computes its input twice
-    kinds = {row["kind"]: row["count"] for row in _counted(found, "kind")}
+    kinds: Counter[str] = counted(found, "kind")
     states.update(settled)
     return Audit(
         dict(records),
@@ -169,7 +171,7 @@ def _audit(
         examined_count,
         of_others,
         bounds,
-        kinds,
+        dict(kinds),
         _violations_first(found),
         Judged(facts, count, sifted, disordered, revived, owned, examined),
     )
@@ -208,19 +210,9 @@ def _examined(suspicious: DataFrame, bounds: Bounds) -> Examined:
             found,
             more.where(arrived).select(*DELIVERY_PLACES),
             found_lives,
-            {row["state"]: row["count"] for row in _counted(found_lives, "state")},
+            counted(found_lives, "state"),
             unsettled(ruling, verdicts, found),
         )
-
-
-def _records(facts: DataFrame) -> dict[str, int]:
-    counted = _counted(facts, "record_type")
-    return {columns.NAMES[row["record_type"]]: row["count"] for row in counted}
-
-
-def _counted(frame: DataFrame, column: str) -> list[Row]:
-    """Return the number of rows with each value of a column that has few values."""
-    return frame.groupBy(column).agg(F.count(F.lit(1)).alias("count")).collect()
 
 
 def _violations_first(found: DataFrame) -> DataFrame:

@@ -118,13 +118,18 @@ def suspects(
     )
     if others is not None:
         ids = ids.join(others, "transaction_id", how="left_anti")
+    return of_transactions(facts, ids, count)
+
+
+def of_transactions(rows: DataFrame, ids: DataFrame, count: int) -> DataFrame:
+    """Return the `rows` whose transaction is one of `ids`, which are at most `count`."""
     ids = broadcast_few(ids, count)
-    return facts.join(ids, "transaction_id", how="left_semi").select(*facts.columns)
+    return rows.join(ids, "transaction_id", how="left_semi").select(*rows.columns)
 
 
-def broadcast_few(rows: DataFrame, count: int) -> DataFrame:
-    """Return `rows`, to be broadcast if their `count` is small enough; each is about an id."""
-    return F.broadcast(rows) if count <= _BROADCAST_MAX else rows
+def broadcast_few(narrow: DataFrame, count: int) -> DataFrame:
+    """Return rows as narrow as an id, for a join that broadcasts them if `count` are few enough."""
+    return F.broadcast(narrow) if count <= _BROADCAST_MAX else narrow
 
 
 def _one(rows: Column, column: str, *, name: str | None = None) -> Column:

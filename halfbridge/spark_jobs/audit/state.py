@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from halfbridge.spark_jobs.audit.carried import ADDED, REPLACED, Carried, left_by
-from halfbridge.spark_jobs.audit.computing import for_few
+from halfbridge.spark_jobs.audit.computing import computed, counted, for_few
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.reading.offsets import read_snapshot
 from halfbridge.spark_jobs.reading.take_snapshot import now_ms
@@ -70,10 +70,15 @@ class State:
         if self.snapshot is None:
             return None
         tables = {name: self._table(name) for name in (*ADDED, *REPLACED)}
+        last = tables["revived"].groupBy("transaction_id").agg(F.max("generation"))
+        tables["revived"] = computed(last.toDF("transaction_id", "generation"))
         return Carried(self._counts["records"], self._counts["states"], **tables)
 
     def add_others(self, ids: DataFrame) -> DataFrame:
-        """Add transaction ids of other installations; return all, with those of earlier runs."""
+        """Write the transaction ids that this run has read in other installations' half topics.
+
+        Returns the ids that this run and earlier ones have written.
+        """
         self._write(_OTHERS, ids)
         return self._table(_OTHERS, self._generation).select("transaction_id")
 
@@ -86,10 +91,10 @@ class State:
             for name, rows in left_by(audit.judged, audit.bounds).items():
                 self._write(name, rows)
             added = self._spark.read.parquet(self._place("settled", self._generation))
-            counts = added.groupBy("state").agg(F.count(F.lit(1))).collect()
+            counts: Counter[str | None] = counted(added, "state")
         revived = audit.judged.revived
         states = Counter(revived.still_settled if revived else ())
-        states.update({state: count for state, count in counts if state})
+        states.update({state: count for state, count in counts.items() if state})
         manifest = {
             "identity": self._identity,
             "generations": [*self._generations, self._generation],
@@ -117,7 +122,7 @@ class State:
             ) from error
 
     def _write(self, name: str, rows: DataFrame) -> None:
-        """Write this run's rows of a table, and remove those of killed runs."""
+        """Write the rows that this run adds to a table, once those of killed runs are removed."""
         directory = join(self._path, name)
         known = self._generations[-1:] if name in REPLACED else self._generations
         wanted = {_directory(each) for each in known}

@@ -260,7 +260,8 @@ class Snapshot:
 def continued(former: Snapshot, fresh: Snapshot) -> Snapshot:
     """Return a snapshot of all that `former` has, and of what was appended until `fresh`.
 
-    The starts are those of `former`: what was deleted since then was read before.
+    Each range begins where it began in `former`, because the records that were deleted since then
+    have been read.
 
     Raises JobError: records between the two are not there; the user follows the text.
     """
