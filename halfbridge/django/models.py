@@ -1,7 +1,8 @@
-"""The rows of fence and inbox, to be read. Only halfbridge writes them.
+"""The rows of fence and inbox, to be read, and the entry of the admin's page.
 
-The models are not managed: halfbridge.sql defines the tables, with types that differ by database,
-and `flush`, which tests call, would delete the fence table's own rows.
+Only halfbridge writes the rows. The models are not managed: halfbridge.sql defines the tables, with
+types that differ by database, and `flush`, which tests call, would delete the fence table's own
+rows.
 """
 
 from __future__ import annotations
@@ -48,3 +49,26 @@ class InboxMark(models.Model):
 
     def __str__(self) -> str:
         return f"{self.group_id} {self.transaction_id}[{self.message_index}]"
+
+
+class _NoRows(models.Manager["MessageTransaction"]):
+    """Of a model without a table, which `dumpdata` asks for its rows too."""
+
+    def get_queryset(self) -> models.QuerySet[MessageTransaction]:
+        return super().get_queryset().none()
+
+
+class MessageTransaction(models.Model):
+    """What the admin's page and the permission to view it are named after; it has no table."""
+
+    objects = _NoRows()
+
+    class Meta:
+        """Not in the database: transactions are in Kafka."""
+
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return "message transaction"

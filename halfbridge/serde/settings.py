@@ -7,6 +7,7 @@ command line's options. A class names the error that its users catch, as `refusa
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -323,8 +324,10 @@ def _parse_words(raw: object) -> object:
 
 
 def _parse_pairs(raw: object) -> object:
-    """Read "k=v,k=v", ("k=v", "k=v") or a table; a value with a comma needs one of the latter."""
-    if isinstance(raw, str):
+    """Read "k=v,k=v", ("k=v", "k=v"), a JSON object or a table; a comma needs one of the latter."""
+    if isinstance(raw, str) and raw.lstrip().startswith("{"):
+        raw = json.loads(raw)
+    elif isinstance(raw, str):
         raw = tuple(part for part in raw.split(",") if part.strip())
     if isinstance(raw, (tuple, list)):
         pairs = [str(part).partition("=") for part in raw]

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from django.test import Client, override_settings
 
 from halfbridge import Message
 from halfbridge.django import fence, inbox_transaction, message_transaction, once, producer
 from halfbridge.kafka.errors import ConfigError, OutcomeUnknownError
+from halfbridge.serde.units import DAY_MS
 from halfbridge.sql import (
     CommitUnknownError,
     FencedError,
@@ -24,6 +26,7 @@ from halfbridge.testkit.memory import MemoryStack, Step
 from tests.sql.databases import Database
 from tests.sql.django_shop.ready import FenceRow, InboxMark, Line, Order, use_database
 from tests.sql.django_shop.settings import database_settings
+from tests.sql.fence_scene import new_id
 
 BOTH = pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"], indirect=True)
 pytestmark = BOTH
@@ -399,3 +402,29 @@ def test_migrations_describe_the_models_and_may_be_repeated() -> None:
     assert FenceRow.objects.count() == 3  # two of them the table's own
     place("hat")
     assert items() == ["hat"]
+
+
+def test_old_rows_and_marks_are_purged(stack: MemoryStack) -> None:
+    """By `manage.py halfbridge_purge`: a fence row and a mark that are old enough, no others."""
+    place()
+    old = {"group_id": "billing", "message_index": 0, "created_at_ms": 1}
+    FenceRow.objects.create(
+        producer_group=GROUP,
+        transaction_id=new_id(100 * DAY_MS),
+        outcome="committed",
+        message_count=1,
+        created_at_ms=1,
+    )
+    with inbox_transaction():
+        once(stack.read_committed("orders", count=1)[0], group_id="billing")
+    InboxMark.objects.create(transaction_id="old", **old)
+    said = StringIO()
+    words = ("--group-id", "billing", "--older-than-ms", "9000000", "--retention-ms", "9000000")
+    call_command("halfbridge_purge", *words, stdout=said)
+    assert said.getvalue() == "deleted 1 rows of the fence\ndeleted 1 marks of billing\n"
+    assert FenceRow.objects.filter(producer_group=GROUP).count() == 1
+    assert InboxMark.objects.get().transaction_id != "old"
+    with pytest.raises(CommandError, match="--group-id"):
+        call_command("halfbridge_purge", "--older-than-ms", "1")
+    with pytest.raises(CommandError, match="older_than_ms"):
+        call_command("halfbridge_purge", "--group-id", "billing", "--retention-ms", "9000000")

@@ -77,6 +77,12 @@ def test_every_type_is_read_from_text() -> None:
     )
 
 
+def test_a_property_with_a_comma_is_given_as_json() -> None:
+    """A variable that begins with a brace is a JSON object."""
+    given = '{"a": "x,y", "b": "1=2", "c": 3}'
+    assert _load(environ={"HALFBRIDGE_KAFKA": given}).kafka == {"a": "x,y", "b": "1=2", "c": "3"}
+
+
 def test_toml_types_and_repeated_flags() -> None:
     """TOML lists, tables and whole numbers for floats are taken, and --kafka k=v repeated."""
     file = {"words": ["a"], "ratio": 1, "kafka": {"linger.ms": 5, "x": True}}
@@ -94,6 +100,8 @@ def test_toml_types_and_repeated_flags() -> None:
         ({"HALFBRIDGE_RATIO": "nan"}, "ratio", "a number, at least 0"),
         ({"HALFBRIDGE_ON": "maybe"}, "on", "true or false"),
         ({"HALFBRIDGE_KAFKA": "novalue"}, "kafka", "name=value pairs, separated by commas"),
+        ({"HALFBRIDGE_KAFKA": '{"a": "b"'}, "kafka", "name=value pairs, separated by commas"),
+        ({"HALFBRIDGE_KAFKA": '{"a": ["b"]}'}, "kafka", "name=value pairs, separated by commas"),
     ],
 )
 def test_errors_name_field_value_origin_and_what_is_allowed(
