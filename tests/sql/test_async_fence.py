@@ -394,6 +394,38 @@ def test_the_inbox_takes_a_message_once(database: Database, driver: str) -> None
     _run_on(database, driver, main)
 
 
+@on_drivers("sqlite", "postgresql")
+def test_tables_have_the_names_that_are_given(database: Database, driver: str) -> None:
+    """Of PostgreSQL in a schema too: a block, a check and a mark are in these tables."""
+
+    async def main(scene: AsyncScene) -> None:
+        schema = "messages" if database.name == "postgresql" else None
+        if schema is not None:
+            async with scene.engine.begin() as connection:
+                await connection.execute(text(f"CREATE SCHEMA {schema}"))
+        given: Any = {"name": "of the shop", "schema": schema}
+        in_default, scene.fence = (
+            scene.fence,
+            AsyncFence(scene.engine, producer_group=GROUP, **given),
+        )
+        inbox = AsyncInbox(scene.engine, group_id="billing", **{**given, "name": "taken"})
+        await scene.fence.create()
+        await inbox.create()
+        async with scene.block() as (tx, connection):
+            assert await inbox.once(connection, None, key="a")
+            await work(connection, 1)
+            await tx.send(MESSAGE)
+        assert scene.fenced(tx.id) == ("committed", 1)
+        assert (await scene.fence.check(await scene.view(tx.id))).resolution is Resolution.COMMIT
+        prefix = "" if schema is None else f"{schema}."
+        names = [scene.fence.tables[0].fullname, inbox.table.fullname]
+        assert names == [f"{prefix}of the shop", f"{prefix}taken"]
+        scene.fence = in_default
+        assert scene.fenced(tx.id) is None
+
+    _run_on(database, driver, main)
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "asyncio-fence.md"
 
 

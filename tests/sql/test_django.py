@@ -375,6 +375,13 @@ def test_each_database_has_its_own_producer_and_fence(stack: MemoryStack, tmp_pa
             assert FenceRow.objects.using("other").get(transaction_id=tx.id).message_count == 1
             assert items() == ["shirt"]
             assert len(delivered(stack)) == 2
+            with inbox_transaction(using="other"):
+                taken = stack.read_committed("orders", count=1)[0]
+                assert once(taken, group_id="billing", using="other")
+                with pytest.raises(InboxUsageError, match="the same database"):
+                    once(taken, group_id="billing")
+            assert InboxMark.objects.using("other").count() == 1
+            assert not InboxMark.objects.exists()
     finally:
         connections["other"].close()
         del connections["other"], connections.settings["other"]

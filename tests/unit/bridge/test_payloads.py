@@ -123,6 +123,16 @@ def test_none_is_a_tombstone() -> None:
     assert Message.json("t", value=None) == Message("t")
 
 
+def test_all_else_is_as_in_a_message() -> None:
+    """Headers, partition and immunity, of both ways to make a value."""
+    given: Any = {"headers": {"trace": b"1"}, "partition": 3, "immunity_ms": 20_000}
+    whole = Message("t", key=b"k", value=b"1", **given)
+    assert Message.json("t", key="k", value=1, **given) == whole
+    made = Message.serialized("t", key="k", value=1, serializer=lambda *_: b"1", **given)
+    assert made.header_pairs == whole.header_pairs
+    assert (made.partition, made.immunity_ms) == (3, 20_000)
+
+
 @pytest.mark.parametrize(
     ("key", "sent"),
     [
