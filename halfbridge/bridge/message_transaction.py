@@ -12,6 +12,7 @@ produced after its step, without the lock. `__exit__` only chooses which decisio
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, 
 from halfbridge.serde.units import MIB, MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from halfbridge.bridge.message import Message, SendReceipt
@@ -354,6 +355,17 @@ class Transaction:
             self.end_block(raised)
             raise
         self.end_block(error)
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Run a block whose caller decides the transaction in it, unlike the block of `with`."""
+        self.__enter__()
+        try:
+            yield
+        except BaseException as error:
+            self.end_block(error)
+            raise
+        self.end_block(None)
 
     def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
         """Return what leaving the block decides, normally or by an exception of class `kind`."""

@@ -30,6 +30,7 @@ from halfbridge.sql.bounds import CHECK_BOUNDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from halfbridge.bridge.tracing import OpenTelemetryTracing
     from halfbridge.sql.fence import Fence
 
 _SETTINGS = (
@@ -142,6 +143,12 @@ def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: A
 @database_options(_DEFAULT_TABLE, needs_url=False)
 @metrics_options
 @logging_options
+@click.option(
+    "--tracing",
+    is_flag=True,
+    envvar="HALFBRIDGE_TRACING",
+    help="Make spans of checks, with OpenTelemetry. [HALFBRIDGE_TRACING]",
+)
 @settings_options(BridgeConfig, only=_SETTINGS)
 def respond(**values: Any) -> int:
     """Answer checks of a producer group from its fence until SIGTERM or Ctrl-C.
@@ -157,11 +164,12 @@ def respond(**values: Any) -> int:
     from halfbridge.cli.relay import run_until_signal, started_producer
 
     with ExitStack() as stack:
+        tracing = _tracing(stack) if values["tracing"] else None
         fences = [_opened_fence(stack, config, settings) for config, settings in plans]
         from halfbridge.sql.responder import Responder, answering
 
         members = [
-            (fence, started_producer(stack, answering(fence), config))
+            (fence, started_producer(stack, answering(fence), config, tracing))
             for fence, (config, _) in zip(fences, plans, strict=True)
         ]
         described = ", ".join(
@@ -227,6 +235,20 @@ def _read_tables(tables: object, *, url: str) -> list[FenceSettings]:
         if groups.count(each.producer_group) > 1:
             raise _refused("producer_group", repr(each.producer_group), "each group in one table")
     return found
+
+
+def _tracing(stack: ExitStack) -> OpenTelemetryTracing:
+    """Return what makes the spans of checks, which are exported when the stack ends.
+
+    Raises ConfigError: OpenTelemetry or its exporter is not installed; the operator installs it.
+    """
+    from halfbridge.checker.process.tracing import export_spans, flush_spans, span_exporter
+
+    export_spans(span_exporter(environment.variables()))
+    stack.callback(flush_spans)
+    from halfbridge.bridge.tracing import OpenTelemetryTracing
+
+    return OpenTelemetryTracing()
 
 
 def _opened_fence(stack: ExitStack, config: BridgeConfig, settings: FenceSettings) -> Fence:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from halfbridge.bridge import Answer, MessageView, TransactionProducer
+    from halfbridge.bridge.tracing import OpenTelemetryTracing
     from halfbridge.changes.values import Schemas
     from halfbridge.connect.connector import ConnectorPlan
     from halfbridge.relays import RelayRunner
@@ -320,14 +321,17 @@ def _no_callback(path: str, why: str) -> ConfigError:
 
 
 def started_producer(
-    stack: ExitStack, checker: Callable[[MessageView], Answer], config: BridgeConfig
+    stack: ExitStack,
+    checker: Callable[[MessageView], Answer],
+    config: BridgeConfig,
+    tracing: OpenTelemetryTracing | None = None,
 ) -> TransactionProducer:
     """Return the started producer of a service; the stack closes it."""
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.service import CLOSE_S_MAX
 
-    producer = TransactionProducer(checker=checker, config=config)
+    producer = TransactionProducer(checker=checker, config=config, tracing=tracing)
     stack.callback(producer.close, CLOSE_S_MAX)
     producer.start()
     return producer

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -23,91 +24,97 @@ from halfbridge.checker.admin.words import shown_time
 from halfbridge.django.command_line import command_line
 from halfbridge.django.models import MessageTransaction
 from halfbridge.django.process import member
-from halfbridge.kafka.errors import BridgeError, RetriableError
+from halfbridge.kafka.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping, Sequence
 
     from django.http import HttpRequest
 
 ROWS_MAX = 100  # of each table: as many as a person reads
-# Each of two commands for a group. Some 500,000 records are read in this time; gunicorn ends a
-# worker that needs 30 s for a request.
-COMMAND_S_MAX = 10.0
-# A command takes a processor from the requests of the service: one at a time in each process.
+# All commands of one page. gunicorn ends a worker that needs 30 s for a request.
+PAGE_S_MAX = 20.0
+# Commands take a processor from the requests of the service: one page at a time in each process.
 _READING = Lock()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFindings:
     """What the page shows of one producer group."""
 
     database: str  # alias, a key of the setting HALFBRIDGE
     producer_group: str = ""
     # Of `tx list --json`, with `age`; of `dead list --json`, with `stored`. The values are text.
-    undecided: list[dict[str, Any]] = field(default_factory=list)
+    undecided: Sequence[Mapping[str, Any]] = ()
     undecided_count: int = 0
-    dead: list[dict[str, Any]] = field(default_factory=list)
+    dead: Sequence[Mapping[str, Any]] = ()
     dead_count: int = 0
-    notes: list[str] = field(default_factory=list)  # what is not known, and what to do
+    notes: Sequence[str] = ()  # what is not known, and what to do
 
 
-def findings() -> Iterator[GroupFindings]:
-    """Yield what each producer group of the setting HALFBRIDGE has."""
-    for database in getattr(settings, "HALFBRIDGE", {}):
-        found = GroupFindings(database=database)
-        try:
-            found.producer_group = member(database).producer.config.producer_group
-            _add_undecided(found)
-            _add_dead(found)
-        except BridgeError as error:
-            found.notes.append(str(error))
-        yield found
-
-
-def _add_undecided(found: GroupFindings) -> None:
-    read = _read(found, "tx", "list")
-    found.undecided_count = read.get("undecided", 0)
-    for each in read.get("stopped", ()):
-        what = f"pair {each['partition']} is stopped, and what is undecided in it is not known"
-        found.notes.append(f"{what}: {each['why']}")
-    for each in read.get("transactions", ()):
-        found.undecided.append({**each, "age": span_text(each["age_ms"])})
-
-
-def _add_dead(found: GroupFindings) -> None:
-    read = _read(found, "dead", "list")
-    for each in read.get("transactions", ()):
-        found.dead.append({**each, "stored": shown_time(each["stored_ms"])})
-    found.dead_count = len(found.dead) + read.get("more", 0)
-
-
-def _read(found: GroupFindings, *words: str) -> Any:
-    """Return what a command prints with --json; {} and a note of its error if it prints nothing."""
-    options = ("--group", found.producer_group, "--limit", str(ROWS_MAX), "--json")
-    command, environ = command_line(found.database, (*words, *options))
+def findings() -> list[GroupFindings]:
+    """Return what each producer group of the setting HALFBRIDGE has, within PAGE_S_MAX."""
+    databases = getattr(settings, "HALFBRIDGE", {})
     if not _READING.acquire(blocking=False):
-        raise RetriableError("another request reads the topics now: reload the page")
+        note = "another request reads the topics now: reload the page"
+        return [GroupFindings(database=each, notes=[note]) for each in databases]
     try:
-        with subprocess.Popen(  # noqa: S603  # this very Python
-            command,
-            env=environ,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            try:
-                printed, said = process.communicate(timeout=COMMAND_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                printed, said = "", f"not done in {COMMAND_S_MAX:g} s; run it in a terminal"
+        ends_at_s = monotonic() + PAGE_S_MAX
+        return [_findings_of(each, ends_at_s) for each in databases]
     finally:
         _READING.release()
-    if not printed:
-        why = said.strip().rpartition("\n")[2]
-        found.notes.append(f"manage.py halfbridge {' '.join(words)}: {why}")
-    return json.loads(printed or "{}")
+
+
+def _findings_of(database: str, ends_at_s: float) -> GroupFindings:
+    try:
+        group = member(database).producer.config.producer_group
+        options = ("--group", group, "--limit", str(ROWS_MAX), "--json")
+        undecided, no_undecided = _printed(database, ("tx", "list"), options, ends_at_s)
+        dead, no_dead = _printed(database, ("dead", "list"), options, ends_at_s)
+    except ConfigError as error:
+        return GroupFindings(database=database, notes=[str(error)])
+    found, letters = undecided.get("transactions", ()), dead.get("transactions", ())
+    stopped = [
+        f"pair {each['partition']} is stopped, and what is undecided in it is not known:"
+        f" {each['why']}"
+        for each in undecided.get("stopped", ())
+    ]
+    return GroupFindings(
+        database=database,
+        producer_group=group,
+        undecided=[{**each, "age": span_text(each["age_ms"])} for each in found],
+        undecided_count=undecided.get("undecided", 0),
+        dead=[{**each, "stored": shown_time(each["stored_ms"])} for each in letters],
+        dead_count=len(letters) + dead.get("more", 0),
+        notes=[*stopped, *no_undecided, *no_dead],
+    )
+
+
+def _printed(
+    database: str, words: Sequence[str], options: Sequence[str], ends_at_s: float
+) -> tuple[Any, Sequence[str]]:
+    """Return what a command prints with --json; {} and its error in one line if it prints nothing.
+
+    Raises ConfigError: the user corrects the setting that it names.
+    """
+    command, environ = command_line(database, (*words, *options))
+    with subprocess.Popen(  # noqa: S603  # this very Python
+        command,
+        env=environ,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            printed, said = process.communicate(timeout=max(0.0, ends_at_s - monotonic()))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            printed, said = "", f"not done in {PAGE_S_MAX:g} s; run it in a terminal"
+    if printed:
+        return json.loads(printed), ()
+    why = said.strip().rpartition("\n")[2] or f"it ended with {process.returncode}"
+    return {}, [f"manage.py halfbridge {' '.join(words)}: {why}"]
 
 
 @admin.register(MessageTransaction)
@@ -142,7 +149,7 @@ class MessageTransactionAdmin(admin.ModelAdmin):
             **self.admin_site.each_context(request),
             "title": "Undecided transactions and dead letters",
             "opts": self.opts,
-            "groups": list(findings()),
+            "groups": findings(),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/halfbridge/transactions.html", context)

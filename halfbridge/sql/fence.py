@@ -507,7 +507,7 @@ class Block:
     def running(self) -> Iterator[None]:
         """Hold back the message transaction until the block has ended; then decide it."""
         self._tx.commit_held = _COMMIT_OF_MESSAGES
-        with self._watching(), self._leaving():
+        with self._tx.block(), self._watching(), self._leaving():
             yield
 
     @contextmanager

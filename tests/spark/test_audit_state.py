@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from halfbridge.spark_jobs.audit.carried import ADDED, REPLACED, Carried
 from halfbridge.spark_jobs.audit.run import audited
-from halfbridge.spark_jobs.audit.state import State
+from halfbridge.spark_jobs.audit.state import LEFT_MS, State
 from halfbridge.spark_jobs.errors import JobError
 from tests.spark.audit_steps import IDENTITY, STEPS, Log, audit_step, audit_whole, written
 from tests.spark.marks import INTERPRETED
@@ -59,11 +59,26 @@ def test_steps_find_what_the_whole_finds(
     shutil.copytree(state, path)
     assert len(whole["kinds"]) >= 7, "the lives are too orderly to show anything"
     assert audit_step(spark, log, path, STEPS - 1) == whole
+    kill(state, path)
+    assert audit_step(spark, log, path, STEPS - 1) == whole
+    assert {len(list((path / name).iterdir())) for name in ADDED} == {STEPS + 1}
+    assert {len(list((path / name).iterdir())) for name in REPLACED} == {3}
+    for name in (*ADDED, *REPLACED):
+        newest = max((path / name).iterdir())
+        newest.rename(newest.with_name(f"generation={generation_of(newest) - LEFT_MS - 1}"))
+    kill(state, path)
+    assert audit_step(spark, log, path, STEPS - 1) == whole
+    assert {len(list((path / name).iterdir())) for name in ADDED} == {STEPS + 1}
+
+
+def kill(state: Path, path: Path) -> None:
+    """Have `path` be as a run leaves it that was killed before it replaced the manifest."""
     for name in (MANIFEST, f".{MANIFEST}.crc"):  # Hadoop's checksum of it
         shutil.copy(state / name, path / name)
-    assert audit_step(spark, log, path, STEPS - 1) == whole
-    assert {len(list((path / name).iterdir())) for name in ADDED} == {STEPS}
-    assert {len(list((path / name).iterdir())) for name in REPLACED} == {2}
+
+
+def generation_of(directory: Path) -> int:
+    return int(directory.name.removeprefix("generation="))
 
 
 def forget(name: str) -> Callable[[Carried], Carried]:
@@ -111,7 +126,7 @@ def test_a_damaged_manifest_is_refused(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_of_two_runs_at_a_time_one_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """The manifest never names rows of two runs."""
+    """The manifest never names rows of two runs; the state of the other one stays whole."""
     first, second = (State(spark, str(tmp_path), IDENTITY) for _ in range(2))
     tape = Tape()
     with audited(tape.facts(spark), tape.bounds()) as audit:
@@ -119,3 +134,4 @@ def test_of_two_runs_at_a_time_one_fails(spark: SparkSession, tmp_path: Path) ->
         with pytest.raises(JobError, match="run one at a time"):
             first.write(audit)
     assert len(json.loads((tmp_path / MANIFEST).read_text())["generations"]) == 1
+    assert State(spark, str(tmp_path), IDENTITY).carried()

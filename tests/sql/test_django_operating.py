@@ -43,6 +43,7 @@ import django; django.setup()
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.test import Client
+from halfbridge.django import admin
 
 def page(user, path={PAGE!r}):
     client = Client()
@@ -57,9 +58,16 @@ ben = User.objects.create_user("ben", is_staff=True)
 ben.user_permissions.add(Permission.objects.get(codename="view_messagetransaction"))
 dumped = io.StringIO()
 call_command("dumpdata", "halfbridge", "--all", stdout=dumped)
+with admin._READING:
+    busy = page(anna)
+admin.PAGE_S_MAX, before = 0.05, admin.PAGE_S_MAX
+late = page(anna)
+admin.PAGE_S_MAX = before
 print(json.dumps({{
     "index": page(anna, "/admin/"),
     "anna": page(anna),
+    "busy": busy,
+    "late": late,
     "ben": page(ben),
     "carl": page(User.objects.create_user("carl", is_staff=True)),
     "nobody": page(None),
@@ -173,12 +181,15 @@ def test_the_admin_shows_what_is_undecided_and_dead(
 
 
 def test_what_cannot_be_read_is_a_line_of_the_page(database: Database) -> None:
-    """No broker, and a setting that is wrong: the page says so, and the command too."""
+    """No broker, a busy page, no time, and a wrong setting: the page or the command says so."""
     away = Project(database, "127.0.0.1:1", "away-", {})
-    status, page = away.pages()["anna"]
+    shown = away.pages()
+    status, page = shown["anna"]
     assert status == 200
     assert "127.0.0.1:1" in page
     assert page.count('<li class="error">manage.py halfbridge') == 2
+    assert shown["busy"][1].count("another request reads the topics now: reload the page") == 1
+    assert shown["late"][1].count("not done in 0.05 s; run it in a terminal") == 2
     done = away.command("tx", "list")
     assert (done.returncode, done.stdout) == (1, "")
     assert "halfbridge: " in done.stderr

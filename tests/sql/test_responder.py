@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -106,11 +107,18 @@ def test_health_is_that_of_all_databases(engine: Engine, tmp_path: Path) -> None
 
 @contextmanager
 def responding(directory: Path, *words: str) -> Iterator[Any]:
-    """Yield the process of `halfbridge fence respond`, its log in respond.log; kill it at last."""
-    with (directory / "respond.log").open("wb") as log:
+    """Yield the process of `halfbridge fence respond`; kill it at last.
+
+    Its log is in respond.log, and its output, with its spans, in respond.out.
+    """
+    with (
+        (directory / "respond.log").open("wb") as log,
+        (directory / "respond.out").open("wb") as out,
+    ):
         child = subprocess.Popen(
             [sys.executable, "-m", "halfbridge", "fence", "respond", *words],
-            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OTEL_TRACES_EXPORTER": "console"},
+            stdout=out,
             stderr=log,
         )
     try:
@@ -155,8 +163,16 @@ def test_checks_are_answered_while_no_service_runs(
     head = f'bootstrap_servers = "{servers}"\ntopic_prefix = "{prefix}"\n'
     file.write_text(head + "".join(tables), "utf-8")
     (port,) = free_ports(1)
-    words = ("--config", str(file), "--metrics-port", str(port), "--log-format", "json")
-    with responding(tmp_path, *words) as child:
+    words = (
+        "--config",
+        str(file),
+        "--metrics-port",
+        str(port),
+        "--log-format",
+        "json",
+        "--tracing",
+    )
+    with responding(tmp_path, *words, "--tracing") as child:
         log = (tmp_path / "respond.log").read_text
         ready = f"http://127.0.0.1:{port}/readyz"
         until("it is ready", lambda: answer_of(ready)[0] == 200, explain=log)
@@ -170,3 +186,6 @@ def test_checks_are_answered_while_no_service_runs(
     lines = [json.loads(line) for line in log().splitlines()]
     answers = {line["transaction_id"]: line["kind"] for line in lines if "kind" in line}
     assert answers == {ids[committed]: "COMMIT", ids[open_]: "ROLLBACK"}
+    assert all(len(line["trace_id"]) == 32 for line in lines if "kind" in line)
+    said = (tmp_path / "respond.out").read_text()
+    assert said.count(f'"name": "check {topic}"') == 2

@@ -1,6 +1,6 @@
-"""Sets a worker's tracing up: by the process's tracer provider, or by OpenTelemetry's variables.
+"""Sets a process's tracing up: by its tracer provider, or by OpenTelemetry's variables.
 
-OpenTelemetry is imported late: a worker without tracing does not need it.
+OpenTelemetry is imported late: a process without tracing does not need it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,22 @@ def worker_tracing(config: CheckerConfig, exporter: str = DEFAULT_EXPORTER) -> W
     """
     if not config.tracing:
         return None
-    try:
-        from halfbridge.checker.loop.tracing import WorkerTracing  # noqa: PLC0415  (see above)
+    export_spans(exporter)
+    from halfbridge.checker.loop.tracing import WorkerTracing  # noqa: PLC0415  (see above)
 
+    return WorkerTracing()
+
+
+def export_spans(exporter: str) -> None:
+    """Have the process's spans go to `exporter`, if it has no tracer provider yet.
+
+    Raises:
+        ConfigError: OpenTelemetry or its exporter is not installed; the operator installs it.
+    """
+    try:
         _set_provider(exporter)
     except ModuleNotFoundError as error:
         raise _refused(f"false, or {install('opentelemetry')}") from error
-    return WorkerTracing()
 
 
 def flush_spans() -> None:

@@ -4,7 +4,7 @@
     STATE/<table>/generation=<time>/   the rows that the run of that time has added, as Parquet
 
 A run writes its generation first, and replaces the manifest last. If it is killed before, the
-former state is in force, and the next run removes what the killed one has left.
+former state is in force, and a run of the next day removes what the killed one has left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from halfbridge.serde.units import DAY_MS
 from halfbridge.spark_jobs.audit.carried import ADDED, REPLACED, Carried, left_by
 from halfbridge.spark_jobs.audit.computing import computed, counted, for_few
 from halfbridge.spark_jobs.errors import JobError
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.reading.offsets import Snapshot
 
 _VERSION = 1  # of the tables' columns and of the manifest; another form gets another number
+# A generation that no manifest names is of a killed run, or of one that runs now. No run takes so
+# long, so one that is older is removed.
+LEFT_MS = DAY_MS
+_PREFIX = "generation="  # of a directory's name; Spark reads it as a column
 # Transaction ids in the half topics of other installations.
 _OTHERS = "others"
 _TABLES = {**ADDED, **REPLACED, _OTHERS: {"transaction_id": "string"}}
@@ -122,20 +127,19 @@ class State:
             ) from error
 
     def _write(self, name: str, rows: DataFrame) -> None:
-        """Write the rows that this run adds to a table, once those of killed runs are removed."""
-        directory = join(self._path, name)
-        known = self._generations[-1:] if name in REPLACED else self._generations
-        wanted = {_directory(each) for each in known}
-        for left in self._storage.names(directory):
-            if left not in wanted:
-                self._storage.remove_tree(join(directory, left))
+        """Write the rows that this run adds to a table, once what nobody reads is removed."""
+        replaced = self._generations[:-1] if name in REPLACED else []
+        for each in self._written(name):
+            is_left = each not in self._generations and each < self._generation - LEFT_MS
+            if each in replaced or is_left:
+                self._storage.remove_tree(self._place(name, each))
         rows.write.parquet(self._place(name, self._generation))
 
     def _table(self, name: str, *more: int) -> DataFrame:
         """Return the rows in force of a table. Raises JobError as `carried` does."""
         known = self._generations[-1:] if name in REPLACED else [*self._generations, *more]
-        written = set(self._storage.names(join(self._path, name)))
-        there = [each for each in known if _directory(each) in written]
+        written = self._written(name)
+        there = [each for each in known if each in written]
         if there != known and name != _OTHERS:  # a run writes those only where it needs them
             raise JobError(
                 f"{self._path} is damaged: {name} lacks generations that {self._manifest} names."
@@ -150,9 +154,10 @@ class State:
         rows = reader.parquet(*(self._place(name, each) for each in there))
         return rows.drop("generation") if name in REPLACED else rows
 
+    def _written(self, name: str) -> set[int]:
+        """Return the generations of a table, also those that no manifest names."""
+        names = self._storage.names(join(self._path, name))
+        return {int(each.removeprefix(_PREFIX)) for each in names if each.startswith(_PREFIX)}
+
     def _place(self, name: str, generation: int) -> str:
-        return join(self._path, name, _directory(generation))
-
-
-def _directory(generation: int) -> str:
-    return f"generation={generation}"
+        return join(self._path, name, f"{_PREFIX}{generation}")
