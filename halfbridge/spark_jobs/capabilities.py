@@ -7,6 +7,7 @@
 | 3.5 | the execution context of a running query | `sink.checkpoint` asks the query itself |
 | 3.5, 4.0 | writers of streams that take Arrow | `StreamWriterBase` takes rows |
 | 3.5, 4.0 | classes of the JVM where 4.1 has them | `java_class` knows where they were |
+| a client of Spark Connect | Py4J | `SPARK_ERRORS` has PySpark's own errors only |
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, TypedDict, cast
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from halfbridge.spark_jobs.errors import JobError
@@ -23,6 +25,15 @@ from halfbridge.spark_jobs.errors import JobError
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaClass, JVMView
     from pyspark.sql import Column
+
+# What calls of Spark raise.
+SPARK_ERRORS: tuple[type[Exception], ...]
+try:
+    from py4j.protocol import Py4JError
+
+    SPARK_ERRORS = (PySparkException, Py4JError)
+except ModuleNotFoundError:
+    SPARK_ERRORS = (PySparkException,)
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -49,6 +60,7 @@ except ImportError:
 
 __all__ = [
     "HAS_DATA_SOURCES",
+    "SPARK_ERRORS",
     "STREAMS_ARROW",
     "DataSource",
     "DataSourceArrowWriter",

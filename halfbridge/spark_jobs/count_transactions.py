@@ -14,10 +14,9 @@ import json
 from typing import TYPE_CHECKING
 
 import click
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from halfbridge.spark_jobs.capabilities import SPARK_ERRORS
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.jobs.options import EXIT_DONE, JobCommand, common_options, topics_option
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics, source_options
@@ -107,7 +106,7 @@ def main(
             rows = counted.orderBy("transaction_id").toLocalIterator()
             for line in show((row["transaction_id"], row["row_count"]) for row in rows):
                 click.echo(line)
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             raise JobError(
                 f"cannot read topic {wanted} at {bootstrap_servers}: {cause_of(error)}",
                 topics=wanted.names,

@@ -2,16 +2,31 @@
 
     python tests/spark/connect_client.py ADDRESS SERVERS PREFIX TOPIC
 
-A process of its own: a process that has used a session of a driver cannot be such a client.
+A process of its own: a process that has used a session of a driver cannot be such a client. The
+package pyspark-client has no Py4J, so what is imported here must not need it.
 """
 
+import importlib
 import json
 import sys
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.avro import functions as avro
 
-from halfbridge.serde.topics import TopicNames
-from halfbridge.spark import JsonPayload, decode_half, decode_op, read_messages, read_transactions
+for name in [each for each in sys.modules if each.partition(".")[0] == "py4j"]:
+    sys.modules[name] = None  # type: ignore[assignment]  # which makes importing it an error
+
+from halfbridge.cli.spark import JOBS  # noqa: E402  (Py4J is hidden)
+from halfbridge.serde.topics import TopicNames  # noqa: E402  (Py4J is hidden)
+from halfbridge.spark import (  # noqa: E402  (Py4J is hidden)
+    JsonPayload,
+    decode_half,
+    decode_op,
+    read_messages,
+    read_transactions,
+)
+
+__all__ = ["avro", "functions"]  # imported before Py4J was hidden
 
 
 def main(address: str, servers: str, prefix: str, topic: str) -> None:
@@ -30,6 +45,9 @@ def main(address: str, servers: str, prefix: str, topic: str) -> None:
     ops = decode_op(raw.option("subscribe", names.op).load())
     said = {
         "has_jvm": hasattr(spark, "_jvm"),
+        "jobs": sorted(
+            job for job, (module, _) in JOBS.items() if importlib.import_module(module).main
+        ),
         "transactions": {row["transaction_id"]: row["state"] for row in found.collect()},
         "messages": [(row["transaction_id"], row["payload_error"]) for row in messages.collect()],
         "errors": [

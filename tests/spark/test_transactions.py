@@ -13,6 +13,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from halfbridge.cli.spark import JOBS
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.records import DeadReason
@@ -30,6 +31,8 @@ from tests.spark.real_topic import Real, RealTopic
 pytestmark = [*INTERPRETED, pytest.mark.broker]
 
 CLIENT = Path(__file__).with_name("connect_client.py")
+# That of an environment with pyspark-client in the place of PySpark, for example.
+CLIENT_PYTHON = os.environ.get("HALFBRIDGE_CONNECT_PYTHON", sys.executable)
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "spark_notebook.py"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PROCESS_S_MAX = 400.0  # a JVM's start on a busy machine, which the client waits for
@@ -136,7 +139,7 @@ def test_a_connect_client_reads_the_same(
     orders = installation.real("orders")
     done = subprocess.run(
         [
-            *(sys.executable, str(CLIENT), connect_server),
+            *(CLIENT_PYTHON, str(CLIENT), connect_server),
             *(installation.servers, installation.names.prefix, orders),
         ],
         capture_output=True,
@@ -149,6 +152,7 @@ def test_a_connect_client_reads_the_same(
     (delivered,) = [each for each, state in states.items() if state == "delivered"]
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "has_jvm": False,
+        "jobs": sorted(JOBS),
         "transactions": states,
         "messages": [[delivered, "cannot be decoded with the given schema"]],
         "errors": [[MISSING], [NOT_OURS]],

@@ -97,10 +97,9 @@ def _is_sparks(error: Exception) -> bool:
     """Tell whether PySpark raised `error`, without importing it for a command that did not."""
     if "pyspark" not in sys.modules:
         return False
-    from py4j.protocol import Py4JError  # noqa: PLC0415  (--help needs no Spark)
-    from pyspark.errors import PySparkException  # noqa: PLC0415  (--help needs no Spark)
+    from halfbridge.spark_jobs.capabilities import SPARK_ERRORS  # noqa: PLC0415  (--help: no Spark)
 
-    return isinstance(error, (PySparkException, Py4JError))
+    return isinstance(error, SPARK_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)

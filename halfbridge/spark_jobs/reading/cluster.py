@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, TypedDict
 
-from py4j.protocol import Py4JError, Py4JJavaError
-
 from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.spark_jobs.capabilities import SPARK_ERRORS
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.tables.storage import jvm_of
 
@@ -193,7 +192,7 @@ class Brokers:
         milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         try:
             return future.get(_ANSWER_MS, milliseconds)
-        except Py4JJavaError as error:
+        except SPARK_ERRORS as error:
             what = failed or f"{self._servers} does not answer"
             raise JobError(f"{what}: {cause_of(error)}") from error
 
@@ -241,7 +240,7 @@ def connect(
             "this Spark session has no Kafka connector: give spark-submit --packages or --jars"
             " (docs/how-to/spark-cluster.md)"
         ) from error
-    except Py4JError as error:
+    except SPARK_ERRORS as error:
         raise JobError(f"cannot connect to {bootstrap_servers}: {cause_of(error)}") from error
     try:
         yield Brokers(jvm, admin, bootstrap_servers)

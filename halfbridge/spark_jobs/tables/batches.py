@@ -9,9 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
+from halfbridge.spark_jobs.capabilities import SPARK_ERRORS
 from halfbridge.spark_jobs.errors import JobError, cause_of
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ class BatchTable(ABC):
 
     kind: ClassVar[str]  # what errors call it
     # What `_commit` raises where rows were not added.
-    errors: ClassVar[tuple[type[Exception], ...]] = (Py4JError, PySparkException)
+    errors: ClassVar[tuple[type[Exception], ...]] = SPARK_ERRORS
 
     def __init__(self, spark: SparkSession, name: str, partition_by: Sequence[str]) -> None:
         self.name = name  # of a catalog, or a path
