@@ -82,9 +82,13 @@ class Lake:
 
     def rows(self) -> list[tuple[str, bytes]]:
         """Return transaction and value of each row, in order, as an engine without Spark reads."""
-        read = self.iceberg().scan().to_arrow() if self.kind == "iceberg" else self._delta()
+        read = self.read()
         columns = (read["transaction_id"].to_pylist(), read["value"].to_pylist())
         return sorted(zip(*columns, strict=True))
+
+    def read(self) -> Any:
+        """Return the table's rows in Arrow, as an engine without Spark reads."""
+        return self.iceberg().scan().to_arrow() if self.kind == "iceberg" else self._delta()
 
     def iceberg(self) -> Any:
         """Return the Iceberg table as pyiceberg has it."""

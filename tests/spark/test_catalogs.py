@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from halfbridge.serde.avro import MARKER, schema_fingerprint
 from tests.kit.waiting import until
 from tests.spark.ingest_driver import GO
 from tests.spark.lake import START_S_MAX, Lake
@@ -91,6 +92,30 @@ def test_a_batch_is_added_once_though_the_driver_died(lake: Lake, topic: RealTop
     report = ingested(lake, topic)
     assert lake.rows() == expected
     assert (report["table"], report["format"]) == (lake.table, lake.kind)
+
+
+@pytest.mark.spark_long
+@pytest.mark.parametrize("lake", ["iceberg", "delta"], indirect=True)
+def test_a_payload_gets_the_fields_of_a_newer_schema(
+    lake: Lake, topic: RealTopic, tmp_path: Path
+) -> None:
+    """A table by day of the transaction's begin: older rows have null in the new field."""
+    fields = [{"name": "n", "type": "long"}, {"name": "m", "type": "long", "default": 0}]
+    files = [tmp_path / f"{number}.avsc" for number in (1, 2)]
+    for number, file in enumerate(files, 1):
+        schema = {"type": "record", "name": "Order", "fields": fields[:number]}
+        file.write_text(json.dumps(schema))
+        value = MARKER + schema_fingerprint(schema) + b"\x02" * number
+        topic.commit(Real(transaction_id=f"t{number}", value=value, timestamp_ms=DAY_2_MS))
+        given = [word for each in files[:number] for word in ("--schema", str(each))]
+        report = ingested(lake, topic, "--partition-by", "born_timestamp", *given)
+        assert (report["rows"], report["quarantined"]) == (1, 0)
+    read = lake.read()
+    rows = dict(zip(read["transaction_id"].to_pylist(), read["payload"].to_pylist(), strict=True))
+    assert rows == {"t1": {"n": 1, "m": None}, "t2": {"n": 1, "m": 1}}
+    if lake.kind == "iceberg":
+        names = [field.name for field in lake.iceberg().spec().fields]
+        assert names == ["born_timestamp_day", "quarantined"]
 
 
 @pytest.mark.spark_long
