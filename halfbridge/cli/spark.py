@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.jobs.options import JobGroup
 # Job -> the module whose `main` it is, and one line for --help.
 JOBS = {
     "audit": (
-        "halfbridge.spark_jobs.audit",
+        "halfbridge.spark_jobs.audit.command",
         "Check each transaction's delivery against its decision.",
     ),
     "count-transactions": (

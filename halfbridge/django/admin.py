@@ -44,10 +44,9 @@ class GroupFindings:
 
     database: str  # alias, a key of the setting HALFBRIDGE
     producer_group: str = ""
-    # Of `tx list --json`, with `age`; of `dead list --json`, with `stored`. The values are text.
-    undecided: Sequence[Mapping[str, Any]] = ()
+    undecided: Sequence[Mapping[str, Any]] = ()  # rows of `tx list --json`, each with `age` as text
     undecided_count: int = 0
-    dead: Sequence[Mapping[str, Any]] = ()
+    dead: Sequence[Mapping[str, Any]] = ()  # rows of `dead list --json`, each with `stored` as text
     dead_count: int = 0
     notes: Sequence[str] = ()  # what is not known, and what to do
 

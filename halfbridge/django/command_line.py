@@ -1,7 +1,7 @@
 """The `halfbridge` command with the settings of Django, in a process of its own.
 
-Its memory, its time and what a damaged record does to the process that reads it are not those of
-the service.
+A large search then takes no memory or time from the service, and a damaged record that ends the
+process which reads it does not end the service.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def command_line(using: str | None, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the words that start `halfbridge <words>`, and the environment to start it with.
 
-    Brokers, topic prefix, Kafka properties and key file are those of the setting HALFBRIDGE for the
-    database; options among `words` come first. Passwords are in the environment only.
+    The setting HALFBRIDGE gives brokers, topic prefix, Kafka properties and key file for the
+    database; options among `words` override it. Passwords are in the environment only.
 
     Raises ConfigError: the user corrects the setting that it names.
     """

@@ -52,7 +52,7 @@ class InboxMark(models.Model):
 
 
 class _NoRows(models.Manager["MessageTransaction"]):
-    """Of a model without a table, which `dumpdata` asks for its rows too."""
+    """Returns no rows without a query: `dumpdata` reads each model, and this one has no table."""
 
     def get_queryset(self) -> models.QuerySet[MessageTransaction]:
         return super().get_queryset().none()

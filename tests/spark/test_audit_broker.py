@@ -19,7 +19,7 @@ from typing_extensions import Self
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.headers import real_headers
 from halfbridge.serde.records import OpSource
-from halfbridge.spark_jobs.audit import main
+from halfbridge.spark_jobs.audit.command import main
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import GROUP, Installation
 from tests.integration.tail import Stored

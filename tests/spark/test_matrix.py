@@ -23,7 +23,7 @@ from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.spark import read_messages, read_transactions
 from halfbridge.spark.stuck import main as stuck
-from halfbridge.spark_jobs.audit import main as audit
+from halfbridge.spark_jobs.audit.command import main as audit
 from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES, is_text, valid_text
 from halfbridge.spark_jobs.count_transactions import main as count_transactions
 from halfbridge.spark_jobs.dedupe import main as dedupe

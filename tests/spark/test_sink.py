@@ -15,7 +15,7 @@ from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import BORN_TIMESTAMP, DEAD, MESSAGE_INDEX, SIGN, TRANSACTION_ID
 from halfbridge.serde.manifest import ManifestKind
 from halfbridge.serde.records import DeadReason, OpKind
-from halfbridge.spark_jobs.audit import main as audit
+from halfbridge.spark_jobs.audit.command import main as audit
 from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.children import Children, Interrupts
 from tests.kit.signing import a_table, write_key_file

@@ -396,7 +396,7 @@ def test_the_inbox_takes_a_message_once(database: Database, driver: str) -> None
 
 @on_drivers("sqlite", "postgresql")
 def test_tables_have_the_names_that_are_given(database: Database, driver: str) -> None:
-    """Of PostgreSQL in a schema too: a block, a check and a mark are in these tables."""
+    """A block, a check and a mark use these tables; on PostgreSQL they are in a schema."""
 
     async def main(scene: AsyncScene) -> None:
         schema = "messages" if database.name == "postgresql" else None

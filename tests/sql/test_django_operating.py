@@ -142,7 +142,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
 def test_the_admin_shows_what_is_undecided_and_dead(
     installation: Installation, project: Project
 ) -> None:
-    """Of this producer group only, to who may view it; `manage.py halfbridge` says the same."""
+    """Users with the permission see this group's; `manage.py halfbridge` lists the same."""
     installation.start(topic_gone_ms=3_000)
     topic, absent = installation.topic("orders"), installation.real("absent")
     undecided = installation.half(topic)

@@ -163,15 +163,7 @@ def test_checks_are_answered_while_no_service_runs(
     head = f'bootstrap_servers = "{servers}"\ntopic_prefix = "{prefix}"\n'
     file.write_text(head + "".join(tables), "utf-8")
     (port,) = free_ports(1)
-    words = (
-        "--config",
-        str(file),
-        "--metrics-port",
-        str(port),
-        "--log-format",
-        "json",
-        "--tracing",
-    )
+    words = ("--config", str(file), "--metrics-port", str(port), "--log-format", "json")
     with responding(tmp_path, *words, "--tracing") as child:
         log = (tmp_path / "respond.log").read_text
         ready = f"http://127.0.0.1:{port}/readyz"

@@ -14,7 +14,3 @@ the steps, each of which is a module:
 
 An incremental audit takes facts of earlier runs from `state`; `carried` says which.
 """
-
-from halfbridge.spark_jobs.audit.command import main
-
-__all__ = ["main"]

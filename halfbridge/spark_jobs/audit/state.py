@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.reading.offsets import Snapshot
 
 _VERSION = 1  # of the tables' columns and of the manifest; another form gets another number
-# A generation that no manifest names is of a killed run, or of one that runs now. No run takes so
-# long, so one that is older is removed.
+# A killed run has left each generation that no manifest names, or a run writes it now. No run takes
+# this long, so older ones are removed.
 LEFT_MS = DAY_MS
 _PREFIX = "generation="  # of a directory's name; Spark reads it as a column
 # Transaction ids in the half topics of other installations.

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs.audit import main
 from halfbridge.spark_jobs.audit.bounds import Bounds
+from halfbridge.spark_jobs.audit.command import main
 from halfbridge.spark_jobs.audit.run import Audit, make_report, text_lines
 from halfbridge.spark_jobs.reading.offsets import NOTHING_LEFT_MS, Range, Snapshot
 
