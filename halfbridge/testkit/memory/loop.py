@@ -3,11 +3,15 @@
 Where a loop waits for its selector, this one lets the brokers and the tasks below go on, and time
 pass, until the loop has something to do. They call `call_soon_threadsafe`, as threads
 do, so the selector sees their calls.
+
+aiosqlite works in threads. While one of its calls is under way, virtual time passes no faster than
+real time: otherwise a COMMIT of 20 ms would take minutes, and every time-out would be over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from selectors import DefaultSelector
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,22 +28,38 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.machine import Machine
 
 T = TypeVar("T")
+# What gives work to threads of its own, and awaits a future that the thread sets.
+_THREADED = "aiosqlite"
+_PACE_S = 0.002  # real time, and then as much virtual time
 
 
 class _Selector(DefaultSelector):
-    """Lets virtual time pass while it waits."""
+    """Lets virtual time pass while it waits.
+
+    Attributes:
+        outside: Calls that threads of other libraries have not answered yet.
+    """
 
     def __init__(self, machine: Machine, wait_s_max: float) -> None:
         super().__init__()
+        self.outside: set[asyncio.Future[Any]] = set()
         self._passing = Passing(machine.broker)
         self._wait_s_max = wait_s_max
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         wait_s = self._wait_s_max if timeout is None else timeout
-        has_events = self._passing.until(lambda: bool(super(_Selector, self).select(0)), wait_s)
-        if timeout is None and not has_events:
+        left_s = wait_s
+        while self.outside and left_s > 0:
+            if super().select(_PACE_S) or self._pass(_PACE_S):
+                return super().select(0)
+            left_s -= _PACE_S
+        if not self._pass(max(left_s, 0)) and timeout is None:
             raise TimeoutError(f"no task of the loop could go on for {wait_s:g} s")
         return super().select(0)
+
+    def _pass(self, seconds: float) -> bool:
+        """Let virtual time pass until the loop has something to do; return whether it has."""
+        return self._passing.until(lambda: bool(super(_Selector, self).select(0)), seconds)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -48,12 +68,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, machine: Machine, wait_s_max: float) -> None:
         self._machine = machine
         self._process = machine.process("loop")
-        super().__init__(_Selector(machine, wait_s_max))
+        selector = _Selector(machine, wait_s_max)
+        self._outside = selector.outside
+        super().__init__(selector)
         self.set_exception_handler(_ignore_process_death)
 
     def time(self) -> float:
         """Return virtual seconds."""
         return self._machine.scheduler.now_ns / NS_PER_S
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future; one that a thread of another library sets holds virtual time."""
+        future = super().create_future()
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame else None
+        if caller and caller.f_globals.get("__name__", "").partition(".")[0] == _THREADED:
+            self._outside.add(future)
+            future.add_done_callback(self._outside.discard)
+        return future
 
     def run_in_executor(  # type: ignore[override]  # of any executor
         self, executor: object, func: Callable[..., object], *args: object

@@ -175,8 +175,8 @@ class MemoryStack:
         """Run a coroutine to its end as `asyncio.run` does, on a loop that has virtual time.
 
         `asyncio.sleep` takes no time in reality. Executors, `asyncio.to_thread` too, run their
-        calls in the test's own thread. What the loop cannot see, such as a thread of another
-        library, does not hold the time: virtual time passes meanwhile.
+        calls in the test's own thread. While aiosqlite works, virtual time passes no faster than
+        real time. Threads of other libraries do not hold it: virtual time passes meanwhile.
 
         Raises:
             TimeoutError: no task of the loop could go on for WAIT_S_MAX seconds, which are virtual;

@@ -2,13 +2,18 @@
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
+from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from halfbridge import (
     AsyncTransaction,
@@ -23,6 +28,7 @@ from halfbridge import (
     Resolution,
     State,
 )
+from halfbridge.sql import AsyncFence
 from halfbridge.testkit.memory import MemoryStack, Step, every_crash
 from halfbridge.testkit.memory.crash import CrashNotReachedError
 from halfbridge.testkit.memory.programs import MemoryAsyncProducer
@@ -450,6 +456,36 @@ def test_cancelled_in_close_it_goes_on(stack: MemoryStack) -> None:
     assert values(stack, 1) == [b"1"]
 
 
+def test_cancelled_in_decided_and_flush_the_same_calls_may_be_made_again(
+    stack: MemoryStack,
+) -> None:
+    """What was sent is stored, once a broker takes it."""
+    places = [(stack.config.names.op, number) for number in range(2)]
+
+    async def main() -> None:
+        async with stack.async_producer("g", checker=rolls_back) as producer:
+            for number, is_flush in enumerate((False, True)):
+                async with producer.begin() as tx:
+                    await tx.send(message(number))
+                    for place in places:
+                        stack.machine.broker.go_away(place, is_leaderless=False)
+                waiting = asyncio.create_task(producer.flush() if is_flush else tx.decided())
+                await asyncio.sleep(0.5)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                for place in places:
+                    stack.machine.broker.come_back(place)
+                decided = await tx.decided()
+                assert decided is not None
+                assert decided.resolution is Resolution.COMMIT
+                assert await producer.flush() == 0
+            assert producer.failed_decisions == 0
+
+    stack.run(main())
+    assert values(stack, 2) == [b"0", b"1"]
+
+
 def test_a_copy_in_a_forked_process_is_refused(stack: MemoryStack) -> None:
     """In any loop, before anything else is said."""
     producer = stack.async_producer("g", checker=commits)
@@ -556,3 +592,59 @@ def test_the_page_has_every_await_at_which_a_task_may_be_cancelled() -> None:
         for name, call in vars(kind).items():
             if asyncio.iscoroutinefunction(call) and not name.startswith("_"):
                 assert f"`{name}" in table, name
+
+
+class FencedService:
+    """Orders in a SQLite file by aiosqlite, and their messages."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        self._path = path
+        self.fence = AsyncFence(self._engine, producer_group="g")
+
+    async def run(self, stack: MemoryStack, count: int) -> float:
+        """Place orders; return the virtual seconds that it took."""
+        async with self._engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE placed (number INTEGER)"))
+        await self.fence.create()
+        async with stack.async_producer("g", checker=self.fence.check) as producer:
+            began_s = asyncio.get_running_loop().time()
+            for number in range(count):
+                async with self.fence.async_transaction(producer) as (tx, connection):
+                    row = text("INSERT INTO placed VALUES (:number)")
+                    await connection.execute(row, {"number": number})
+                    await tx.send(message(number))
+            return asyncio.get_running_loop().time() - began_s
+
+    def rows(self) -> list[bytes]:
+        """Close the service's connections, and return what it has placed."""
+        asyncio.run(self._engine.dispose())
+        with closing(sqlite3.connect(self._path)) as connection:
+            return [b"%d" % number for (number,) in connection.execute("SELECT * FROM placed")]
+
+
+def test_a_database_that_works_in_a_thread_holds_virtual_time(
+    stack: MemoryStack, tmp_path: Path
+) -> None:
+    """Twenty blocks of an AsyncFence take no minutes of virtual time, and are not checked."""
+    service = FencedService(tmp_path / "shop.db")
+    began_s = monotonic()
+    took_s = stack.run(service.run(stack, 20))
+    assert took_s < monotonic() - began_s + 10  # a block's own waits for Kafka
+    rows = service.rows()
+    assert len(rows) == 20
+    assert values(stack, 20) == sorted(rows)
+
+
+def test_an_async_fence_at_each_step(tmp_path: Path) -> None:
+    """A service of AsyncFence and aiosqlite dies at each step: rows are messages."""
+    numbers = count()
+
+    def place(stack: MemoryStack, step: Step | None) -> Callable[[], tuple[object, object]]:
+        stack.create_topic("orders")
+        service = FencedService(tmp_path / f"{next(numbers)}.db")
+        with stack.crash_at(step):
+            stack.run(service.run(stack, 1))
+        return lambda: (service.rows(), values(stack))
+
+    every_crash(place)
