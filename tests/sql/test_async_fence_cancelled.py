@@ -2,14 +2,16 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from halfbridge.bridge import Answer, NoAnswerError, OutcomeUnknownError, Resolution
-from halfbridge.sql import CommitUnknownError
+from halfbridge.sql import AsyncInbox, CommitUnknownError
 from tests.sql.async_fence_scene import (
+    GROUP,
     AsyncScene,
     cancelled_at,
     on_drivers,
@@ -91,3 +93,63 @@ def test_cancelled_at_each_wait(
     run(main)
     assert set(seen) == {asyncio.CancelledError, CommitUnknownError, OutcomeUnknownError}
     assert seen[asyncio.CancelledError] > seen[CommitUnknownError]
+
+
+async def cancelled_at_each_wait(call: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
+    """Make a call that is cancelled at its wait 1, 2, and so on; return what the last returns."""
+    for number in range(1, WAITS_MAX):
+        with suppress(asyncio.CancelledError):
+            returned = await asyncio.ensure_future(call(number))
+            assert number > 1
+            return returned
+        await others_end()
+    pytest.fail("it does not end")
+
+
+async def result_at(running: Coroutine[Any, Any, Any], number: int) -> Any:
+    """Run a coroutine whose task is cancelled at this wait; return its result."""
+    found = []
+
+    async def note() -> None:
+        found.append(await running)
+
+    await cancelled_at(note(), number)
+    return found[0]
+
+
+@on_drivers()
+def test_a_cancelled_check_gives_no_answer_and_the_next_one_does(
+    database: Database, driver: str
+) -> None:
+    """`fence.check` of a transaction that is committed, at each wait."""
+
+    async def main() -> None:
+        async with scene_on(database, driver, decisions="acknowledged") as scene:
+            await scene.order(1)
+            view = await scene.view(scene.ids[0])
+            answer = await cancelled_at_each_wait(
+                lambda number: result_at(scene.fence.check(view), number)
+            )
+            assert answer.resolution is Resolution.COMMIT
+            assert scene.fenced(scene.ids[0]) == ("committed", 2)
+
+    run(main)
+
+
+@on_drivers()
+def test_a_cancelled_once_leaves_no_mark(database: Database, driver: str) -> None:
+    """Its transaction is rolled back, and the message is new again, at each wait of `once`."""
+
+    async def main() -> None:
+        async with scene_on(database, driver) as scene:
+            inbox = AsyncInbox(scene.engine, group_id=GROUP)
+            await inbox.create()
+
+            async def take(number: int) -> Any:
+                async with scene.engine.begin() as connection:
+                    return await result_at(inbox.once(connection, None, key="k"), number)
+
+            assert await cancelled_at_each_wait(take) is True
+            assert await take(WAITS_MAX) is False
+
+    run(main)
