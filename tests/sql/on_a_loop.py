@@ -24,7 +24,11 @@ from halfbridge.bridge import (
 )
 from halfbridge.sql import AsyncFence, AsyncInbox
 
-DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "mariadb": "mariadb+asyncmy",
+}
 _CALL_S_MAX = 120.0  # nothing that a lane awaits takes so long
 
 

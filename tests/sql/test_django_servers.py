@@ -33,11 +33,11 @@ STARTED_S = 120.0  # on a machine that does other things too
 _GUNICORN = ("gunicorn", "--preload", "--bind", "{host}:{port}", "tests.sql.django_shop.wsgi")
 _UVICORN = ("uvicorn", "--host", "{host}", "--port", "{port}", "tests.sql.django_shop.asgi:app")
 # The parent of gunicorn's workers has a producer before it forks; uvicorn does not fork.
-SERVERS = [
-    pytest.param((*_GUNICORN, "-k", "sync"), id="gunicorn_sync"),
-    pytest.param((*_GUNICORN, "-k", "gthread", "--threads", "3"), id="gunicorn_gthread"),
-    pytest.param(_UVICORN, id="uvicorn"),
-]
+SERVERS = {
+    "gunicorn_sync": ("sqlite", (*_GUNICORN, "-k", "sync")),
+    "gunicorn_gthread": ("postgresql", (*_GUNICORN, "-k", "gthread", "--threads", "3")),
+    "uvicorn": ("postgresql", _UVICORN),
+}
 
 
 class Shop:
@@ -115,8 +115,9 @@ def children(tmp_path: Path) -> Iterator[Children]:
         yield made
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("words", SERVERS)
+@pytest.mark.parametrize(
+    ("database", "words"), SERVERS.values(), ids=SERVERS, indirect=["database"]
+)
 def test_orders_are_messages_though_workers_are_killed(
     children: Children,
     database: Database,

@@ -77,7 +77,11 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
 @pytest.mark.parametrize("kind", [Kind.AROUND, pytest.param(Kind.TAKEN, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "durable",
-    ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
+    [
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.long),
+        pytest.param("mariadb", marks=pytest.mark.long),
+    ],
     indirect=True,
 )
 def test_blocks_on_asyncio_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
