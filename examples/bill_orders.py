@@ -33,7 +33,7 @@ consumer = Consumer(
         "bootstrap.servers": SERVERS,
         "group.id": "billing-service",
         # A process that is started again has its partitions back at once; each has its own name.
-        "group.instance.id": os.environ.get("BILLING_INSTANCE", "billing-1"),
+        "group.instance.id": os.environ.get("SHOP_INSTANCE", "billing-1"),
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
         "enable.auto.offset.store": False,

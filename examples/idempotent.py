@@ -19,6 +19,8 @@ consumer = Consumer(
     {
         "bootstrap.servers": os.environ.get("HALFBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:9092"),
         "group.id": "invoices",
+        # A process that is started again has its partitions back at once; each has its own name.
+        "group.instance.id": os.environ.get("SHOP_INSTANCE", "invoices-1"),
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,  # worse than it has to be: each run reads all of it again

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from sqlalchemy import create_engine
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from halfbridge import BridgeError, Message, OutcomeUnknownError, TransactionProducer
@@ -20,12 +22,12 @@ class Base(DeclarativeBase):
     """The shop's tables."""
 
 
-class Placed(Base):
+class Order(Base):
     """An order."""
 
     __tablename__ = "web_orders"
     id: Mapped[int] = mapped_column(primary_key=True)
-    item: Mapped[str]
+    item: Mapped[str] = mapped_column(unique=True)
 
 
 engine = create_engine(os.environ.get("SHOP_URL", "sqlite:///shop.db"))
@@ -51,15 +53,27 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/orders", status_code=201)
-def place(item: str, request: Request) -> dict[str, str]:
+def place(item: str, request: Request) -> dict[str, int | str]:
     """Place an order: both the row and the message, or neither."""
     producer = request.app.state.producer
     try:
         with fence.transaction(producer, session_factory=session_factory) as (tx, session):
-            tx.send(Message("orders", key=item.encode(), value=item.encode()))
-            session.add(Placed(item=item))
-    except OutcomeUnknownError as error:  # the database has committed; a check commits the message
-        return {"placed": item, "transaction": error.transaction_id}
-    except BridgeError as error:  # Kafka takes nothing now; nothing was placed
-        raise HTTPException(503, "try again") from error
-    return {"placed": item, "transaction": tx.id}
+            session.add(order := Order(item=item))
+            session.flush()  # the database makes the number
+            number = order.id
+            tx.send(Message("orders", key=b"%d" % number, value=item.encode()))
+    except IntegrityError as error:
+        raise HTTPException(409, "ordered before") from error
+    return {"order": number, "transaction": tx.id}
+
+
+@app.exception_handler(BridgeError)
+def refuse(_request: Request, _error: BridgeError) -> JSONResponse:
+    """Kafka takes nothing now, and nothing was placed: the client may repeat the request."""
+    return JSONResponse({"detail": "try again"}, status_code=503)
+
+
+@app.exception_handler(OutcomeUnknownError)
+def accept(_request: Request, _error: OutcomeUnknownError) -> JSONResponse:
+    """The order may be placed, and a check finds out: the client must not repeat the request."""
+    return JSONResponse({"detail": "look for your order later"}, status_code=202)

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
-import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from celery import Celery
 from redis import Redis
 from redis.exceptions import ConnectionError as NotThereError
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
 from halfbridge.testkit.ports import HOST, free_ports
-from halfbridge.testkit.reader import read_all
 from halfbridge.testkit.watchdog import Watchdog
+from tests.faults.stage import seed_of_run
+from tests.integration.shop import Shop, kill, kill_pid, rows_of
+from tests.kit.processes import children_of
 from tests.kit.waiting import until
 from tests.sql.processes import as_unprivileged, new_directory
 from tests.tools import tool
-
-if TYPE_CHECKING:
-    from tests.integration.test_examples import Shop
 
 TASKS_A_LIFE = 24
 SLOW_S = 180.0  # a worker imports and starts two producers, on a machine that does other things too
@@ -98,7 +90,7 @@ class CeleryTasks:
         shop.environ["SHOP_VISIBILITY_S"] = str(VISIBILITY_S)
         self._shop, self._redis, self._program = shop, redis, program
         self._caller = Celery(broker=shop.environ["SHOP_BROKER"])
-        self._engine = create_engine(url, poolclass=NullPool)
+        self._url = url
         self._worker: subprocess.Popen[bytes] | None = None
         self.items: list[str] = []
 
@@ -112,10 +104,9 @@ class CeleryTasks:
         words = ("worker", "--concurrency", "2", "--without-gossip", "--without-mingle")
         self._worker = self._shop.start("-m", "celery", "-A", self._program, *words)
 
-    def place_under_kills(self, kills: int, kill: Callable[[random.Random], None]) -> None:
-        """Kill again and again while there are tasks to do."""
-        draw = random.Random(seed := secrets.randbits(32))
-        print(f"seed {seed}")
+    def place_under_kills(self, kills: int, end: Callable[[random.Random], None]) -> None:
+        """Call `end`, which kills, again and again while there are tasks to do."""
+        draw = random.Random(seed_of_run())
         self.start()
         for life in range(kills):
             batch = [f"hat-{life}-{number}" for number in range(TASKS_A_LIFE)]
@@ -123,43 +114,37 @@ class CeleryTasks:
             goal = self.rows().total() + draw.randint(1, TASKS_A_LIFE // 2)
             self.give(batch)
             self.await_rows(goal)
-            kill(draw)
+            end(draw)
 
     def kill_process(self, draw: random.Random) -> None:
         """Kill a process of the pool; the worker starts another one."""
-        _kill(draw.choice(until("a process", self._pool)))
+        kill_pid(draw.choice(until("a process", self._pool)))
 
     def kill_pool(self, _draw: random.Random) -> None:
         """Kill all processes of the pool; the worker starts others."""
         for each in self._pool():
-            _kill(each)
+            kill_pid(each)
 
     def kill_worker(self, _draw: random.Random) -> None:
         """Kill the worker with its pool, and start another one."""
         assert self._worker is not None
-        pool = self._pool()
-        self._worker.kill()
-        self._worker.wait(SLOW_S)
-        for each in pool:
-            _kill(each)
+        kill(self._worker)
         self._redis.delete("unacked_mutex")  # which it may have held, for five minutes
         self.start()
 
     def await_rows(self, count: int) -> None:
         """Return once there are so many orders."""
-        log = (self._shop.directory / "-m.out").read_text
         until(
             f"{count} rows",
             lambda: self.rows().total() >= count,
             within_s=SLOW_S,
             every_s=0.05,
-            explain=log,
+            explain=self._log,
         )
 
     def finish(self) -> None:
         """Return once no task is left and all transactions are decided."""
-        log = (self._shop.directory / "-m.out").read_text
-        until("no task is left", self._is_idle, within_s=SLOW_S, every_s=0.1, explain=log)
+        until("no task is left", self._is_idle, within_s=SLOW_S, every_s=0.1, explain=self._log)
         until("all is decided", lambda: not self._shop.undecided(), within_s=SLOW_S)
 
     def stop(self) -> None:
@@ -167,34 +152,24 @@ class CeleryTasks:
         worker = self._worker
         assert worker is not None
         worker.terminate()
-        log = (self._shop.directory / "-m.out").read_text
-        until("the worker ends", lambda: worker.poll() is not None, within_s=SLOW_S, explain=log)
+        until(
+            "the worker ends", lambda: worker.poll() is not None, within_s=SLOW_S, explain=self._log
+        )
 
     def rows(self) -> Counter[str]:
         """Return the orders as "NUMBER: ITEM"; none before the table is there."""
-        with suppress(DBAPIError), self._engine.connect() as connection:
-            found = connection.execute(text("SELECT id, item FROM celery_orders"))
-            return Counter(f"{number}: {item}" for number, item in found)
-        return Counter()
+        return rows_of(self._url, "SELECT id, item FROM celery_orders")
 
     def placed(self) -> Counter[str]:
         """Return the items of the orders."""
         return Counter(row.partition(": ")[2] for row in self.rows().elements())
 
-    def messages(self) -> Counter[str]:
-        """Return the messages in the form of `rows`."""
-        records = read_all(self._shop.environ["HALFBRIDGE_BOOTSTRAP_SERVERS"], [self._shop.topic])
-        return Counter(f"{int(each.key or 0)}: {(each.value or b'').decode()}" for each in records)
+    def _log(self) -> str:
+        return self._shop.output("-m")
 
     def _is_idle(self) -> bool:
         return not self._redis.llen("celery") and not self._redis.hlen("unacked")
 
     def _pool(self) -> list[int]:
         assert self._worker is not None
-        pid = self._worker.pid
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):  # it has ended since
-        os.kill(pid, signal.SIGKILL)
+        return children_of(self._worker.pid)
