@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.cli import cli
-from halfbridge.kafka.adapter import system_ports
-from halfbridge.spark_jobs.sink.clients import ensure_topics
+from halfbridge.serde import OpKind
 from halfbridge.spark_jobs.sink.options import parse_options
 from tests.faults.listener import listener
 from tests.integration.brokers import started
 from tests.integration.installation import GROUP, Installation
 from tests.kit.oauth import FUNCTION, GIVER, LIFE_S, LOGIN, broker_of, function
 from tests.kit.waiting import until
+from tests.spark.sink_parts import sink_parts
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -86,7 +86,7 @@ def tokened(servers: tuple[str, str]) -> Iterator[Tokened]:
 
 @pytest.mark.feature
 def test_everything_logs_in_by_a_token_function(tokened: Tokened) -> None:
-    """Daemon, client, command and sink name it among the Kafka properties."""
+    """Daemon, client and command name it among the Kafka properties."""
     tokened.start(bootstrap_servers=tokened.tokened_servers, kafka=LOGIN)
     with tokened.client() as producer:
         tokened.deliver(producer)
@@ -96,13 +96,24 @@ def test_everything_logs_in_by_a_token_function(tokened: Tokened) -> None:
     assert command.returncode == 0, command.stderr
     assert GROUP in command.stdout
 
-    kafka = {f"kafka.{name}": value for name, value in LOGIN.items()}
-    servers = {"kafka.bootstrap.servers": tokened.tokened_servers}
-    sink = parse_options(
-        {"app.id": "app", "halfbridge.prefix": tokened.names.prefix, **servers, **kafka}
-    )
-    ensure_topics(sink, system_ports())
-    assert tokened.names.manifest in tokened.topics()
+
+def test_the_sink_writes_a_batch_by_a_token_function(
+    servers: tuple[str, str], tmp_path: Path
+) -> None:
+    """Its writers and the commit name the function among the options `kafka.*`."""
+    plain, tokened = servers
+    with sink_parts(plain, f"tokens-{uuid.uuid4().hex[:8]}-", tmp_path) as sink:
+        given = sink.scene.options(transaction_messages_max="10")
+        del given["checkpointLocation"]
+        login = {f"kafka.{name}": value for name, value in LOGIN.items()}
+        sink.options = parse_options(
+            {**given, **login, "kafka.bootstrap.servers": tokened, "app.id": "tokened"}
+        )
+        before = GIVER.given
+        report = sink.attempt()
+        sink.committer.commit(0, [report])
+        assert GIVER.given > before
+        assert sink.decided(report) == {OpKind.COMMIT}
 
 
 def test_tokens_are_renewed_until_the_function_fails_and_after_it(
