@@ -21,6 +21,7 @@ from tests.integration.brokers import started
 from tests.integration.installation import GROUP, Installation
 from tests.kit.oauth import FUNCTION, GIVER, LIFE_S, LOGIN, broker_of, function
 from tests.kit.waiting import until
+from tests.kit.web import READ_TOKEN, stage
 from tests.spark.sink_parts import sink_parts
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -95,6 +96,21 @@ def test_everything_logs_in_by_a_token_function(tokened: Tokened) -> None:
     command = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert command.returncode == 0, command.stderr
     assert GROUP in command.stdout
+
+
+def test_the_web_page_reads_by_a_token_function(tokened: Tokened, tmp_path: Path) -> None:
+    """Its clients name it as those of commands do."""
+    web = stage(
+        tmp_path,
+        bootstrap_servers=tokened.tokened_servers,
+        topic_prefix=tokened.names.prefix,
+        kafka=LOGIN,
+    )
+    before = GIVER.given
+    with web.client(READ_TOKEN) as client:
+        body = client.get("/api/v1/transactions").json()
+    assert body["total"] == 0
+    assert GIVER.given > before
 
 
 def test_the_sink_writes_a_batch_by_a_token_function(
