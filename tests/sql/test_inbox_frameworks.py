@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.parametrize("database", ["postgresql"], indirect=True),
 ]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-KILLS, LONG_KILLS, BURST = 10, 50, 25
+KILLS, BURST = 50, 25
 SEED = 20261129
 
 
@@ -192,29 +192,19 @@ def scene(
         yield made
 
 
-def take_under_kills(scene: FrameworkScene, kills: int) -> None:
-    """Kill consumers at random, and deliver some messages twice.
+@pytest.mark.long
+def test_fifty_kills_take_each_message_once(scene: FrameworkScene) -> None:
+    """Two processes of the example are killed at random, and some messages delivered twice.
 
-    With the inbox, the rows are the messages. Without it there are more rows.
+    With the inbox, the rows are the messages. In the control without it there are more rows.
     """
     scene.start((GROUP, "one"), (GROUP, "two"), (NAIVE, "three"))
-    scene.run(kills=kills, burst=BURST)
+    scene.run(kills=KILLS, burst=BURST)
     scene.finish()
-    assert scene.killed == kills
+    assert scene.killed == KILLS
     assert scene.repeated > 0
     assert scene.done(GROUP) == Counter(scene.sent)
     assert scene.count(NAIVE) >= len(scene.sent) + scene.repeated
-
-
-def test_killed_consumers_take_each_message_once(scene: FrameworkScene) -> None:
-    """The example as it stands, two processes of it; and the control without an inbox."""
-    take_under_kills(scene, KILLS)
-
-
-@pytest.mark.long
-def test_fifty_kills_take_each_message_once(scene: FrameworkScene) -> None:
-    """The same, for long."""
-    take_under_kills(scene, LONG_KILLS)
 
 
 def test_by_default_failed_work_is_lost_and_aborted_messages_are_read(
