@@ -43,6 +43,8 @@ _BINS = (
     (">=3d", 3 * DAY_MS, 2**62),
 )
 _GROUP = ("producer_group", "real_topic")
+# Whoever may write half messages names them: a report on the driver has so many at most.
+GROUPS_MAX = 1_000
 
 
 def _duration(_context: click.Context, _option: click.Parameter, given: str) -> int:
@@ -159,17 +161,25 @@ class Report(TypedDict):
     older_than_ms: int
     now_ms: int
     groups: list[Group]
+    groups_omitted: int
     oldest: list[Named]
     hidden_by_open_kafka_txn: list[str]
 
 
 def report_of(
-    found: DataFrame, *, now_ms: int, older_than_ms: int, top: int, hidden: Sequence[str] = ()
+    found: DataFrame,
+    *,
+    now_ms: int,
+    older_than_ms: int,
+    top: int,
+    hidden: Sequence[str] = (),
+    groups_max: int = GROUPS_MAX,
 ) -> Report:
     """Return the report on `transactions`: those undecided for `older_than_ms` or more are stuck.
 
     `top` is the number of the oldest that are named. What began after `now_ms` has the age 0.
-    `hidden` are the topics of which an open kafka_txn hides records.
+    `hidden` are the topics of which an open kafka_txn hides records. `groups` has the `groups_max`
+    with the oldest transactions, and `groups_omitted` is the number of the others.
     """
     first_ms = F.unix_millis("half_timestamp")
     undecided = (
@@ -179,7 +189,9 @@ def report_of(
     )
     try:
         old = undecided.where(F.col("age_ms") >= older_than_ms)
-        groups = _by_group_and_topic(old).collect()
+        groups = _by_group_and_topic(old).limit(groups_max).collect()
+        is_cut = len(groups) == groups_max
+        omitted = old.select(*_GROUP).distinct().count() - groups_max if is_cut else 0
         oldest = old.orderBy(F.desc("age_ms"), "transaction_id").limit(top)
         named = oldest.select(
             *("transaction_id", "resume_count", *_GROUP, "age_ms"),
@@ -188,16 +200,17 @@ def report_of(
             "half_offset",
             first_ms.alias("first_append_ms"),
         ).collect()
-        count = undecided.count()
+        stuck, count = old.count(), undecided.count()
     finally:
         undecided.unpersist()
     return {
-        "stuck": sum(each["transactions"] for each in groups),
+        "stuck": stuck,
         "undecided": count,
         "older_than_ms": older_than_ms,
         "now_ms": now_ms,
         # The rows have the columns that these types name.
         "groups": [cast("Group", each.asDict(recursive=True)) for each in groups],
+        "groups_omitted": omitted,
         "oldest": [cast("Named", each.asDict()) for each in named],
         "hidden_by_open_kafka_txn": list(hidden),
     }
@@ -232,6 +245,8 @@ def text_lines(report: Report) -> Iterator[str]:
             f" transactions, {each['messages']:,} messages, oldest {_age(each['oldest_ms'])},"
             f" at most {each['checks_max']} checks answered; {ages}"
         )
+    if report["groups_omitted"]:
+        yield f"and {report['groups_omitted']:,} more pairs of group and topic"
     for named in report["oldest"]:
         yield (
             f"  {named['transaction_id']}  {_age(named['age_ms'])}  {named['producer_group']}"

@@ -110,6 +110,7 @@ _REQUIRED = (
 _FILE_LOG = "_spark_metadata"
 _PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 _MAP = '"type":"map"'  # in a type's JSON
+DAYS_MAX = 36_525  # a century: the driver holds a row for each day
 # Number and hash of a day's rows. Days with equal digests have equal rows.
 _Digest = tuple[int, int]
 
@@ -135,7 +136,8 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     directory may miss a day for the moment in which it is replaced.
 
     Raises:
-        JobError: `source` or `output` is not such a table; the user must act.
+        JobError: `source` or `output` is not such a table, or has more than DAYS_MAX days; the user
+            must act.
     """
     spark.conf.set(*_PARQUET_TIMES)
     _check_output(spark, source, output, kind)
@@ -186,14 +188,11 @@ def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> N
 
 def _counts(marked: DataFrame) -> list[Row]:
     duplicate = F.col("duplicate")
-    return (
-        marked.groupBy(PARTITION_COLUMN)
-        .agg(
-            F.count(F.lit(1)).alias("rows_read"),
-            F.count_if(duplicate == F.lit(SAME_RECORD)).alias("same_record"),
-            F.count_if(duplicate == F.lit(SAME_MESSAGE)).alias("same_message"),
-        )
-        .collect()
+    return _by_day(
+        marked,
+        F.count(F.lit(1)).alias("rows_read"),
+        F.count_if(duplicate == F.lit(SAME_RECORD)).alias("same_record"),
+        F.count_if(duplicate == F.lit(SAME_MESSAGE)).alias("same_message"),
     )
 
 
@@ -202,10 +201,20 @@ def _digests(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Dige
     if rows is None or not set(columns) <= set(rows.columns):
         return {}
     hashed = (_hashable(rows, name) for name in columns)
-    digests = rows.groupBy(PARTITION_COLUMN).agg(
-        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*hashed)).alias("digest")
-    )
-    return {row[PARTITION_COLUMN]: (row["row_count"], row["digest"]) for row in digests.collect()}
+    digest = F.bit_xor(F.xxhash64(*hashed)).alias("digest")
+    days = _by_day(rows, F.count(F.lit(1)).alias("row_count"), digest)
+    return {day[PARTITION_COLUMN]: (day["row_count"], day["digest"]) for day in days}
+
+
+def _by_day(rows: DataFrame, *aggregates: Column) -> list[Row]:
+    """Return a row for each day, on the driver."""
+    days = rows.groupBy(PARTITION_COLUMN).agg(*aggregates).limit(DAYS_MAX + 1).collect()
+    if len(days) > DAYS_MAX:
+        raise JobError(
+            f"the rows are of more than {DAYS_MAX:,} days: leave out those whose {PARTITION_COLUMN}"
+            " cannot be (producers set timestamps where message.timestamp.type is CreateTime)"
+        )
+    return days
 
 
 def _hashable(rows: DataFrame, name: str) -> Column:

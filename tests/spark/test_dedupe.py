@@ -117,6 +117,23 @@ def test_a_day_whose_rows_all_became_duplicates(
     assert tables.dedupe()["days_written"] == 0
 
 
+def test_too_many_days_are_one_clear_line(
+    spark: SparkSession, topic: RealTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver holds no more days than its limit, and nothing is written."""
+    tables = Tables(spark, tmp_path, "parquet")
+    topic.commit(
+        Real(transaction_id="a1", timestamp_ms=DAY_1_MS),
+        Real(transaction_id="b2", timestamp_ms=DAY_2_MS),
+    )
+    tables.ingest(topic)
+    monkeypatch.setattr("halfbridge.spark_jobs.dedupe.DAYS_MAX", 1)
+    done = tables.run()
+    assert done.exit_code == 1
+    assert "the rows are of more than 1 days: leave out those whose publish_date" in done.output
+    assert not tables.silver.exists()
+
+
 def test_a_payload_with_a_map(spark: SparkSession, topic: RealTopic, tmp_path: Path) -> None:
     """Spark hashes no maps; days are compared all the same."""
     schema = {

@@ -120,3 +120,14 @@ def test_report_by_group_and_topic(spark: SparkSession) -> None:
     lines = list(text_lines(report))
     assert lines[-1] == "3 of 4 undecided are older than 10.0 m"
     assert "a -> x: 2 transactions, 3 messages, oldest 35.0 m" in lines[0]
+    assert report["groups_omitted"] == 0
+    cut = report_of(
+        found(spark, tape),
+        now_ms=tape.clock_ms,
+        older_than_ms=10 * MINUTE_MS,
+        top=0,
+        groups_max=1,
+    )
+    assert [each["producer_group"] for each in cut["groups"]] == ["a"]
+    assert (cut["stuck"], cut["groups_omitted"]) == (3, 1)
+    assert "and 1 more pairs of group and topic" in list(text_lines(cut))
