@@ -15,6 +15,8 @@ _WITHOUT_SERVICE = re.compile(
     r"tests/(unit|property|conformance|simulation|ports|benchmarks)/|tests/test_"
 )
 _SERVICES = {"broker", "docker", "spark"}
+# A guard against tests that hang, not of their speed: 200 kills take 10 minutes, or 20 another day.
+_LONG_S_MAX = 3_600
 # How files begin whose tests share more than a file: a Spark session, the ports of a compose file.
 # The first that fits counts. Spark's tests have two lanes, so two sessions: in one lane they took
 # 1,614 of the 1,628 s of `make test` (2 cores, 2026-11-27), and the other lanes ended 258 s before.
@@ -35,7 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own.
 
     Mark `more` each test that uses a service and is not marked `feature`. So a new one does not
-    make `make test` longer, unless its author wants that.
+    make `make test` longer, unless its author wants that. Give each `long` test an hour, unless it
+    has a time-out of its own.
     """
     for item in items:
         if _KAFKA & {*getattr(item, "fixturenames", ())}:
@@ -44,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needs_service = _SERVICES & marks or not _WITHOUT_SERVICE.match(item.nodeid)
         if needs_service and "feature" not in marks:
             item.add_marker("more")
+        if "long" in marks and "timeout" not in marks:
+            item.add_marker(pytest.mark.timeout(_LONG_S_MAX))
 
 
 def lane_of(nodeid: str) -> str:

@@ -108,7 +108,6 @@ def test_a_worker_that_dies_before_its_offsets_repeats_messages(stack: Halfbridg
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
 def test_sigkills_under_load_lose_nothing(stage: Stage) -> None:
     """Many SIGKILLs of two workers: a clean history but for repeats."""
     seed = seed_of_run()

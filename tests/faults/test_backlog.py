@@ -95,7 +95,6 @@ def _nothing_else(stage: Stage, reader: Any, worker: Worker) -> None:
     assert not dead
 
 
-@pytest.mark.timeout(2400)
 def test_a_million_decided_while_the_daemon_was_away(own_stage: Stage) -> None:
     """All are delivered once, in order, as fast as the bench delivers on the same broker."""
     stage = own_stage
@@ -124,7 +123,6 @@ def test_a_million_decided_while_the_daemon_was_away(own_stage: Stage) -> None:
     assert drained_per_s >= bench_per_s * _SAME
 
 
-@pytest.mark.timeout(2400)
 def test_a_million_decided_and_kills_in_the_drain(own_stage: Stage) -> None:
     """The worker is killed again and again while it delivers them: each still once, in order."""
     stage = own_stage

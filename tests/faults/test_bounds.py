@@ -54,7 +54,6 @@ def _latencies_s(stage: Stage) -> list[float]:
     return sorted(seconds[1:])
 
 
-@pytest.mark.timeout(1800)
 def test_case_040_a_million_undecided_and_a_restart(own_stage: Stage) -> None:
     """Memory stays bounded, checks are paced, and a new transaction is delivered meanwhile.
 

@@ -116,7 +116,6 @@ def test_case_51_tokens_expire(tmp_path: Path, make_stage: MakeStage) -> None:
         load.end_judged()
 
 
-@pytest.mark.timeout(1_200)
 def test_tokens_of_a_function_for_ten_minutes(tmp_path: Path, make_stage: MakeStage) -> None:
     """Each process has sixty tokens of ten seconds by `oauth_cb`; nothing is lost or held up."""
     way = listener(protocol="SASL_PLAINTEXT")

@@ -151,7 +151,6 @@ def test_a_member_whose_partitions_a_rebalance_took_leaves_too(config: CheckerCo
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_case_12_partitions_move_every_few_seconds(stage: Stage) -> None:
     """A guest joins the group under load, takes partitions away for a moment and leaves, 12 times.
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.broker
 
 _WORKER_KILLS = 22
 _MANY_KILLS = 200
-_PATIENT = pytest.mark.timeout(1200)
 _SUPERVISOR_KILL_AT = 11
 # A worker starts and rebuilds in about a second: kills fall into both, and after them.
 _PAUSE_S_MAX = 0.8
@@ -70,7 +69,7 @@ def _await_death(child: Child) -> None:
 
 
 @pytest.mark.parametrize(
-    "kills", [_WORKER_KILLS, pytest.param(_MANY_KILLS, marks=[pytest.mark.long, _PATIENT])]
+    "kills", [_WORKER_KILLS, pytest.param(_MANY_KILLS, marks=pytest.mark.long)]
 )
 def test_sigkills_under_load(stage: Stage, kills: int) -> None:
     """SIGKILLs of workers, one of the supervisor, two of producers: a clean history.

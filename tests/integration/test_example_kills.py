@@ -31,7 +31,7 @@ from tests.integration.shop import (
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(3_600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 KILLS, CONTROL_KILLS = 50, 10
 WEB_CLIENTS, ORDERS_A_LIFE_MAX = 4, 24
 ORDERS_BILLED = 600

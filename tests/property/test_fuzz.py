@@ -194,7 +194,6 @@ def test_damaged_bytes(target: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", _TARGETS)
 def test_many_damaged_bytes(target: str) -> None:
     """A million inputs, or HALFBRIDGE_FUZZ_INPUTS."""

@@ -136,7 +136,6 @@ def test_damaged_settings(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", _TARGETS)
 def test_many_damaged_settings(target: str, tmp_path: Path) -> None:
     """One in 20 of HALFBRIDGE_FUZZ_INPUTS, for each target."""

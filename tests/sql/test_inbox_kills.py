@@ -72,7 +72,6 @@ def test_the_reference_consumer_as_it_stands(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_daemon_that_delivers_at_least_once_and_an_inbox_are_exactly_once(
     scene: InboxScene, kafka_bootstrap_servers: str

@@ -158,7 +158,6 @@ def test_killed_relays_deliver_each_row_once_and_in_order(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3_600)
 def test_a_hundred_kills(
     database: Database, halfbridge_stack: HalfbridgeStack, messages: LocalMessages, topic: str
 ) -> None:
