@@ -7,7 +7,7 @@ Consumers on frameworks are killed in tests/sql/test_inbox_frameworks.py.
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
@@ -306,7 +306,7 @@ def take_under_kills(shop: Shop, consumer: Consumer, items: list[str], kills: in
 
 
 @pytest.fixture
-def items() -> Iterator[list[str]]:
+def items() -> list[str]:
     """Orders, each of another item."""
     return [f"hat-{number}" for number in range(ORDERS_BILLED)]
 
