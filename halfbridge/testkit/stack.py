@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from halfbridge.bridge import MessageView, Resolution
+    from halfbridge.kafka.ports import Committed, TopicPartition
     from halfbridge.serde.topics import TopicNames
     from halfbridge.testkit.history import ReadRecord
     from halfbridge.testkit.memory import MemoryStack
@@ -469,16 +470,31 @@ class DaemonProgress:
                 for topic in self._topics
                 for partition in range(known[topic].partitions)
             ]
-            # In this order: H moves past what was put back in the kafka_txn that writes the copies.
-            committed = self._reader.committed(places, _CALL_S_MAX)
-            ends = {place: self._reader.ends(place, _CALL_S_MAX)[1] for place in places}
+            behind = self._behind(places)
         except KafkaFailure as failure:
             return [str(failure)]
         return [
             f"{topic}[{number}] is done up to {done.offset} of {end} {done.metadata}"
-            for (topic, number), end in ends.items()
-            if (done := committed[topic, number]).offset < end
+            for (topic, number), (done, end) in behind.items()
         ]
+
+    def ops_left(self) -> int:
+        """Return how many op records are not applied. Raises KafkaFailure: ask again later."""
+        _, ops = self._topics
+        count = self._admin.topics(_CALL_S_MAX)[ops].partitions
+        behind = self._behind([(ops, partition) for partition in range(count)])
+        return sum(end - max(0, done.offset) for done, end in behind.values())
+
+    def _behind(self, places: list[TopicPartition]) -> dict[TopicPartition, tuple[Committed, int]]:
+        """Return what is committed and the end of each partition that is not done to its end."""
+        # In this order: H moves past what was put back in the kafka_txn that writes the copies.
+        committed = self._reader.committed(places, _CALL_S_MAX)
+        ends = {place: self._reader.ends(place, _CALL_S_MAX)[1] for place in places}
+        return {
+            place: (committed[place], end)
+            for place, end in ends.items()
+            if committed[place].offset < end
+        }
 
     def close(self) -> None:
         """Leave the cluster."""

@@ -325,6 +325,17 @@ class Stage:
             explain=self._why_no_more,
         )
 
+    def await_backlog(self, ops_max: int, *, within_s: float) -> None:
+        """Return once no more op records wait for the daemon."""
+        with DaemonProgress(self.direct, self.names) as progress:
+            until(
+                f"at most {ops_max} ops wait",
+                lambda: progress.ops_left() <= ops_max,
+                within_s=within_s,
+                every_s=0.5,
+                explain=self._why_no_more,
+            )
+
     def _why_no_more(self) -> str:
         """Return what tells the cases apart: nothing is written, or the witness does not read."""
         witnessed, committed = len(self.witnessed()), self._count_committed()
