@@ -116,8 +116,10 @@ class Ordered(NamedTuple):
     answers: Counter[int | None]
 
 
-def order_under_kills(shop: Shop, server: PostgresServer, service: WebService) -> Ordered:
-    """Order from several clients while all processes of a service are killed 50 times."""
+def order_under_kills(
+    shop: Shop, server: PostgresServer, service: WebService, kills: int
+) -> Ordered:
+    """Order from several clients while all processes of a service are killed, again and again."""
     url = f"sqlite:///{shop.directory / 'shop.db'}"
     if service.driver:
         url = address_on(server, "postgresql+psycopg")
@@ -125,7 +127,7 @@ def order_under_kills(shop: Shop, server: PostgresServer, service: WebService) -
     web, numbers, answers = WebShop(shop, service), count(), Counter[int | None]()
     draw = random.Random(seed_of_run())
     with ThreadPoolExecutor(WEB_CLIENTS) as clients:
-        for _ in range(KILLS):
+        for _ in range(kills):
             process = web.start()
             orders = draw.randint(WEB_CLIENTS, ORDERS_A_LIFE_MAX)
             given = [clients.submit(web.order, f"hat-{next(numbers)}") for _ in range(orders)]
@@ -142,7 +144,7 @@ def test_orders_are_messages_though_a_web_service_is_killed_fifty_times(
     shop: Shop, postgresql: PostgresServer, service: WebService
 ) -> None:
     """Each row has its message once; what was answered is there."""
-    rows, answers = order_under_kills(shop, postgresql, service)
+    rows, answers = order_under_kills(shop, postgresql, service, KILLS)
     print(f"{rows.total()} orders, answers {answers}")
     until("all messages are there", lambda: shop.messages().total() >= rows.total())
     assert shop.messages() == rows
@@ -158,7 +160,7 @@ def test_without_a_fence_killed_web_services_lose_messages(
     plain = PLAIN_PRODUCER.replace("TOPIC", repr(shop.topic)) + PLAIN_SERVICES[name]
     shop.write(f"plain_{name}.py", plain)
     service = WEB_SERVICES[name]._replace(app=f"plain_{name}")
-    rows, _ = order_under_kills(shop, postgresql, service)
+    rows, _ = order_under_kills(shop, postgresql, service, CONTROL_KILLS)
     assert rows - shop.messages()
 
 
