@@ -128,22 +128,29 @@ def _main() -> None:
 
 def _read(reader: KafkaReader, topic: str, partition: int, start: int, *, records: int) -> bool:
     """Read to the present end; return whether there was no error, as far as it was read."""
-    _report(topic, partition, start)
+    at = start
+    _report(topic, partition, at)
     # Under load the end moves on, and a reader may never see an end-of-partition event.
     _, end = reader.ends((topic, partition), _QUIET_S)
     until = time.monotonic() + _QUIET_S
     while time.monotonic() < until:
+        is_whole = None
         for record in _next(reader, records):
             error = record.error()
             if error is None:
-                _report(topic, partition, record.offset() + 1)
-                if record.offset() + 1 >= end:
-                    return True
+                at = record.offset() + 1
                 until = time.monotonic() + _QUIET_S
+                is_whole = True if at >= end else None
             elif failure_of(error).code == Code.PARTITION_EOF:
-                return True
+                is_whole = True
             elif record.topic() is not None:
-                return False
+                is_whole = False
+            if is_whole is not None:
+                break
+        # Once for each batch: a line costs more than a record.
+        _report(topic, partition, at)
+        if is_whole is not None:
+            return is_whole
     return True
 
 

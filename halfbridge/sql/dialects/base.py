@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
@@ -42,11 +43,19 @@ def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
             _set_isolation(connection, isolation)
         yield connection
     finally:
+        is_lost = connection.closed or connection.invalidated
+        raw = None if is_lost else connection.connection.dbapi_connection
         try:
             connection.close()
         except connection.dialect.loaded_dbapi.Error as error:
             _LOG.info("a connection was lost at its return to the pool: %s", error)
             replace_pool(engine)
+        except asyncio.CancelledError:
+            # In the statement that restores the isolation level: the pool would keep its place.
+            if raw is not None:
+                connection.dialect.do_terminate(raw)
+            replace_pool(engine)
+            raise
 
 
 def _set_isolation(connection: Connection, level: str) -> None:
@@ -70,7 +79,8 @@ def replace_pool(engine: Engine) -> None:
     """Replace an engine's pool after an error that SQLAlchemy has not wrapped.
 
     SQLAlchemy frees no place in the pool after such an error, so 15 errors use up a pool of 15
-    places. Connections in use are closed when they return.
+    places; so do cancellations of an asyncio task there. Connections in use are closed when they
+    return.
     """
     engine.dispose()
 
