@@ -232,6 +232,7 @@ def test_every_exception_to_a_rule_has_its_reason() -> None:
 # Where `asyncio.sleep` lets the time of the stack in memory pass, which takes none.
 VIRTUAL_TIME = (
     "tests/unit/testkit/memory/test_async_stack.py",
+    "tests/unit/testkit/memory/test_no_room.py",
     "tests/unit/bridge/test_tracing.py",
 )
 
