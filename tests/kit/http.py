@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler
 
 from tests.kit.waiting import CALL_S
@@ -16,7 +17,7 @@ def answer_of(url: str, *, within_s: float = CALL_S) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-    except OSError:  # URLError is one; so is a connection that ends in the middle
+    except (OSError, HTTPException):  # URLError is an OSError; the other one is half an answer
         return 0, ""
 
 
