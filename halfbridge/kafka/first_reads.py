@@ -134,23 +134,20 @@ def _read(reader: KafkaReader, topic: str, partition: int, start: int, *, record
     _, end = reader.ends((topic, partition), _QUIET_S)
     until = time.monotonic() + _QUIET_S
     while time.monotonic() < until:
-        is_whole = None
-        for record in _next(reader, records):
-            error = record.error()
-            if error is None:
-                at = record.offset() + 1
-                until = time.monotonic() + _QUIET_S
-                is_whole = True if at >= end else None
-            elif failure_of(error).code == Code.PARTITION_EOF:
-                is_whole = True
-            elif record.topic() is not None:
-                is_whole = False
-            if is_whole is not None:
-                break
-        # Once for each batch: a line costs more than a record.
-        _report(topic, partition, at)
-        if is_whole is not None:
-            return is_whole
+        try:
+            for record in _next(reader, records):
+                error = record.error()
+                if error is None:
+                    at = record.offset() + 1
+                    if at >= end:
+                        return True
+                    until = time.monotonic() + _QUIET_S
+                elif failure_of(error).code == Code.PARTITION_EOF:
+                    return True
+                elif record.topic() is not None:
+                    return False
+        finally:  # once for each batch, because a line costs more than a record
+            _report(topic, partition, at)
     return True
 
 

@@ -200,12 +200,15 @@ def report_of(
             "half_offset",
             first_ms.alias("first_append_ms"),
         ).collect()
-        stuck, count = old.count(), undecided.count()
+        (counts,) = undecided.agg(
+            F.count(F.lit(1)).alias("undecided"),
+            F.count_if(F.col("age_ms") >= older_than_ms).alias("stuck"),
+        ).collect()
     finally:
         undecided.unpersist()
     return {
-        "stuck": stuck,
-        "undecided": count,
+        "stuck": counts["stuck"],
+        "undecided": counts["undecided"],
         "older_than_ms": older_than_ms,
         "now_ms": now_ms,
         # The rows have the columns that these types name.
