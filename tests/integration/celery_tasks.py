@@ -16,8 +16,8 @@ from redis.exceptions import ConnectionError as NotThereError
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.watchdog import Watchdog
 from tests.faults.stage import seed_of_run
-from tests.integration.shop import Shop, kill, kill_pid, rows_of
-from tests.kit.processes import children_of
+from tests.integration.shop import Shop, kill, rows_of
+from tests.kit.processes import children_of, kill_pid
 from tests.kit.waiting import until
 from tests.sql.processes import as_unprivileged, new_directory
 from tests.tools import tool

@@ -11,7 +11,6 @@ from halfbridge.kafka.admin import AdminClient
 from halfbridge.serde import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import AUTHORIZER, started
-from tests.integration.celery_tasks import redis_server
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 from tests.integration.shop import Shop
 from tests.sql.servers import PostgresServer, Template
@@ -70,5 +69,7 @@ def postgresql() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="module")
 def redis() -> Iterator[Redis]:
     """A Redis server."""
+    from tests.integration.celery_tasks import redis_server  # noqa: PLC0415  (others need no Celery)
+
     with redis_server() as made:
         yield made

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import HTTPError
 
 from confluent_kafka import Producer
 from sqlalchemy import create_engine, text
@@ -25,9 +20,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all
 from tests.integration.producing import TIMEOUT_S
-from tests.kit.processes import children_of
+from tests.kit.http import answer_of
+from tests.kit.processes import children_of, kill_pid
 from tests.kit.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -57,6 +54,10 @@ class Shop:
             group = f"{prefix}\\g<1>"  # groups of consumers have no prefix of an installation
             text = re.sub(r'(?<=(?:group.id": |..group_id=)")(\w+)', group, text)
             self.write(path.name, text)
+
+    def sqlite(self, name: str = "shop.db") -> str:
+        """Return SQLAlchemy's URL of a database file that the examples make."""
+        return f"sqlite:///{self.directory / name}"
 
     def write(self, name: str, text: str) -> None:
         """Put a program beside the examples."""
@@ -149,12 +150,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         kill_pid(each)
 
 
-def kill_pid(pid: int) -> None:
-    """End a process by SIGKILL, unless it has ended."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def rows_of(url: str, query: str) -> Counter[str]:
     """Return a query's rows, the columns of each joined by ": "; none before its table is there."""
     engine = create_engine(url, poolclass=NullPool)
@@ -174,7 +169,7 @@ class WebService(NamedTuple):
     def words(self, port: int) -> tuple[str, ...]:
         """Return what runs it, after `python`."""
         if self.driver is None:
-            address = ("--bind", f"127.0.0.1:{port}")
+            address = ("--bind", f"{HOST}:{port}")
             return ("-m", "gunicorn", "--workers", "2", *address, self.app)
         return ("-m", "uvicorn", "--port", str(port), f"{self.app}:app")
 
@@ -194,8 +189,7 @@ class WebShop:
 
     def __init__(self, shop: Shop, service: WebService) -> None:
         self._shop, self._service = shop, service
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        (self._port,) = free_ports(1)
         if service.driver is None:
             shop.run("django_shop.py")  # makes the tables
 
@@ -216,11 +210,6 @@ class WebShop:
         return self._answer(f"orders?item={item}", "POST")
 
     def _answer(self, path: str, method: str) -> int | None:
-        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/{path}", method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=RUN_S_MAX) as answer:
-                return int(answer.status)
-        except HTTPError as error:
-            return error.code
-        except (OSError, HTTPException):
-            return None
+        url = f"http://{HOST}:{self._port}/{path}"
+        status, _ = answer_of(url, within_s=RUN_S_MAX, method=method)
+        return status or None

@@ -73,8 +73,7 @@ def test_a_web_service_takes_orders(shop: Shop, service: WebService) -> None:
     web.start()
     statuses = [web.order(each) for each in ("boots", "boots", "gloves")]
     assert statuses == [HTTPStatus.CREATED, HTTPStatus.CONFLICT, HTTPStatus.CREATED]
-    url = f"sqlite:///{shop.directory / 'shop.db'}"
-    rows = rows_of(url, f"SELECT item || ' of ' || id FROM {service.table}")
+    rows = rows_of(shop.sqlite(), f"SELECT item || ' of ' || id FROM {service.table}")
     assert sorted(shop.read()) == sorted(rows.elements())
     assert sorted(row.partition(" ")[0] for row in rows) == ["boots", "gloves"]
 
@@ -82,8 +81,7 @@ def test_a_web_service_takes_orders(shop: Shop, service: WebService) -> None:
 @pytest.mark.feature
 def test_a_task_of_celery_that_runs_again_is_one_order(shop: Shop, redis: Redis) -> None:
     """celery_shop.py: tasks that are given twice under their ids; each is a row and a message."""
-    url = f"sqlite:///{shop.directory / 'shop.db'}"
-    tasks = CeleryTasks(shop, redis, url, "celery_shop")
+    tasks = CeleryTasks(shop, redis, shop.sqlite(), "celery_shop")
     tasks.start()
     for _ in range(2):
         tasks.give(["boots", "gloves"])

@@ -99,7 +99,7 @@ def test_everything_logs_in_by_a_token_function(tokened: Tokened) -> None:
 
 
 def test_the_web_page_reads_by_a_token_function(tokened: Tokened, tmp_path: Path) -> None:
-    """Its clients name it as those of commands do."""
+    """The Kafka clients of the page log in with tokens of the function."""
     web = stage(
         tmp_path,
         bootstrap_servers=tokened.tokened_servers,

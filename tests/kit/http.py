@@ -9,10 +9,11 @@ from http.server import BaseHTTPRequestHandler
 from tests.kit.waiting import CALL_S
 
 
-def answer_of(url: str, *, within_s: float = CALL_S) -> tuple[int, str]:
+def answer_of(url: str, *, within_s: float = CALL_S, method: str = "GET") -> tuple[int, str]:
     """Return status and body, of an error too; (0, "") while nobody answers."""
+    request = urllib.request.Request(url, method=method)
     try:
-        with urllib.request.urlopen(url, timeout=within_s) as answer:
+        with urllib.request.urlopen(request, timeout=within_s) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -1,5 +1,7 @@
 """What runs on this machine."""
 
+import os
+import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,12 @@ def children_of(parent: int) -> list[int]:
             if int(ppid) == parent and state != "Z":
                 found.append(int(entry.name))
     return sorted(found)
+
+
+def kill_pid(pid: int) -> None:
+    """End a process by SIGKILL, unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def is_running(pid: int) -> bool:

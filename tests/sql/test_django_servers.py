@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.faults.stage import seed_of_run
 from tests.kit.http import answer_of
+from tests.kit.processes import children_of, kill_pid
 from tests.kit.waiting import until
 from tests.sql.databases import Database
 
@@ -95,13 +95,12 @@ class Shop:
 
 def workers_of(parent: Child) -> list[int]:
     """Return the process ids of a server's workers."""
-    pid = parent.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    children = children_of(parent.process.pid)
     # uvicorn's parent has a process of Python's multiprocessing besides.
-    return [int(each) for each in children if "resource_tracker" not in command_of(each)]
+    return [each for each in children if "resource_tracker" not in command_of(each)]
 
 
-def command_of(pid: str) -> str:
+def command_of(pid: int) -> str:
     """Return the command line of a process; none, if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text()
@@ -136,8 +135,7 @@ def test_orders_are_messages_though_workers_are_killed(
             placed = [clients.submit(shop.place) for _ in range(orders)]
             placed[draw.randrange(orders)].result()
             workers = until("a worker lives", lambda: workers_of(server), within_s=STARTED_S)
-            with suppress(ProcessLookupError):
-                os.kill(draw.choice(workers), signal.SIGKILL)
+            kill_pid(draw.choice(workers))
             answers += [each.result() for each in placed]
     until("an order after all kills", shop.place, within_s=STARTED_S)
     halfbridge_stack.wait_until_decided(timeout_s=STARTED_S)

@@ -5,7 +5,9 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 from halfbridge import Message, TransactionProducer
+from halfbridge.serde.topics import PAIRS
 from halfbridge.sql import Fence
+from halfbridge.testkit.memory import MemoryStack
 
 GROUP = "order-service"
 TOPIC = "orders"
@@ -44,3 +46,19 @@ class Shop:
     def _column(self, query: str) -> list[str]:
         with self.engine.connect() as connection:
             return list(connection.execute(text(query)).scalars())
+
+
+def go_away(stack: MemoryStack, topic: str) -> None:
+    """Have no broker answer for the partitions of an internal topic."""
+    for place in _places(topic):
+        stack.machine.broker.go_away(place, is_leaderless=False)
+
+
+def come_back(stack: MemoryStack, topic: str) -> None:
+    """Have the brokers answer again."""
+    for place in _places(topic):
+        stack.machine.broker.come_back(place)
+
+
+def _places(topic: str) -> list[tuple[str, int]]:
+    return [(topic, number) for number in range(PAIRS)]

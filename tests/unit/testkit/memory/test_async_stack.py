@@ -33,6 +33,7 @@ from halfbridge.testkit.memory import MemoryStack, Step, every_crash
 from halfbridge.testkit.memory.crash import CrashNotReachedError
 from halfbridge.testkit.memory.programs import MemoryAsyncProducer
 from halfbridge.testkit.memory.writer import MemoryWriter
+from tests.unit.testkit.memory.shop import come_back, go_away
 
 TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 
@@ -397,17 +398,14 @@ def test_a_cancelled_send_without_an_acknowledgement_is_rolled_back(stack: Memor
 
     async def main() -> None:
         async with stack.async_producer("g", checker=commits, send_timeout_ms=1_000) as producer:
-            places = [(stack.config.names.half, number) for number in range(2)]
-            for place in places:
-                stack.machine.broker.go_away(place, is_leaderless=False)
+            go_away(stack, stack.config.names.half)
             tx = producer.begin()
             sending = asyncio.create_task(tx.send(message(1)))
             await asyncio.sleep(0.5)
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
-            for place in places:
-                stack.machine.broker.come_back(place)
+            come_back(stack, stack.config.names.half)
             back = await tx.rollback(wait=True)
             assert back is not None
             assert back.resolution is Resolution.ROLLBACK
@@ -459,23 +457,20 @@ def test_cancelled_in_close_it_goes_on(stack: MemoryStack) -> None:
 def test_cancelled_in_decided_and_flush_the_same_calls_may_be_made_again(
     stack: MemoryStack,
 ) -> None:
-    """What was sent is stored, once a broker takes it."""
-    places = [(stack.config.names.op, number) for number in range(2)]
+    """The decision is stored once a broker answers again."""
 
     async def main() -> None:
         async with stack.async_producer("g", checker=rolls_back) as producer:
             for number, is_flush in enumerate((False, True)):
                 async with producer.begin() as tx:
                     await tx.send(message(number))
-                    for place in places:
-                        stack.machine.broker.go_away(place, is_leaderless=False)
+                    go_away(stack, stack.config.names.op)
                 waiting = asyncio.create_task(producer.flush() if is_flush else tx.decided())
                 await asyncio.sleep(0.5)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
-                for place in places:
-                    stack.machine.broker.come_back(place)
+                come_back(stack, stack.config.names.op)
                 decided = await tx.decided()
                 assert decided is not None
                 assert decided.resolution is Resolution.COMMIT

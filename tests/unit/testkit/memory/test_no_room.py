@@ -10,20 +10,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from halfbridge import BackpressureError, Message
 from halfbridge.sql import AsyncFence
 from halfbridge.testkit.memory import MemoryStack
-from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
+from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop, come_back, go_away
 
 # A record is in flight for the longer of both.
 FULL = {"in_flight_max": 2, "send_timeout_ms": 1_000, "decision_timeout_ms": 20_000}
-
-
-def halves(stack: MemoryStack, *, are_away: bool) -> None:
-    """Have no broker answer for the half partitions, or have it back."""
-    for number in range(2):
-        place = (stack.config.names.half, number)
-        if are_away:
-            stack.machine.broker.go_away(place, is_leaderless=False)
-        else:
-            stack.machine.broker.come_back(place)
 
 
 def test_a_block_without_room_is_rolled_back(
@@ -34,7 +24,7 @@ def test_a_block_without_room_is_rolled_back(
     stack.create_topic(TOPIC)
     with stack.producer(GROUP, checker=shop.fence.check, **FULL) as producer:
         shop.place(producer, "boots")
-        halves(stack, are_away=True)
+        go_away(stack, stack.config.names.half)
         open_tx = producer.begin()
         for _ in range(2):
             open_tx.send_async(Message(TOPIC, key=b"1", value=b"never"))
@@ -44,7 +34,7 @@ def test_a_block_without_room_is_rolled_back(
         ):
             connection.execute(text("INSERT INTO placed VALUES ('shirts')"))
             tx.send_async(Message(TOPIC, key=b"1", value=b"shirts"))
-        halves(stack, are_away=False)
+        come_back(stack, stack.config.names.half)
         stack.advance(1)
         open_tx.rollback()
         shop.place(producer, "hat")
@@ -76,14 +66,14 @@ def test_an_async_block_without_room_is_rolled_back(
                     await tx.send(Message(TOPIC, key=b"1", value=what.encode()))
 
             await place("boots")
-            halves(stack, are_away=True)
+            go_away(stack, stack.config.names.half)
             open_tx = producer.begin()
             never = Message(TOPIC, key=b"1", value=b"never")
             sends = [asyncio.create_task(open_tx.send(never)) for _ in range(2)]
             await asyncio.sleep(0.1)
             with pytest.raises(BackpressureError):
                 await place("shirts")
-            halves(stack, are_away=False)
+            come_back(stack, stack.config.names.half)
             await asyncio.gather(*sends, return_exceptions=True)
             await open_tx.rollback()
             await place("hat")
