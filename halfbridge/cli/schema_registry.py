@@ -112,10 +112,26 @@ def _decoder(
 
 def _protobuf_decoder(registry: SchemaRegistry, number: int) -> Callable[[bytes], Any]:
     try:
-        from halfbridge.cli.protobuf import protobuf_decoder
+        from google.protobuf.json_format import MessageToDict
+        from google.protobuf.message_factory import GetMessageClass
+
+        from halfbridge.kafka.protobuf_schemas import chosen_message, pool_of, protobuf_schema
     except ImportError as error:
         raise ValueError("Protobuf is decoded after pip install protobuf") from error
-    return protobuf_decoder(registry, number)
+    files = protobuf_schema(registry, number)
+    main, pool = files.file[-1], pool_of(files)
+
+    def decoded(body: bytes) -> Any:
+        data = BytesIO(body)
+        kind = GetMessageClass(pool.FindMessageTypeByName(chosen_message(main, data)))
+        return MessageToDict(
+            kind.FromString(data.read()),
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+            descriptor_pool=pool,
+        )
+
+    return decoded
 
 
 def _refusing(error: Exception) -> Callable[[bytes], Any]:

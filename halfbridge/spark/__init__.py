@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halfbridge.spark.payloads import (
         AvroPayload,
         JsonPayload,
+        ProtobufPayload,
         RegistryPayload,
         decode_payload,
     )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AvroPayload",
     "JsonPayload",
+    "ProtobufPayload",
     "RegistryPayload",
     "SinkChecker",
     "SinkResponder",

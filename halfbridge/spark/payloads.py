@@ -10,14 +10,16 @@
     )
     orders.select("payload.*", "payload_error").show()
 
-Spark's from_avro and from_json decode, in the JVM; a registry is asked by this process, while the
-frame is made. What cannot be decoded keeps its row, with a reason: no query stops.
+Spark's from_avro and from_json decode, in the JVM, and Protobuf's Python package, on the executors.
+A registry is asked by this process, while the frame is made. What cannot be decoded keeps its row,
+with a reason: no query stops.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import functions as F
@@ -29,17 +31,19 @@ from halfbridge.spark_jobs.reading.json_schema import spark_type
 from halfbridge.spark_jobs.reading.schemas import PAYLOAD, decoded_by
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
+
+    from halfbridge.spark.protobuf import ProtobufValues
 
 ERROR = "payload_error"
 # Why a value has no payload.
 NOT_FRAMED = "not in a schema registry's format, which begins with a zero byte and a schema id"
 UNDECODED = "cannot be decoded with "
 _GIVEN = "the given schema"
-_AVRO, _JSON = "AVRO", "JSON"
+_AVRO, _JSON, _PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 _TO_THE_END = 2**31 - 1  # the largest length of Spark's substring
 # Columns while values are decoded: from_json's result, and in it the text that is no JSON.
 _PARSED, _CORRUPT = "halfbridge_parsed", "halfbridge_corrupt"
@@ -75,30 +79,53 @@ class JsonPayload:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtobufPayload:
+    """Values in Protobuf, all of them one message.
+
+    Attributes:
+        descriptors: A FileDescriptorSet, as `protoc --include_imports -o FILE` writes it.
+        message: The message's full name, such as `shop.v1.Order`.
+        framed: As of `AvroPayload`; behind the id come the indexes of the message in its file, the
+            last one of `descriptors`.
+    """
+
+    descriptors: bytes = field(repr=False)
+    message: str
+    framed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RegistryPayload:
-    """Values in Avro or JSON, written with schemas of a registry (Confluent's wire format).
+    """Values written with schemas of a registry (Confluent's wire format).
 
     Attributes:
         url: The registry, `http://HOST:PORT`; a user and a password in it are sent to it.
         subject: Its versions are what values may be written with, and the last one is what columns
             have. Empty: the topic's name and `-value`.
+        message: With Protobuf, the full name of the message to take; values with others are errors.
+            Empty: the first message of the last version.
     """
 
     url: str = field(repr=False)  # it may have a password
     subject: str = ""
+    message: str = ""
 
 
-Payload: TypeAlias = AvroPayload | JsonPayload | RegistryPayload
+Payload: TypeAlias = AvroPayload | JsonPayload | ProtobufPayload | RegistryPayload
 
 
 @dataclass(frozen=True, slots=True)
 class _Schemas:
-    """What values are written with, and read as."""
+    """What values are written with.
 
-    kind: str  # _AVRO or _JSON
-    reader: str | DataType  # of Avro its text, of JSON Spark's columns or type
+    Attributes:
+        decode: Adds the column payload, of a column with what is behind the schema's id.
+        known: Ids with which values may be written; empty: the id is not looked at.
+    """
+
+    decode: Callable[[DataFrame, Column], DataFrame]
     framed: bool
-    writers: Mapping[int, str]  # id -> text; none: all values are as the reader
+    known: Collection[int] = ()
     subject: str = ""
 
 
@@ -124,30 +151,43 @@ def decode_payload(
     """
     schemas = _schemas(payload, topics)
     kept = [each for each in frame.columns if each not in (PAYLOAD, ERROR)]
-    decoded = _with_avro(frame, schemas) if schemas.kind == _AVRO else _with_json(frame, schemas)
-    return decoded.withColumn(ERROR, _error(schemas)).select(*kept, PAYLOAD, ERROR)
+    decoded = schemas.decode(frame, _body(schemas))
+    of_known = F.when(_is_known(schemas), F.col(PAYLOAD))
+    return (
+        decoded.withColumn(PAYLOAD, of_known)
+        .withColumn(ERROR, _error(schemas))
+        .select(*kept, PAYLOAD, ERROR)
+    )
 
 
 def _schemas(payload: Payload, topics: Collection[str]) -> _Schemas:
-    if isinstance(payload, AvroPayload):
-        return _Schemas(_AVRO, payload.schema, payload.framed, {})
-    if isinstance(payload, JsonPayload):
-        return _Schemas(_JSON, payload.columns, payload.framed, {})
+    match payload:
+        case AvroPayload():
+            return _Schemas(partial(_with_avro, reader=payload.schema, writers={}), payload.framed)
+        case JsonPayload():
+            return _Schemas(partial(_with_json, reader=payload.columns), payload.framed)
+        case ProtobufPayload():
+            given = _protobuf().given(payload.descriptors, payload.message, framed=payload.framed)
+            return _Schemas(_with_protobuf(given), payload.framed)
     if not payload.subject and len(topics) != 1:
         raise ValueError("name the subject of RegistryPayload: values are not of one topic")
-    return _registered(payload.url, payload.subject or f"{next(iter(topics))}-value")
+    return _registered(payload, payload.subject or f"{next(iter(topics))}-value")
 
 
-def _registered(url: str, subject: str) -> _Schemas:
-    versions = SchemaRegistry(url).versions(subject)
+def _registered(payload: RegistryPayload, subject: str) -> _Schemas:
+    registry = SchemaRegistry(payload.url)
+    versions = registry.versions(subject)
     if not versions:
         raise ValueError(f"the schema registry has no subject {subject}")
     last = versions[-1]
     kind, text = last.get("schemaType", _AVRO), str(last["schema"])
+    of_kind = [each for each in versions if each.get("schemaType", _AVRO) == kind]
+    if kind == _PROTOBUF:
+        numbers = [int(each["id"]) for each in of_kind]
+        found = _protobuf().registered(registry, numbers, payload.message)
+        return _Schemas(_with_protobuf(found), framed=True, known=found.fronts, subject=subject)
     usable = {
-        int(each["id"]): str(each["schema"])
-        for each in versions
-        if each.get("schemaType", _AVRO) == kind and not each.get("references")
+        int(each["id"]): str(each["schema"]) for each in of_kind if not each.get("references")
     }
     if kind not in (_AVRO, _JSON) or last["id"] not in usable:
         what = "refers to other schemas" if kind in (_AVRO, _JSON) else f"is {kind}"
@@ -155,31 +195,33 @@ def _registered(url: str, subject: str) -> _Schemas:
             f"the last schema of subject {subject} {what}: read without a payload, and decode the"
             " column value with Spark's function for it"
         )
-    reader = text if kind == _AVRO else spark_type(json.loads(text))
-    return _Schemas(kind, reader, framed=True, writers=usable, subject=subject)
+    if kind == _AVRO:
+        decode = partial(_with_avro, reader=text, writers=usable)
+    else:
+        decode = partial(_with_json, reader=spark_type(json.loads(text)))
+    return _Schemas(decode, framed=True, known=usable, subject=subject)
 
 
-def _with_avro(frame: DataFrame, schemas: _Schemas) -> DataFrame:
-    reader, body = str(schemas.reader), _body(schemas)
-    branches = [
-        (_schema_id() == F.lit(number), body, text) for number, text in schemas.writers.items()
-    ]
+def _with_avro(
+    frame: DataFrame, body: Column, *, reader: str, writers: Mapping[int, str]
+) -> DataFrame:
+    branches = [(_schema_id() == F.lit(number), body, text) for number, text in writers.items()]
     is_any = F.lit(col=True)
     return frame.withColumn(PAYLOAD, decoded_by(branches or [(is_any, body, reader)], reader))
 
 
-def _with_json(frame: DataFrame, schemas: _Schemas) -> DataFrame:
+def _with_json(frame: DataFrame, body: Column, *, reader: str | DataType) -> DataFrame:
     """Return the rows with their JSON.
 
     from_json takes the beginning of `{"a": 1} {"b": 2}` for the whole. A text is exactly one value
     if it is one in an object and one in an array: it closes neither, and has no comma outside.
     """
-    text = _body(schemas).cast("string")
+    text = body.cast("string")
     in_object = F.concat(F.lit(f'{{"{PAYLOAD}":'), text, F.lit("}"))
     in_array = F.concat(F.lit("["), text, F.lit("]"))
-    parsed = F.from_json(in_object, _parsed_type(schemas.reader), _JSON_OPTIONS)
+    parsed = F.from_json(in_object, _parsed_type(reader), _JSON_OPTIONS)
     is_one = is_text(text) & (F.json_array_length(in_array) == 1)
-    is_whole = F.col(_PARSED)[_CORRUPT].isNull() & is_one & _is_known(schemas)
+    is_whole = F.col(_PARSED)[_CORRUPT].isNull() & is_one
     return frame.withColumn(_PARSED, parsed).withColumn(
         PAYLOAD, F.when(is_whole, F.col(_PARSED)[PAYLOAD])
     )
@@ -191,13 +233,28 @@ def _parsed_type(reader: str | DataType) -> str | StructType:
     return StructType([StructField(PAYLOAD, reader), StructField(_CORRUPT, StringType())])
 
 
+def _protobuf() -> type[ProtobufValues]:
+    try:
+        from halfbridge.spark.protobuf import ProtobufValues  # noqa: PLC0415  (not in every environment)
+    except ImportError as error:
+        raise ValueError("Protobuf is decoded after pip install protobuf") from error
+    return ProtobufValues
+
+
+def _with_protobuf(values: ProtobufValues) -> Callable[[DataFrame, Column], DataFrame]:
+    def decode(frame: DataFrame, body: Column) -> DataFrame:
+        return frame.withColumn(PAYLOAD, values.decoded(_schema_id(), body))
+
+    return decode
+
+
 def _error(schemas: _Schemas) -> Column:
     value, number = F.col("value"), _schema_id().cast("string")
     error = F.when(value.isNull(), F.lit(None).cast("string"))
     if schemas.framed:
         error = error.when(~_is_framed(), NOT_FRAMED)
     name: Column = F.lit(_GIVEN)
-    if schemas.writers:
+    if schemas.known:
         name = F.concat(F.lit("schema "), number)
         unknown = F.concat(name, F.lit(f" is none of subject {schemas.subject} that is known"))
         error = error.when(~_is_known(schemas), unknown)
@@ -212,7 +269,7 @@ def _body(schemas: _Schemas) -> Column:
 
 
 def _is_known(schemas: _Schemas) -> Column:
-    return _schema_id().isin(*schemas.writers) if schemas.writers else F.lit(col=True)
+    return _schema_id().isin(*schemas.known) if schemas.known else F.lit(col=True)
 
 
 def _is_framed() -> Column:

@@ -5,7 +5,7 @@ import pytest
 from tests.faults.scene import Scene
 from tests.kit.proxy import Act, Api, Rule
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _UNKNOWN = 9999  # Kafka's codes are a row from -1 to somewhat above 100
 _TIMES = 2

@@ -10,7 +10,7 @@ from tests.faults.stage import Stage, seed_of_run
 from tests.integration.clock import MovingClock
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _HOUR_S = 3600
 # Where the clock stands, hours ahead of the true one: forth and back, and further back.

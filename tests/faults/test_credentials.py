@@ -17,7 +17,7 @@ from tests.kit.waiting import until
 
 MakeStage = Callable[..., Stage]
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _REFUSED = "certificate verify failed"  # the client says no more than that
 # Twice the session (6 s): no member has a session from before.

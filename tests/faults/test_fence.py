@@ -10,7 +10,7 @@ from tests.sql.databases import Database, OwnDatabase, durable_database
 from tests.sql.fence_kills_scene import FenceScene
 from tests.sql.fence_plan import Step, kinds_on
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 KILLS = 112
 TRANSACTIONS = 2_000

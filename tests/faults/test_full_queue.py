@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.stage import Stage, seed_of_run
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 # A batch has up to 200 records of up to 2 KB here: the queue is full many times in each.
 _TINY = (

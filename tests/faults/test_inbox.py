@@ -14,7 +14,7 @@ from tests.integration.installation import Installation
 from tests.sql.databases import Database, OwnDatabase, durable_database
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 KILLS = int(os.environ.get("HALFBRIDGE_INBOX_KILLS", "110"))
 BURST = 40  # transactions between two kills, at most

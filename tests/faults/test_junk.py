@@ -16,7 +16,7 @@ from tests.faults.plan import Kind
 from tests.faults.stage import Stage, seed_of_run
 from tests.property.mutants import mutant
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _ID = "018f3a5b7c9d7e0f8a1b2c3d4e5f6071"
 _HALVES = [

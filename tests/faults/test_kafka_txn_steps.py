@@ -12,7 +12,7 @@ from tests.faults.scene import HEALED_S, SLOT, Scene
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 # In the order in which a kafka_txn sends them.
 _STEPS = (

@@ -16,7 +16,7 @@ from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 # Kafka writes checkpoints into each log directory this often. One that it cannot write takes the
 # directory offline.

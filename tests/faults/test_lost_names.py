@@ -13,7 +13,7 @@ from tests.faults.preload import built
 from tests.faults.scene import HEALED_S
 from tests.faults.stage import Stage, seed_of_run
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _NAME = "kafka.halfbridge.test"  # nobody has it
 _NEW_ADDRESS = "127.0.0.2"

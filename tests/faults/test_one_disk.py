@@ -17,7 +17,7 @@ from tests.kit.waiting import until
 
 MakeScene = Callable[[ProxiedCluster], AbstractContextManager[Scene]]
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _NODE = 1
 _FULL_S = 60.0

@@ -9,7 +9,7 @@ from tests.faults.scene import Scene
 from tests.faults.stage import Daemon, seed_of_run
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _SCRIPT = Path(__file__).with_name("raising_log.py")
 _CUTS = 5

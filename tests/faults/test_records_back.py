@@ -17,7 +17,7 @@ from tests.faults.scene import PATIENT
 from tests.faults.stage import Stage, seed_of_run
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _CALL_S = 60.0
 _PARTITIONS = range(4)

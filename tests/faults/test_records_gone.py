@@ -11,7 +11,7 @@ from tests.faults.scene import PATIENT
 from tests.integration.installation import HALF_RETENTION_MS, Installation
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _GONE_S = 120.0
 _STOPPED = "below the log start"

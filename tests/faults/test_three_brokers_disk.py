@@ -12,7 +12,7 @@ from tests.faults.scene import Scene
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _FULL_NODE = 3
 # Twice the broker's session (6 s): the others no longer count it as in sync.

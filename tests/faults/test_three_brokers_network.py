@@ -8,7 +8,7 @@ import pytest
 from tests.faults.scene import Scene
 from tests.kit.proxy import Act, Api, Rule
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 # Six kafka_txn time-outs (5 s): commits of unknown outcome follow each other.
 _ANSWERS_LOST_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.scene import Scene
 from tests.kit.roles import TRANSACTION_LOG, RoleError
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _ROUNDS = 3
 _SESSION_S = 6.0

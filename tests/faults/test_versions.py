@@ -15,7 +15,7 @@ from tests.faults.stage import Stage, seed_of_run
 from tests.kit.caches import jar_settings
 from tests.kit.cluster import ProxiedCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 # Not 4.2.0: its coordinators send markers that older brokers refuse (KAFKA-20322), so that every
 # kafka_txn with a partition on one of these hangs until the last broker is upgraded.

@@ -12,8 +12,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.type.money_pb2 import Money
 
-from halfbridge.cli.protobuf import FILES_MAX
 from halfbridge.cli.schema_registry import PayloadTexts
+from halfbridge.kafka.protobuf_schemas import FILES_MAX
 from tests.kit.schema_registry import Registry, registry_of, written
 
 pytestmark = pytest.mark.process

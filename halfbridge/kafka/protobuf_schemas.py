@@ -1,9 +1,13 @@
-"""Values that were written with a Protobuf schema of a registry, as JSON's values.
+"""Protobuf schemas of a registry as descriptors, and which of its messages a value is.
 
 A schema is a file and the files that it imports, each asked for in its serialized form: a
 FileDescriptorProto in base64. Confluent's registry has that form of every schema. Apicurio returns
 what was registered: base64 by Python's serializer, text by others. The protoc of grpcio-tools
 compiles text, if it is installed.
+
+In Confluent's wire format indexes stand between a schema's id and the message: how many there are,
+then the place of the message in its file, and for a nested one its place in the message around it.
+Each is an int of 32 bits as Protobuf's `sint32`. A single 0 is short for the first message.
 """
 
 from __future__ import annotations
@@ -12,48 +16,77 @@ import base64
 import subprocess
 import sys
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.message import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator
+    from io import BytesIO
 
     from halfbridge.kafka.schema_registry import SchemaRegistry
 
 FILES_MAX = 100  # of one schema: each is a request
 COMPILE_S_MAX = 30.0  # it takes a tenth of a second
+FIRST_MESSAGE = b"\x00"  # indexes
 _MAIN = "schema.proto"  # the registry does not have the name of this file
 
 
-def protobuf_decoder(registry: SchemaRegistry, number: int) -> Callable[[bytes], Any]:
-    """Return the function that decodes what is behind a schema's id.
+def protobuf_schema(registry: SchemaRegistry, number: int) -> FileDescriptorSet:
+    """Return the files of a schema, each behind those that it imports: its own file is the last.
 
     Raises:
         ValueError: a file of the schema is missing, or cannot be compiled; the caller shows why.
         RetriableError: the registry does not answer, or fails; repeat the call later.
     """
-    files = _descriptors(_texts(registry, number))
-    main, pool = files[_MAIN], DescriptorPool()
-    _add(pool, _MAIN, files, set())
+    ordered = FileDescriptorSet()
+    try:
+        files = _descriptors(_texts(registry, number))
+    except (DecodeError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"its descriptors cannot be had: {error}") from error
+    ordered.file.extend(_with_imports(_MAIN, files, set()))
+    return ordered
 
-    def decoded(body: bytes) -> Any:
-        data = BytesIO(body)
-        kind = GetMessageClass(pool.FindMessageTypeByName(_message_name(main, data)))
-        return MessageToDict(
-            kind.FromString(data.read()),
-            preserving_proto_field_name=True,
-            always_print_fields_with_no_presence=True,
-            descriptor_pool=pool,
-        )
 
-    return decoded
+def pool_of(files: FileDescriptorSet) -> DescriptorPool:
+    """Return a pool with files that are in the order of `protobuf_schema`, or of protoc.
+
+    Raises TypeError or ValueError: an import is missing, or files contradict each other; the caller
+    gives whole schemas.
+    """
+    pool = DescriptorPool()
+    for each in files.file:
+        pool.Add(each)
+    return pool
+
+
+def chosen_message(file: FileDescriptorProto, data: BytesIO) -> str:
+    """Return the full name of the message that the indexes at the beginning choose; reads these.
+
+    Raises IndexError or ValueError: there are no indexes, or they choose no message of `file`; the
+    caller shows the bytes.
+    """
+    names, kinds = [], file.message_type
+    for index in [_index(data) for _ in range(_index(data))] or [0]:
+        names.append(kinds[index].name)
+        kinds = kinds[index].nested_type
+    return _full_name(file, names)
+
+
+def indexes_of(file: FileDescriptorProto, message: str) -> tuple[bytes, ...]:
+    """Return the indexes that choose a message of `file`, in each of their forms; none: not there.
+
+    Example: for the second message `02 02`, for the first one `02 00` and `00`.
+    """
+    for names, path in _messages(file.message_type):
+        if _full_name(file, names) == message:
+            whole = b"".join(map(_zigzag, (len(path), *path)))
+            return (whole, FIRST_MESSAGE) if path == [0] else (whole,)
+    return ()
 
 
 def _texts(registry: SchemaRegistry, number: int) -> dict[str, str]:
@@ -90,7 +123,7 @@ def _descriptors(texts: dict[str, str]) -> dict[str, Any]:
 def _compiled(texts: dict[str, str]) -> Any:
     """Return the FileDescriptorSet of a schema, with what it imports."""
     try:
-        from grpc_tools import protoc
+        from grpc_tools import protoc  # noqa: PLC0415  (not needed where registries compile)
     except ImportError as error:
         raise ValueError("the registry has only its text; install grpcio-tools") from error
     with TemporaryDirectory() as directory:
@@ -115,15 +148,17 @@ def _compiled(texts: dict[str, str]) -> Any:
         return FileDescriptorSet.FromString(out.read_bytes())
 
 
-def _add(pool: DescriptorPool, name: str, files: dict[str, Any], added: set[str]) -> None:
-    """Add a file to the pool, after those that it imports."""
-    if name in added:
+def _with_imports(
+    name: str, files: dict[str, Any], yielded: set[str]
+) -> Iterator[FileDescriptorProto]:
+    """Yield a file behind those that it imports, each once."""
+    if name in yielded:
         return
-    added.add(name)
+    yielded.add(name)
     file = files.get(name) or _well_known(name)
     for each in file.dependency:
-        _add(pool, each, files, added)
-    pool.Add(file)
+        yield from _with_imports(each, files, yielded)
+    yield file
 
 
 def _well_known(name: str) -> Any:
@@ -136,17 +171,20 @@ def _well_known(name: str) -> Any:
     return file
 
 
-def _message_name(file: Any, data: BytesIO) -> str:
-    """Return the full name of the message that the indexes in front of it choose; reads these."""
-    names, kinds = [], file.message_type
-    for index in [_index(data) for _ in range(_index(data))] or [0]:  # no indexes: the first one
-        names.append(kinds[index].name)
-        kinds = kinds[index].nested_type
+def _messages(kinds: Iterable[Any]) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the names and places that lead to each message, outer ones first."""
+    for at, each in enumerate(kinds):
+        yield [each.name], [at]
+        for names, path in _messages(each.nested_type):
+            yield [each.name, *names], [at, *path]
+
+
+def _full_name(file: FileDescriptorProto, names: list[str]) -> str:
     return ".".join([file.package, *names] if file.package else names)
 
 
 def _index(data: BytesIO) -> int:
-    """Read an int of 32 bits, zigzag: 7 bits a byte, low bits first. None of them is negative."""
+    """Read an index: zigzag, 7 bits a byte, low bits first. None of them is negative."""
     value = 0
     for shift in range(0, 35, 7):
         (byte,) = data.read(1)
@@ -154,3 +192,13 @@ def _index(data: BytesIO) -> int:
         if not byte & 0x80:
             break
     return value >> 1
+
+
+def _zigzag(index: int) -> bytes:
+    """Return an index as `_index` reads it."""
+    value, made = index << 1, bytearray()
+    while value > 0x7F:  # noqa: PLR2004 (7 bits)
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
