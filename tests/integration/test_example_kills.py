@@ -173,7 +173,7 @@ import os, sys
 from confluent_kafka import Producer
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
-engine = create_engine("sqlite:///shop.db")
+engine = create_engine(os.environ.get("SHOP_URL", "sqlite:///shop.db"))
 placed = Table(
     "placed", MetaData(), Column("id", Integer, primary_key=True), Column("item", String(99))
 )
@@ -220,9 +220,16 @@ def test_orders_are_messages_though_a_program_is_killed_fifty_times(shop: Shop) 
     assert rows().total() > KILLS // 2
 
 
-def test_without_a_fence_a_killed_program_loses_messages(shop: Shop) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_without_a_fence_a_killed_program_loses_messages(
+    shop: Shop, request: pytest.FixtureRequest, database: str
+) -> None:
     """The control: rows that nothing tells of."""
-    rows = partial(rows_of, shop.sqlite(), ORDERS_PLACED)
+    url = shop.sqlite()
+    if database == "postgresql":
+        url = address_on(request.getfixturevalue("postgresql"), "postgresql+psycopg")
+    shop.environ["SHOP_URL"] = url
+    rows = partial(rows_of, url, ORDERS_PLACED)
     shop.write("plain_order.py", PLAIN_ORDER.replace("TOPIC", repr(shop.topic)))
     place_under_kills(shop, "plain_order.py", rows)
     assert rows() - shop.messages()
@@ -248,6 +255,18 @@ def test_rows_are_messages_though_a_program_with_its_own_checker_is_killed(
 
     until("rows are messages", are_messages, within_s=RUN_S_MAX)
     assert rows().total() > KILLS // 2
+
+
+def test_rows_are_messages_though_a_program_dies_fifty_times_behind_its_commit(shop: Shop) -> None:
+    """crash.py: those that come later are asked about each that died."""
+    for _ in range(KILLS):
+        shop.run("crash.py", "die", status=1)
+    while shop.undecided():
+        shop.run("crash.py", "recover")
+    rows = rows_of(shop.sqlite(), "SELECT 'customer-7', item FROM placed")
+    assert rows == {"customer-7: a hat": KILLS}
+    until("all messages are there", lambda: shop.messages().total() >= KILLS)
+    assert shop.messages() == rows
 
 
 # --- consumers ------------------------------------------------------------------------------------
