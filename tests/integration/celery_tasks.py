@@ -49,6 +49,9 @@ def place(item):
     with engine.begin() as connection:
         number = connection.scalar(insert(orders).values(item=item).returning(orders.c.id))
     plain.produce(TOPIC, item.encode(), b"%d" % number)
+
+@worker_process_shutdown.connect
+def flush_plain(**_):
     plain.flush()
 """
 
