@@ -19,10 +19,6 @@ JOBS = {
         "halfbridge.spark_jobs.audit.command",
         "Check each transaction's delivery against its decision.",
     ),
-    "count-transactions": (
-        "halfbridge.spark_jobs.count_transactions",
-        "Count each transaction's rows.",
-    ),
     "dedupe": (
         "halfbridge.spark_jobs.dedupe",
         "Make a table without duplicates from an ingested table.",

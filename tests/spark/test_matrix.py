@@ -25,7 +25,6 @@ from halfbridge.spark import read_messages, read_transactions
 from halfbridge.spark.stuck import main as stuck
 from halfbridge.spark_jobs.audit.command import main as audit
 from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES, is_text, valid_text
-from halfbridge.spark_jobs.count_transactions import main as count_transactions
 from halfbridge.spark_jobs.dedupe import main as dedupe
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest import main as ingest
@@ -108,16 +107,6 @@ def test_text_is_distinguished_from_bytes(spark: SparkSession) -> None:
         None,
         None,
     )
-
-
-def test_count(traffic: SinkScene) -> None:
-    """Each committed transaction with its rows, and no other."""
-    words = ["--bootstrap-servers", traffic.servers, "--topic", traffic.orders, "--json"]
-    result = CliRunner().invoke(count_transactions, words)
-    assert result.exit_code == 0, result.output
-    assert [json.loads(line)["row_count"] for line in result.stdout.splitlines()] == [
-        MESSAGES
-    ] * COMMITTED
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])

@@ -10,14 +10,12 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.testing import assertSchemaEqual
 
 from halfbridge.serde import protocol
 from halfbridge.serde.avro import MARKER, schema_fingerprint
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, Headers, real_headers
 from halfbridge.serde.protocol import STATE_AFTER, Effect, State, effect_of
 from halfbridge.serde.records import Op, OpKind, OpSource, new_op
-from halfbridge.spark_jobs.count_transactions import rows_per_transaction
 from halfbridge.spark_jobs.reading import decisions
 from halfbridge.spark_jobs.reading.schemas import (
     BROKEN_BODY,
@@ -76,25 +74,6 @@ def test_foreign_records_have_no_id(spark: SparkSession, headers: Headers | None
 def test_the_daemons_header_wins(spark: SparkSession) -> None:
     """A record with the reserved name twice counts for the last one, which the daemon appends."""
     assert ids(records(spark, real_headers([(TRANSACTION_ID, b"forged")], "a1", 5))) == ["a1"]
-
-
-def test_rows_are_counted_per_transaction(spark: SparkSession) -> None:
-    """Each id once with its rows; those without an id together under null."""
-    a1, b2 = real_headers([], "a1", 5), real_headers([], "b2", 5)
-    given = records(spark, a1, None, b2, a1, None, a1)
-    counted = [tuple(row) for row in rows_per_transaction(given).collect()]
-    assert sorted(counted, key=str) == [("a1", 3), ("b2", 1), (None, 2)]
-
-
-def test_no_rows_no_counts(spark: SparkSession) -> None:
-    """An empty frame gives an empty one of the same contract."""
-    nothing = spark.createDataFrame([], KAFKA_SCHEMA)
-    counted = rows_per_transaction(nothing)
-    assert counted.collect() == []
-    assertSchemaEqual(
-        counted.schema,
-        spark.createDataFrame([], "transaction_id string, row_count long not null").schema,
-    )
 
 
 # --- the protocol's table as columns says what the table says ------------------------------

@@ -39,8 +39,8 @@ def test_help_needs_no_pyspark() -> None:
         ([], "Missing command"),
         (["inges"], "did you mean 'ingest'?"),
         (["nothing-like-it"], "known: "),
-        (["count-transactions", "--nothing"], "--nothing"),
-        (["count-transactions", "--topic", "orders"], "--bootstrap-servers"),
+        (["replay", "--nothing"], "--nothing"),
+        (["ingest", "--topic", "orders"], "--bootstrap-servers"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_1(words: list[str], named: str) -> None:
@@ -56,7 +56,7 @@ def test_wrong_usage_is_one_line_and_status_1(words: list[str], named: str) -> N
 def test_pyspark_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one line says what to install."""
     monkeypatch.setattr("halfbridge.cli.options.find_spec", lambda name: None)
-    result = CliRunner().invoke(cli, ["spark", "count-transactions"])
+    result = CliRunner().invoke(cli, ["spark", "ingest"])
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert "pip install 'halfbridge[spark]'" in line
