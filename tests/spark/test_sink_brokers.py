@@ -84,7 +84,8 @@ def test_a_failure_is_told_to_whom_it_happened(proxied: Proxied) -> None:
 
     def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
         more = {"producer_group": sink.options.producer_group, "timeout_s": _CALL_S}
-        sink.process.decide(sink.options, OpKind.COMMIT, cut, **more)
+        with sink.process.decider(sink.options) as decider:
+            decider.decide(OpKind.COMMIT, cut, **more)
 
     with ThreadPoolExecutor(2) as threads:
         fails = threads.submit(decided, slow())

@@ -137,7 +137,8 @@ def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> Non
 
     def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
         more = {"producer_group": sink.options.producer_group, "timeout_s": _CALL_S}
-        sink.process.decide(sink.options, OpKind.ROLLBACK, cut, **more)
+        with sink.process.decider(sink.options) as decider:
+            decider.decide(OpKind.ROLLBACK, cut, **more)
 
     decided([])  # the client is made
     with ThreadPoolExecutor(2) as threads:

@@ -64,8 +64,6 @@ def out_of_order(reordered: DataFrame, bounds: Bounds) -> DataFrame:
         topic=bounds.topic_name(F.col("topic_number")),
         partition=F.col("real_partition"),
         offset=F.col("real_offset"),
-        pair=F.col("pair"),
-        op_offset=F.col("op_offset"),
         detail=F.concat(
             F.lit("decided at op offset "),
             F.col("op_offset"),
@@ -107,7 +105,6 @@ def unreadable_without_dead_letter(facts: DataFrame, bounds: Bounds) -> DataFram
         topic=F.col("source"),
         partition=F.col("pair"),
         offset=F.col("origin_offset"),
-        pair=F.col("pair"),
         detail=F.concat(F.lit("unreadable ("), F.col("kind"), F.lit("), without a dead letter")),
     )
 
@@ -142,11 +139,6 @@ def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
     )
     return findings_of(
         surplus.withColumn("finding", finding),
-        kind=F.col("finding.kind"),
-        topic=F.col("topic"),
-        partition=F.col("partition"),
-        offset=F.col("offset"),
-        detail=F.col("finding.detail"),
     )
 
 
@@ -164,13 +156,8 @@ def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
     )
     return findings_of(
         stray.withColumn("finding", finding),
-        kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.dead),
-        partition=F.col("partition"),
-        offset=F.col("offset"),
-        pair=F.col("pair"),
         half_offset=F.col("origin_offset"),
-        detail=F.col("finding.detail"),
     )
 
 
@@ -181,8 +168,6 @@ def _conflicts(conflicts: DataFrame, op_topic: str) -> DataFrame:
         topic=F.lit(op_topic),
         partition=F.col("pair"),
         offset=F.col("op_offset"),
-        pair=F.col("pair"),
-        op_offset=F.col("op_offset"),
         detail=F.concat(F.col("kind"), F.lit(" came after "), F.col("first_kind")),
     )
 
@@ -209,13 +194,9 @@ def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFram
     ).join(surplus.select("transaction_id").distinct(), "transaction_id", how="left_anti")
     return findings_of(
         found.withColumn("finding", finding),
-        kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.op),
         partition=F.col("pair"),
         offset=F.col("op_offset"),
-        pair=F.col("pair"),
-        op_offset=F.col("op_offset"),
-        detail=F.col("finding.detail"),
     )
 
 
@@ -266,14 +247,10 @@ def findings_of_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
     found = _counts_of_lives(messages, bounds).withColumn("finding", F.explode(kinds))
     return findings_of(
         found,
-        kind=F.col("finding.kind"),
         topic=F.lit(bounds.snapshot.names.half),
         partition=F.col("pair"),
         offset=F.coalesce("first_bad.offset", "first_message.offset"),
-        pair=F.col("pair"),
         half_offset=F.coalesce("first_bad.offset", "first_message.offset"),
-        op_offset=F.col("op_offset"),
-        detail=F.col("finding.detail"),
     )
 
 
@@ -312,14 +289,10 @@ def findings_of_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
     found = messages.withColumn("finding", F.explode(kinds))
     return findings_of(
         found,
-        kind=F.col("finding.kind"),
         topic=F.col("finding.topic"),
         partition=F.col("finding.partition"),
         offset=F.col("finding.offset"),
-        pair=F.col("pair"),
         half_offset=F.col("offset"),
-        op_offset=F.col("op_offset"),
-        detail=F.col("finding.detail"),
     )
 
 
@@ -425,16 +398,19 @@ FINDINGS = {
 
 
 def findings_of(frame: DataFrame, **given: Column) -> DataFrame:
-    """Return FINDINGS from `given` and the transaction of `frame`; other columns are null."""
-    columns = {
-        "transaction_id": F.col("transaction_id")
-        if "transaction_id" in frame.columns
-        else F.lit(None),
-        "resume_count": F.col("resume_count") if "resume_count" in frame.columns else F.lit(None),
-        **given,
-    }
+    """Return FINDINGS from `given`, else from `finding` (kind, detail) or a column of the name.
+
+    What none of them has is null.
+    """
+    if "finding" in frame.columns:
+        frame = frame.drop("kind").select("*", "finding.kind", "finding.detail")
     return frame.select(
-        *(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in FINDINGS.items())
+        *(
+            given.get(name, F.col(name) if name in frame.columns else F.lit(None))
+            .cast(kind)
+            .alias(name)
+            for name, kind in FINDINGS.items()
+        )
     )
 
 

@@ -185,14 +185,14 @@ class _Attempt:
         except SendError as error:
             LOG.info("attempt %s: records not flushed before its rollback: %s", self._id, error)
         try:
-            self._process.decide(
-                self._options,
-                OpKind.ROLLBACK,
-                [self._stored_at_most()],
-                producer_group=self._options.producer_group,
-                reason="the task attempt failed",
-                timeout_s=_ROLLBACK_S,
-            )
+            with self._process.decider(self._options) as decider:
+                decider.decide(
+                    OpKind.ROLLBACK,
+                    [self._stored_at_most()],
+                    producer_group=self._options.producer_group,
+                    reason="the task attempt failed",
+                    timeout_s=_ROLLBACK_S,
+                )
         except SinkError as error:
             LOG.warning("attempt %s is left to the check: %s", self._id, error)
 

@@ -272,14 +272,11 @@ class BatchCommitter:
         cut = rounds(attempts)
         if not cut:
             return {}
-        return self._process.decide(
-            self._options,
-            kind,
-            cut,
-            producer_group=producer_group,
-            source=source,
-            timeout_s=self._options.commit_timeout_ms / MS_PER_S,
-        )
+        timeout_s = self._options.commit_timeout_ms / MS_PER_S
+        with self._process.decider(self._options) as decider:
+            return decider.decide(
+                kind, cut, producer_group=producer_group, source=source, timeout_s=timeout_s
+            )
 
 
 def new_manifest(

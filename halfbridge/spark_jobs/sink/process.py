@@ -10,23 +10,22 @@ from __future__ import annotations
 import os
 import socket
 from collections import OrderedDict
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.threads import locked
-from halfbridge.serde.records import OpSource
 from halfbridge.spark_jobs.sink.dead_letters import DeadLetters
 from halfbridge.spark_jobs.sink.log import ManifestLog
 from halfbridge.spark_jobs.sink.sender import Decider, HalfSender
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterator
 
     from halfbridge.kafka.ports import Ports
-    from halfbridge.serde.manifest import BatchManifest, ManifestTransaction
-    from halfbridge.serde.records import OpKind
+    from halfbridge.serde.manifest import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 
@@ -63,21 +62,12 @@ class SinkProcess:
             sender = self._senders.put(key, HalfSender(options, self.ports))
         return sender
 
-    def decide(
-        self,
-        options: SinkOptions,
-        kind: OpKind,
-        rounds: Iterable[Iterable[ManifestTransaction]],
-        *,
-        producer_group: str,
-        source: OpSource = OpSource.PRODUCER,
-        reason: str = "",
-        timeout_s: float,
-    ) -> dict[int, int]:
-        """Decide by the Decider for the options, as `Decider.decide`.
+    @contextmanager
+    def decider(self, options: SinkOptions) -> Iterator[Decider]:
+        """Yield the Decider for the options for the time of the block, locked.
 
-        Several threads of a responder may call this. They share one Decider, which is
-        replaced when it has failed.
+        Several threads of a responder may call this. They share one Decider, which is replaced when
+        it has failed.
         """
         key = options.client_key()
         while True:  # a turn for each Decider that failed while this thread waited for it
@@ -87,14 +77,8 @@ class SinkProcess:
                 self._deciders.put(key, decider)
             with locked(decider.lock):
                 if not decider.is_broken:
-                    return decider.decide(
-                        kind,
-                        rounds,
-                        producer_group=producer_group,
-                        source=source,
-                        reason=reason,
-                        timeout_s=timeout_s,
-                    )
+                    yield decider
+                    return
 
     def log(self, options: SinkOptions) -> ManifestLog:
         """Return the ManifestLog for the options."""

@@ -136,7 +136,8 @@ def decided(
     process: SinkProcess, rounds: Iterable[Iterable[ManifestTransaction]]
 ) -> dict[int, int]:
     """Commit rounds of transactions."""
-    return process.decide(OPTIONS, OpKind.COMMIT, rounds, producer_group=GROUP, timeout_s=1.0)
+    with process.decider(OPTIONS) as decider:
+        return decider.decide(OpKind.COMMIT, rounds, producer_group=GROUP, timeout_s=1.0)
 
 
 def listed(*names: str) -> list[ManifestTransaction]:
@@ -160,7 +161,8 @@ def test_a_query_sets_the_linger_of_halves_and_not_of_decisions(kafka: Kafka) ->
     )
     process = SinkProcess(fake_ports(kafka, kafka.clock))
     process.new_attempts_sender(options)
-    process.decide(options, OpKind.COMMIT, [], producer_group=GROUP, timeout_s=1.0)
+    with process.decider(options) as decider:
+        decider.decide(OpKind.COMMIT, [], producer_group=GROUP, timeout_s=1.0)
     assert [each["linger.ms"] for each in kafka.writers] == ["5", 0]
 
 
