@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,10 @@ INTERNAL = (HALF, CONTEXT, SIGN)
 CARRIED = frozenset((HALF, CHECK, DEAD, DEAD_MARK))
 RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX))
 
+# A user's header by W3C Trace Context, as OpenTelemetry writes it by default: version, trace, span.
+_TRACE_PARENT = "traceparent"
+_TRACE = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-")
+
 # Digits of a 32-bit integer, which RMQ_HALF has room for; the daemon writes no index above 999.
 _INDEX_DIGITS_MAX = 10
 
@@ -67,6 +72,14 @@ def headers_of(record: object) -> Headers | None:
     except (SystemError, UnicodeDecodeError) as error:
         raise DecodeError("a header name is not UTF-8: the headers cannot be read", None) from error
     return headers
+
+
+def trace_id_of(headers: Sequence[Header] | None) -> str:
+    """Return the id of the trace in which a message was sent; empty: its headers name none."""
+    for name, value in headers or ():
+        if name == _TRACE_PARENT and (found := _TRACE.match(value or b"")):
+            return found[1].decode()
+    return ""
 
 
 def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:

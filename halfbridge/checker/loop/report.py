@@ -20,6 +20,7 @@ from halfbridge.kafka.error_log import OncePerName
 from halfbridge.logs import about, one_line
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, trace_id_of
 from halfbridge.serde.protocol import is_failed_attempt
 from halfbridge.serde.records import PARTITION_BY_KEY, DeadDecision, OpKind, OpSource
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Check, DeadHalf, Plan
     from halfbridge.checker.loop.assignment import Assignment
     from halfbridge.checker.loop.intake import Input
@@ -213,8 +215,11 @@ class Reporter:
 
     def _dead_lettered(self, plan: Plan, pair: Pair, refused: Sequence[DeadHalf]) -> None:
         reasons = Counter(one.reason.value for one in (*plan.dead, *refused))
+        sent = [half for one in plan.deliveries for half in one.messages] if refused else ()
+        with_bodies = {half.offset: half for half in sent}
         for dead in (*plan.dead, *refused):
-            self._dead_letter(dead, pair.partition)
+            whole = with_bodies.get(dead.half.offset, dead.half)  # a refused one has no body
+            self._dead_letter(dead, pair.partition, whole)
         if plan.junk:
             reasons["INVALID"] += len(plan.junk)
         doubted: Counter[str] = Counter()
@@ -234,7 +239,7 @@ class Reporter:
         self._metrics.dead_letters(reasons)
         self._metrics.not_believed(+doubted)
 
-    def _dead_letter(self, dead: DeadHalf, partition: int) -> None:
+    def _dead_letter(self, dead: DeadHalf, partition: int, whole: HalfRead) -> None:
         metadata, reason = dead.half.metadata, dead.reason.value
         self._lines.log(
             "dead letter, %s: message %d of transaction %s of group %s for topic %s, half offset %d"
@@ -252,6 +257,7 @@ class Reporter:
             decision=dead.decision,
             partition=partition,
             offset=dead.half.offset,
+            **_trace(whole),
         )
 
     def _counted(self, counts: Mapping[Count, int]) -> None:
@@ -391,6 +397,7 @@ def trace_check(asked: Check, partition: int, *, topic: str) -> None:
         attempt=asked.attempt,
         partition=partition,
         offset=asked.half.offset,
+        **_trace(asked.half),
     )
 
 
@@ -418,6 +425,7 @@ def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) ->
             real_topic=topics,
             partition=partition,
             offset=one.op_offset,
+            **_trace(one.messages[0]),
         )
     for back in plan.put_backs:
         _line(
@@ -429,6 +437,7 @@ def trace_written(plan: Plan, partition: int, *, refused: Sequence[DeadHalf]) ->
             producer_group=back.metadata.producer_group,
             partition=partition,
             offset=back.half.offset,
+            **_trace(back.half),
         )
     for op in plan.discards:
         _line(
@@ -462,6 +471,12 @@ def _op(record: Record) -> None:
         partition=record.partition(),
         offset=record.offset(),
     )
+
+
+def _trace(half: HalfRead) -> dict[str, str]:
+    """Return the trace of a message, as a field of its line; none where its body is not here."""
+    found = "" if half.body is None else trace_id_of(headers_of(half.body))
+    return {"trace_id": found} if found else {}
 
 
 def _line(text: str, *arguments: object, **fields: object) -> None:

@@ -18,6 +18,7 @@ from halfbridge.serde.headers import (
     parse_half,
     real_headers,
     real_identity,
+    trace_id_of,
     user_headers,
     without_half,
 )
@@ -197,3 +198,21 @@ def test_a_half_message_leaves_room_for_its_copy_and_its_discard() -> None:
         age_ms=largest[1],
     )
     assert OP.decode(OP.encode(op)) == op
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", True),
+        (b"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", True),
+        (b"00-00000000000000000000000000000000-b7ad6b7169203331-01", False),
+        (b"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01", False),
+        (b"nonsense", False),
+        (None, False),
+    ],
+)
+def test_the_trace_of_a_message(value: bytes | None, *, found: bool) -> None:
+    """As W3C Trace Context has it, of any version; anybody may write the header."""
+    headers = [("other", b"v"), ("traceparent", value)]
+    assert trace_id_of(headers) == ("0af7651916cd43dd8448eb211c80319c" if found else "")
+    assert trace_id_of(None) == ""

@@ -132,14 +132,23 @@ def test_a_partition_of_its_own_that_is_away_is_named(
     assert not metrics.registry.get_sample_value("halfbridge_partition_unavailable", labels)
 
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+TRACED = ("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields that a JSON line of this record would have."""
+    return dict(record.__dict__.get("halfbridge_fields", {}))
+
+
 def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
     stack: MemoryStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line each, with id, group, topic, reason and detail."""
+    """One line each, with id, group, topic, reason and detail, and the trace as a field."""
     with stack.producer("order-service", checker=unknown) as producer:
         stack.create_topic("gone")
         committed = producer.begin()
-        committed.send(Message("gone", key=b"k", value=b"v"))
+        committed.send(Message("gone", key=b"k", value=b"v", headers=[TRACED]))
         stack.machine.broker.delete_topic("gone")
         committed.commit()
         lost = producer.begin()
@@ -155,6 +164,11 @@ def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
         assert words in of_committed
     assert "CHECK_TIMES" in of_lost
     assert "COMMITTED" not in of_lost
+    of_letters = [fields(each) for each in caplog.records if each.message.startswith("dead letter")]
+    assert {each["transaction_id"]: each.get("trace_id") for each in of_letters} == {
+        committed.id: TRACE,
+        lost.id: None,
+    }
 
 
 def test_debug_tells_the_life_of_a_transaction_by_its_id(
@@ -172,12 +186,12 @@ def test_debug_tells_the_life_of_a_transaction_by_its_id(
         caplog.set_level(logging.DEBUG, "halfbridge.checker")
         decided = send(producer, topic)
         asked = producer.begin()
-        asked.send(Message(topic, value=b"v"))
+        asked.send(Message(topic, value=b"v", headers=[TRACED]))
         stack.advance(60)
         assert len(stack.read_committed(topic)) == 3
     events = {
         each: [
-            record.__dict__["halfbridge_fields"]["event"]
+            fields(record)["event"]
             for record in caplog.records
             if record.levelno == logging.DEBUG and each in record.getMessage()
         ]
@@ -187,4 +201,9 @@ def test_debug_tells_the_life_of_a_transaction_by_its_id(
         quiet: [],
         decided: ["decision", "delivery"],
         asked.id: ["check", "answer", "delivery"],
+    }
+    traced = [fields(each) for each in caplog.records if "trace_id" in fields(each)]
+    assert {(each["event"], each["trace_id"]) for each in traced} == {
+        ("check", TRACE),
+        ("delivery", TRACE),
     }
