@@ -39,7 +39,6 @@ def stuck(installation: Installation, *words: str, exit_code: int) -> dict[str, 
     return report
 
 
-@pytest.mark.feature
 def test_report_follows_the_topics(spark: SparkSession, installation: Installation) -> None:
     """Empty, then one that waits, then decided; young ones are not stuck."""
     orders = installation.real("orders")
@@ -57,6 +56,7 @@ def test_report_follows_the_topics(spark: SparkSession, installation: Installati
     assert stuck(installation, exit_code=0)["undecided"] == 0
 
 
+@pytest.mark.feature
 def test_a_scheduler_takes_the_report(
     spark: SparkSession, installation: Installation, capfd: pytest.CaptureFixture[str]
 ) -> None:
