@@ -2,9 +2,10 @@
 
 Field names of JSON lines are stable. Every line has `time` (ISO 8601, UTC), `level`, `logger` and
 `message`; a line of a worker has `worker`, a line with a traceback has `traceback`. What a line is
-about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`; a line
-that is logged in a span of OpenTelemetry has its `trace_id` and `span_id`. Text
-from records is escaped, so that the writer of a record cannot forge log lines.
+about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`. A line
+that is logged in a span of OpenTelemetry has its `trace_id` and `span_id`; a line of the daemon
+about one message has the `trace_id` that the message's headers name. Text from records is escaped,
+so that the writer of a record cannot forge log lines.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from halfbridge.kafka.errors import RetriableError
-from halfbridge.kafka.schema_registry import HEAD, SCHEMAS_MAX, SchemaRegistry
+from halfbridge.kafka.schema_registry import HEAD, NO_PROTOBUF, SCHEMAS_MAX, SchemaRegistry
 from halfbridge.logs import bytes_text, one_line
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _protobuf_decoder(registry: SchemaRegistry, number: int) -> Callable[[bytes]
 
         from halfbridge.kafka.protobuf_schemas import chosen_message, pool_of, protobuf_schema
     except ImportError as error:
-        raise ValueError("Protobuf is decoded after pip install protobuf") from error
+        raise ValueError(NO_PROTOBUF) from error
     files = protobuf_schema(registry, number)
     main, pool = files.file[-1], pool_of(files)
 

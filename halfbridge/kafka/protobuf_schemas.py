@@ -47,7 +47,7 @@ def protobuf_schema(registry: SchemaRegistry, number: int) -> FileDescriptorSet:
     try:
         files = _descriptors(_texts(registry, number))
     except (DecodeError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"its descriptors cannot be had: {error}") from error
+        raise ValueError(f"it cannot be read: {error}") from error
     ordered.file.extend(_with_imports(_MAIN, files, set()))
     return ordered
 

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from halfbridge.kafka.errors import RetriableError
 
+NO_PROTOBUF = "Protobuf is decoded after pip install protobuf"  # no extra brings it
 HEAD = struct.Struct(">bI")  # a zero byte and the schema's id, in front of the encoded value
 # Somebody waits for the answers: of a registry that is there, each takes milliseconds.
 ANSWER_S = 5.0

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from halfbridge.kafka.schema_registry import HEAD, SchemaRegistry
+from halfbridge.kafka.schema_registry import HEAD, NO_PROTOBUF, SchemaRegistry
 from halfbridge.spark_jobs.capabilities import is_text
 from halfbridge.spark_jobs.reading.json_schema import spark_type
 from halfbridge.spark_jobs.reading.schemas import PAYLOAD, decoded_by
@@ -152,12 +152,7 @@ def decode_payload(
     schemas = _schemas(payload, topics)
     kept = [each for each in frame.columns if each not in (PAYLOAD, ERROR)]
     decoded = schemas.decode(frame, _body(schemas))
-    of_known = F.when(_is_known(schemas), F.col(PAYLOAD))
-    return (
-        decoded.withColumn(PAYLOAD, of_known)
-        .withColumn(ERROR, _error(schemas))
-        .select(*kept, PAYLOAD, ERROR)
-    )
+    return decoded.withColumn(ERROR, _error(schemas)).select(*kept, PAYLOAD, ERROR)
 
 
 def _schemas(payload: Payload, topics: Collection[str]) -> _Schemas:
@@ -168,7 +163,7 @@ def _schemas(payload: Payload, topics: Collection[str]) -> _Schemas:
             return _Schemas(partial(_with_json, reader=payload.columns), payload.framed)
         case ProtobufPayload():
             given = _protobuf().given(payload.descriptors, payload.message, framed=payload.framed)
-            return _Schemas(_with_protobuf(given), payload.framed)
+            return _Schemas(partial(_with_protobuf, values=given), payload.framed)
     if not payload.subject and len(topics) != 1:
         raise ValueError("name the subject of RegistryPayload: values are not of one topic")
     return _registered(payload, payload.subject or f"{next(iter(topics))}-value")
@@ -184,8 +179,12 @@ def _registered(payload: RegistryPayload, subject: str) -> _Schemas:
     of_kind = [each for each in versions if each.get("schemaType", _AVRO) == kind]
     if kind == _PROTOBUF:
         numbers = [int(each["id"]) for each in of_kind]
-        found = _protobuf().registered(registry, numbers, payload.message)
-        return _Schemas(_with_protobuf(found), framed=True, known=found.fronts, subject=subject)
+        try:
+            found = _protobuf().registered(registry, numbers, payload.message)
+        except ValueError as error:
+            raise ValueError(f"the last schema of subject {subject}: {error}") from error
+        decode = partial(_with_protobuf, values=found)
+        return _Schemas(decode, framed=True, known=found.fronts, subject=subject)
     usable = {
         int(each["id"]): str(each["schema"]) for each in of_kind if not each.get("references")
     }
@@ -198,7 +197,7 @@ def _registered(payload: RegistryPayload, subject: str) -> _Schemas:
     if kind == _AVRO:
         decode = partial(_with_avro, reader=text, writers=usable)
     else:
-        decode = partial(_with_json, reader=spark_type(json.loads(text)))
+        decode = partial(_with_json, reader=spark_type(json.loads(text)), known=usable)
     return _Schemas(decode, framed=True, known=usable, subject=subject)
 
 
@@ -210,7 +209,9 @@ def _with_avro(
     return frame.withColumn(PAYLOAD, decoded_by(branches or [(is_any, body, reader)], reader))
 
 
-def _with_json(frame: DataFrame, body: Column, *, reader: str | DataType) -> DataFrame:
+def _with_json(
+    frame: DataFrame, body: Column, *, reader: str | DataType, known: Collection[int] = ()
+) -> DataFrame:
     """Return the rows with their JSON.
 
     from_json takes the beginning of `{"a": 1} {"b": 2}` for the whole. A text is exactly one value
@@ -221,7 +222,7 @@ def _with_json(frame: DataFrame, body: Column, *, reader: str | DataType) -> Dat
     in_array = F.concat(F.lit("["), text, F.lit("]"))
     parsed = F.from_json(in_object, _parsed_type(reader), _JSON_OPTIONS)
     is_one = is_text(text) & (F.json_array_length(in_array) == 1)
-    is_whole = F.col(_PARSED)[_CORRUPT].isNull() & is_one
+    is_whole = F.col(_PARSED)[_CORRUPT].isNull() & is_one & _is_known(known)
     return frame.withColumn(_PARSED, parsed).withColumn(
         PAYLOAD, F.when(is_whole, F.col(_PARSED)[PAYLOAD])
     )
@@ -237,15 +238,12 @@ def _protobuf() -> type[ProtobufValues]:
     try:
         from halfbridge.spark.protobuf import ProtobufValues  # noqa: PLC0415  (not in every environment)
     except ImportError as error:
-        raise ValueError("Protobuf is decoded after pip install protobuf") from error
+        raise ValueError(NO_PROTOBUF) from error
     return ProtobufValues
 
 
-def _with_protobuf(values: ProtobufValues) -> Callable[[DataFrame, Column], DataFrame]:
-    def decode(frame: DataFrame, body: Column) -> DataFrame:
-        return frame.withColumn(PAYLOAD, values.decoded(_schema_id(), body))
-
-    return decode
+def _with_protobuf(frame: DataFrame, body: Column, *, values: ProtobufValues) -> DataFrame:
+    return frame.withColumn(PAYLOAD, values.decoded(_schema_id(), body))
 
 
 def _error(schemas: _Schemas) -> Column:
@@ -257,7 +255,7 @@ def _error(schemas: _Schemas) -> Column:
     if schemas.known:
         name = F.concat(F.lit("schema "), number)
         unknown = F.concat(name, F.lit(f" is none of subject {schemas.subject} that is known"))
-        error = error.when(~_is_known(schemas), unknown)
+        error = error.when(~_is_known(schemas.known), unknown)
     return error.when(F.col(PAYLOAD).isNull(), F.concat(F.lit(UNDECODED), name))
 
 
@@ -268,8 +266,8 @@ def _body(schemas: _Schemas) -> Column:
     return F.when(_is_framed(), F.substring(value, HEAD.size + 1, _TO_THE_END))
 
 
-def _is_known(schemas: _Schemas) -> Column:
-    return _schema_id().isin(*schemas.known) if schemas.known else F.lit(col=True)
+def _is_known(known: Collection[int]) -> Column:
+    return _schema_id().isin(*known) if known else F.lit(col=True)
 
 
 def _is_framed() -> Column:

@@ -114,21 +114,22 @@ class ProtobufValues:
         """Return what decodes values of schemas of a registry: the last schema decodes them all.
 
         Fields are known by their numbers, and each schema says where the message is in its file.
-        A schema that lacks the message, or cannot be had, is not among `fronts`. An empty `message`
-        is the first one of the last schema.
+        A schema that lacks the message, or that cannot be read, is not among `fronts`. An empty
+        `message` stands for the first one of the last schema.
 
         Raises:
-            ValueError: the last schema cannot be had, or lacks the message; the caller corrects it.
+            ValueError: the last schema cannot be read, or lacks the message; the caller corrects
+                it.
             RetriableError: the registry does not answer; call again later.
         """
         last = protobuf_schema(registry, numbers[-1])
         main = last.file[-1]
         if not message and not main.message_type:
-            raise ValueError("the last schema of the subject has no message")
+            raise ValueError("it has no message")
         message = message or chosen_message(main, BytesIO(FIRST_MESSAGE))
         fronts = {numbers[-1]: indexes_of(main, message)}
         if not fronts[numbers[-1]]:
-            raise ValueError(f"the last schema of the subject has no message {message}")
+            raise ValueError(f"it has no message {message}")
         for number in numbers[:-1]:
             with suppress(ValueError):
                 if found := indexes_of(protobuf_schema(registry, number).file[-1], message):

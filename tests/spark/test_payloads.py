@@ -250,7 +250,7 @@ def test_protobuf_that_cannot_be_used_is_the_callers_error(
         for payload, says in (
             (RegistryPayload(server.url(), "lines-value", message="shop.No"), "no message shop.No"),
             (RegistryPayload(server.url(), "empty-value"), "has no message"),
-            (RegistryPayload(server.url(), "broken-value"), "cannot be had"),
+            (RegistryPayload(server.url(), "broken-value"), "cannot be read"),
             (ProtobufPayload(files, "shop.No"), "no message shop.No"),
             (ProtobufPayload(files, "google.protobuf.Timestamp", framed=True), "not in the last"),
             (ProtobufPayload(files, "shop.Tree"), "shop.Tree contains itself"),

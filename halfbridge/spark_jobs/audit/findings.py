@@ -137,9 +137,7 @@ def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
         )
         .otherwise(finding_struct(PHANTOM, F.lit("no half topic has the transaction")))
     )
-    return findings_of(
-        surplus.withColumn("finding", finding),
-    )
+    return findings_of(surplus.withColumn("finding", finding))
 
 
 def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
