@@ -422,12 +422,8 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
+        with self._transaction.ending(error):
             await self._decide_at_exit(kind)
-        except BaseException as raised:
-            self._transaction.end_block(raised)
-            raise
-        self._transaction.end_block(error)
 
     async def _decide_at_exit(self, kind: type[BaseException] | None) -> None:
         due = self._transaction.due_at_exit(kind)

@@ -349,23 +349,15 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
+        with self.ending(error):
             self._decide_at_exit(kind)
-        except BaseException as raised:
-            self.end_block(raised)
-            raise
-        self.end_block(error)
 
     @contextmanager
     def block(self) -> Iterator[None]:
         """Run a block whose caller decides the transaction in it, unlike the block of `with`."""
         self.__enter__()
-        try:
+        with self.ending():
             yield
-        except BaseException as error:
-            self.end_block(error)
-            raise
-        self.end_block(None)
 
     def due_at_exit(self, kind: type[BaseException] | None) -> Event | None:
         """Return what leaving the block decides, normally or by an exception of class `kind`."""
@@ -374,10 +366,20 @@ class Transaction:
         is_proof = issubclass(kind, self._rollback_on) and self._state in _UNDECIDED
         return Event.ROLLBACK if is_proof else None
 
+    @contextmanager
+    def ending(self, error: BaseException | None = None) -> Iterator[None]:
+        """Run the last steps of a block that `error` leaves, then call `end_block` once."""
+        try:
+            yield
+        except BaseException as raised:
+            self.end_block(raised)
+            raise
+        self.end_block(error)
+
     def end_block(self, error: BaseException | None) -> None:
         """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span).
 
-        Each block calls it once, at its end, with the error that leaves the block, or None.
+        `error` is what leaves the block, or None.
         """
 
     @property

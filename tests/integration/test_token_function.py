@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import create_engine
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.cli import cli
 from halfbridge.serde import OpKind
 from halfbridge.spark_jobs.sink.options import parse_options
+from halfbridge.sql import LocalMessages
 from tests.faults.listener import listener
 from tests.integration.brokers import started
 from tests.integration.installation import GROUP, Installation
@@ -96,6 +98,24 @@ def test_everything_logs_in_by_a_token_function(tokened: Tokened) -> None:
     command = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert command.returncode == 0, command.stderr
     assert GROUP in command.stdout
+
+
+def test_a_relay_sends_by_a_token_function(tokened: Tokened, tmp_path: Path) -> None:
+    """The process sends the rows of a local message table, and ends in order."""
+    tokened.start(bootstrap_servers=tokened.tokened_servers, kafka=LOGIN)
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    messages = LocalMessages(create_engine(url))
+    messages.create()
+    with messages.engine.begin() as connection:
+        messages.add(connection, Message(tokened.orders, value=b"row"))
+
+    words = tokened.words("relay", "run", "--url", url, "--producer-group", GROUP)
+    with subprocess.Popen([sys.executable, "-m", "halfbridge", *words], cwd=_ROOT) as relay:
+        try:
+            assert tokened.tail(tokened.orders).until(1)[0].value == b"row"
+        finally:
+            relay.terminate()
+    assert relay.returncode == 0
 
 
 def test_the_web_page_reads_by_a_token_function(tokened: Tokened, tmp_path: Path) -> None:

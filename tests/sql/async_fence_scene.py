@@ -18,23 +18,17 @@ from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde import OP
 from halfbridge.sql import AsyncFence
-from tests.sql.databases import Database
+from tests.sql.databases import ASYNC_DRIVERS, Database
 from tests.sql.fence_scene import WORK
 from tests.unit.bridge.fake_writer import FakeWriter, shared_around
 
 GROUP = "g"
 MESSAGE = Message("orders", key=b"k", value=b"v")
-DRIVERS = {
-    "sqlite": ("sqlite+aiosqlite",),
-    "postgresql": ("postgresql+asyncpg", "postgresql+psycopg"),
-    "mariadb": ("mariadb+asyncmy",),
-    "mysql": ("mysql+asyncmy",),
-}
 
 
 def on_drivers(*names: str) -> pytest.MarkDecorator:
     """Run a test with each asyncio driver of these databases; of all, without names."""
-    each = [(name, driver) for name in names or DRIVERS for driver in DRIVERS[name]]
+    each = [(name, driver) for name in names or ASYNC_DRIVERS for driver in ASYNC_DRIVERS[name]]
     ids = [driver for _, driver in each]
     return pytest.mark.parametrize(("database", "driver"), each, indirect=["database"], ids=ids)
 

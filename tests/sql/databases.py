@@ -15,6 +15,13 @@ from tests.kit.proxy_tcp import TcpProxy
 from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Server, Template
 
 KINDS = {each.name: each for each in (PostgresServer, MariaDbServer, MySqlServer)}
+# The drivers on asyncio of each database.
+ASYNC_DRIVERS = {
+    "sqlite": ("sqlite+aiosqlite",),
+    "postgresql": ("postgresql+asyncpg", "postgresql+psycopg"),
+    "mariadb": ("mariadb+asyncmy",),
+    "mysql": ("mysql+asyncmy",),
+}
 # For one test of each feature: on MySQL it is part of `make test-all`, and not `long`.
 WITH_MYSQL = pytest.mark.parametrize(
     "database",

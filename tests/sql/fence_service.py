@@ -260,7 +260,9 @@ class Service:
         }
         self.producer: Any
         if options.asyncio:
-            self.producer = OnALoop(options.url, PRODUCER_GROUP, checker, **settings)
+            self.producer = OnALoop(
+                options.url, options.asyncio, PRODUCER_GROUP, checker, **settings
+            )
         else:
             self.producer = TransactionProducer(
                 checker=checker, producer_group=PRODUCER_GROUP, **settings
@@ -368,7 +370,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--each-first", action="store_true", help="begin with one of each kind")
     parser.add_argument("--brief", action="store_true", help="no blocks that wait for a check")
     parser.add_argument("--late-behind", default=ANSWERED, help="what the kind LATE waits for")
-    parser.add_argument("--asyncio", action="store_true", help="blocks of AsyncFence")
+    parser.add_argument("--asyncio", default="", help="blocks of AsyncFence, by this driver")
     parser.add_argument("--naive", action="store_true", help="without a fence")
     return parser.parse_args(arguments)
 

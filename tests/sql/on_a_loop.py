@@ -24,11 +24,6 @@ from halfbridge.bridge import (
 )
 from halfbridge.sql import AsyncFence, AsyncInbox
 
-DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "postgresql": "postgresql+asyncpg",
-    "mariadb": "mariadb+asyncmy",
-}
 _CALL_S_MAX = 120.0  # nothing that a lane awaits takes so long
 
 
@@ -36,14 +31,16 @@ class OnALoop:
     """A context manager: the client is started, and closed at the end.
 
     Args:
-        url: Of the database, with a blocking driver.
+        url: Of the database, with any driver.
+        driver: SQLAlchemy's name of the driver on asyncio, as "postgresql+asyncpg".
         producer_group: Of the client, and of fence and inbox.
         checker: Notes what is answered to checks.
         settings: Of the client.
     """
 
-    def __init__(self, url: str, producer_group: str, checker: Any, **settings: Any) -> None:
-        driver = DRIVERS[make_url(url).get_backend_name()]
+    def __init__(
+        self, url: str, driver: str, producer_group: str, checker: Any, **settings: Any
+    ) -> None:
         self._engine = create_async_engine(make_url(url).set(drivername=driver), pool_size=16)
         self._fence = AsyncFence(self._engine, producer_group=producer_group)
         self._inbox = AsyncInbox(self._engine, group_id=producer_group)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.stage import Stage, seed_of_run
-from tests.sql.databases import Database, durable_database
+from tests.sql.databases import ASYNC_DRIVERS, Database, durable_database
 from tests.sql.fence_kills_scene import FenceScene
 from tests.sql.fence_plan import Kind
 
@@ -76,16 +76,18 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
 
 @pytest.mark.parametrize("kind", [Kind.AROUND, pytest.param(Kind.TAKEN, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    "durable",
+    ("durable", "driver"),
     [
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.long),
-        pytest.param("mariadb", marks=pytest.mark.long),
+        pytest.param(name, driver, id=driver, marks=[] if name == "sqlite" else pytest.mark.long)
+        for name, drivers in ASYNC_DRIVERS.items()
+        for driver in drivers
     ],
-    indirect=True,
+    indirect=["durable"],
 )
-def test_blocks_on_asyncio_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
+def test_blocks_on_asyncio_at_each_step(
+    stage: Stage, durable: Database, driver: str, kind: Kind
+) -> None:
     """Services with AsyncFence die as those with threads do, and leave as little behind."""
-    flags = ("--asyncio", "--only", kind.name)
+    flags = ("--asyncio", driver, "--only", kind.name)
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=flags)
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)

@@ -17,9 +17,8 @@ from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import Installation
 from tests.kit.waiting import CALL_S, until
-from tests.sql.databases import Database
+from tests.sql.databases import ASYNC_DRIVERS, Database
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, replaced
-from tests.sql.on_a_loop import DRIVERS
 
 pytestmark = [
     pytest.mark.broker,
@@ -162,7 +161,7 @@ class FrameworkScene(InboxScene):
 
     def _run(self, name: str) -> None:
         url = make_url(self._database.url)
-        url = url.set(drivername=DRIVERS[url.get_backend_name()])
+        url = url.set(drivername=ASYNC_DRIVERS[url.get_backend_name()][0])
         environ = {
             **os.environ,
             "HALFBRIDGE_BOOTSTRAP_SERVERS": self._installation.servers,

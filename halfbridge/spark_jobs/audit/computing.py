@@ -19,6 +19,10 @@ _Value = TypeVar("_Value")  # of a column, whose type the caller knows
 # 210,000 facts took 15 to 17 s in one partition, and 17 to 20 s in eight (2 cores). So they are
 # computed in one partition, without shuffles, generated code or adaptive planning.
 _FEW = 300_000
+# Up to this many records the same holds for a whole audit: one of 90,000 took 9 to 10 s instead of
+# 11 to 13, one of 2,989 with the start of Spark 35 s instead of 41, but one of 299,000 14 to 18
+# instead of 8 to 15 (2026-12-01, 2 cores).
+FEW_RECORDS = 100_000
 _FOR_FEW = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -60,10 +64,10 @@ def counted(frame: DataFrame, column: str) -> Counter[_Value]:
 
 
 @contextmanager
-def for_few(session: SparkSession, count: int) -> Iterator[bool]:
-    """Set the options for few rows for the time of the block, if `count` are few; yield whether."""
-    with _options(session, _FOR_FEW if count <= _FEW else {}):
-        yield count <= _FEW
+def for_few(session: SparkSession, count: int, *, few: int = _FEW) -> Iterator[bool]:
+    """Set the options for few rows for the time of the block, if `count` are; yield whether."""
+    with _options(session, _FOR_FEW if count <= few else {}):
+        yield count <= few
 
 
 @contextmanager

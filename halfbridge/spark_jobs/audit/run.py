@@ -25,7 +25,7 @@ from halfbridge.spark_jobs.audit.carried import (
     revive,
     unsettled,
 )
-from halfbridge.spark_jobs.audit.computing import computed, counted, for_few, keeping
+from halfbridge.spark_jobs.audit.computing import FEW_RECORDS, computed, counted, for_few, keeping
 from halfbridge.spark_jobs.audit.findings import (
     NOTICES,
     VIOLATIONS,
@@ -43,6 +43,7 @@ from halfbridge.spark_jobs.audit.sift import (
     ROLLED_BACK,
     UNDECIDED,
     WITHOUT_HALF,
+    of_transactions,
     sift,
     suspects,
 )
@@ -101,7 +102,8 @@ def audited(
     records whose transaction is not in this installation's half topic. With `carried`, `facts` are
     those that earlier runs have not read, and the audit is of all.
     """
-    with keeping() as keep:
+    records = bounds.snapshot.records()
+    with keeping() as keep, for_few(facts.sparkSession, records, few=FEW_RECORDS):
         yield _audit(facts, bounds, keep, progress, find_others=find_others, carried=carried)
 
 
@@ -134,7 +136,7 @@ def _audit(
     states = Counter({state: number for state, number in by_state.items() if state})
     owned, of_others = None, settled.pop(OF_OTHERS, 0)
     if without_half := states.pop(WITHOUT_HALF, 0):
-        bounds, owned = _with_others(bounds, sifted, find_others(), keep)
+        bounds, owned = _with_others(bounds, sifted, without_half, find_others(), keep)
         if owned is not None:
             without_half -= (owned_count := owned.count())
             of_others += owned_count
@@ -180,17 +182,22 @@ def _audit(
 def _with_others(
     bounds: Bounds,
     sifted: DataFrame,
+    without_half: int,
     others: OtherInstallations,
     keep: Callable[[DataFrame], DataFrame],
 ) -> tuple[Bounds, DataFrame | None]:
-    """Return the bounds with the topics of `others`, and the ids of transactions of theirs."""
+    """Return the bounds with the topics of `others`, and the ids of transactions of theirs.
+
+    Those are some of the `without_half` transactions in `sifted` whose state is WITHOUT_HALF.
+    """
     topic_ids = {**bounds.snapshot.topic_ids, **others.topic_ids}
     snapshot = replace(bounds.snapshot, others=others.ranges, topic_ids=topic_ids)
     bounds = replace(bounds, snapshot=snapshot)
     if others.ids is None:
         return bounds, None
     ids = sifted.where(F.col("state") == WITHOUT_HALF).select("transaction_id")
-    return bounds, keep(ids.join(others.ids, "transaction_id", how="left_semi"))
+    # Their half topics may be far larger than this one.
+    return bounds, keep(of_transactions(others.ids, ids, without_half).distinct())
 
 
 def _examined(suspicious: DataFrame, bounds: Bounds) -> Examined:
