@@ -1,10 +1,10 @@
-"""How fast relays are, in turn, several times in one run: `python -m benchmarks.relay`.
+"""Measures how fast relays are, in turn, several times in one run: `python -m benchmarks.relay`.
 
-`relay run` on the local message table, beside a plain outbox relay, on PostgreSQL. Database,
+`relay run` on the local message table, and a plain outbox relay, on PostgreSQL. Database,
 broker, daemon, relay, writer and reader are on this machine. Rate: rows of one commit, from that
 commit to the last one visible to a read_committed consumer. Latency: one row a transaction at a
-steady rate, from the commit to the consumer. Before that, runs of the relay that are not counted,
-for a broker that has just started takes a core to compile itself and answers late.
+steady rate, from the commit to the consumer. The first runs of the relay are not counted, because
+a broker that has just started uses a core to compile itself and answers late.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Both write the same rows of a DataFrame in turn, `--rounds` times; the first, small round of each
 is thrown away. The sink's time ends when the batch is committed: half messages, manifest and
 decisions are durable. With --visible a daemon runs too, and the time until a read_committed
-consumer has seen the last row is told as well. Prints one JSON object.
+consumer has seen the last row is measured too. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Bench:
         self._batch = 0
 
     def write(self, sink: str, rows: int) -> float:
-        """Write so many rows; return how many seconds it took."""
+        """Write `rows` rows; return how many seconds it took."""
         options = self._scene.options()
         del options["checkpointLocation"]
         if sink == "kafka":
@@ -69,7 +69,7 @@ class Bench:
 
 
 def until_visible(scene: SinkScene, rows: int) -> float:
-    """Start a daemon; return how many seconds passed until so many rows are visible."""
+    """Start a daemon; return how many seconds passed until `rows` rows are visible."""
     began_s = time.perf_counter()
     scene.daemon()
     witness = TopicReader(scene.servers, [scene.orders])

@@ -43,7 +43,7 @@ STEPS = (
     "committed",
     "seen by a reader",
 )
-_START_S_MAX = 60.0  # three processes beside a broker that compiles
+_START_S_MAX = 60.0  # three processes start while a broker compiles
 
 
 def whole_ways(client: Noted, worker: Noted, reader: Noted) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The front door: `from halfbridge import TransactionProducer, Message, Resolution`.
+"""The public names: `from halfbridge import TransactionProducer, Message, Resolution`.
 
 The names are loaded when they are used: importing `halfbridge.cli` costs no Kafka client.
 """

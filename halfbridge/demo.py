@@ -1,6 +1,6 @@
 """The demo: orders on a real broker, with rollbacks, killed services and missing decisions.
 
-`run_demo` starts every process, and judges what came out. `python -m halfbridge.demo DIRECTORY
+`run_demo` starts every process, and judges the results. `python -m halfbridge.demo DIRECTORY
 ORDERS NUMBER` is one of the order services. It places its share of the orders; of those that will
 be killed, it commits the local transactions and decides nothing. Then it prints a line, and answers
 checks from its database until it is killed or stopped.
@@ -227,7 +227,7 @@ def _audit(installation: HalfbridgeStack, children: Children) -> dict[str, Any]:
 
 
 def report(plan: list[Order], clients: list[ClientTransaction], verdict: Verdict) -> dict[str, Any]:
-    """Return what came out of each kind of order, and whether it is what the plan expects."""
+    """Return the result of each kind of order, and whether it is what the plan expects."""
     kinds = {kind.value: {"expected": 0, "delivered": 0, "dead_lettered": 0} for kind in Kind}
     for order in plan:
         if order.kind not in (Kind.ROLLED_BACK, Kind.ABANDONED):

@@ -2,7 +2,7 @@
 
 Field names of JSON lines are stable. Every line has `time` (ISO 8601, UTC), `level`, `logger` and
 `message`; a line of a worker has `worker`, a line with a traceback has `traceback`. What a line is
-about stands in fields of its own (`about`), such as `transaction_id` and `producer_group`. A line
+about is in fields of its own (`about`), such as `transaction_id` and `producer_group`. A line
 that is logged in a span of OpenTelemetry has its `trace_id` and `span_id`; a line of the daemon
 about one message has the `trace_id` that the message's headers name. Text from records is escaped,
 so that the writer of a record cannot forge log lines.
@@ -109,7 +109,7 @@ SHOWN_CHARS_MAX = 1_000
 
 
 def one_line(text: str) -> str:
-    r"""Return `text` as it can stand in a line of a log.
+    r"""Return `text` as it may be in a line of a log.
 
     Characters that cannot be printed are escaped (a newline as \n, a byte that is no UTF-8 as
     \udcff). A text longer than SHOWN_CHARS_MAX is cut, with a note.

@@ -1,4 +1,4 @@
-"""How every relay runs: its work, pauses after failures, threads beside it, health, metrics, end.
+"""How every relay runs: its work, pauses after failures, other threads, health, metrics, end.
 
 The relay of a local message table (`sql`) and that of Debezium's changes (`changes`) may not import
 each other, so what both do in the same way is here. The service that answers checks from databases
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Waits after a failure of the database or of Kafka; they double. The first one is short, since most
 # failures pass at once.
 _PAUSE_S_MIN = 0.1
-_PAUSE_S_MAX = 5.0  # how late a relay goes on once the database or Kafka is back
+_PAUSE_S_MAX = 5.0  # how late a relay resumes once the database or Kafka is back
 # Without a success for this time the relay is unhealthy. It covers two waits for an answer of the
 # database (Bounds.answer_s), or one for half messages, one for COMMITs and one for the database;
 # and two time-outs of a kafka_txn.
@@ -225,7 +225,7 @@ class RelayRunner(ABC):
                 self._try_to_work()
         except BaseException as error:  # noqa: BLE001  (raised by `run`)
             self._failure = error
-        self.stop()  # first: `run` waits only so long for what follows
+        self.stop()  # first: `run` bounds its wait for what follows
         try:
             self._close()
         except BaseException as error:  # noqa: BLE001  (raised by `run`)

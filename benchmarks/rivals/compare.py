@@ -1,14 +1,14 @@
-"""halfbridge beside its rivals, on one machine, one after the other.
+"""Compares halfbridge with its rivals, on one machine, one after the other.
 
     python -m benchmarks.rivals.compare --rounds 3
 
 Rivals: a real RocketMQ 5, and an outbox table in PostgreSQL with a polling relay or with Debezium;
-beside them halfbridge once more, with a fence in PostgreSQL. Each has the same workloads: 1 KB
-values, a consumer that waits for all. The local transactions of RocketMQ and of the first
-halfbridge are empty; an outbox's is its row, and a fence's is one small row beside its own. In each
-round one system ends before the next one starts. Prints one table with the medians of the rounds
-and with ratios; figures of different runs say nothing beside each other. It needs a JDK 17, and
-Debian's package postgresql.
+also halfbridge once more, with a fence in PostgreSQL. Each has the same workloads: 1 KB values, a
+consumer that waits for all. The local transactions of RocketMQ and of the first halfbridge are
+empty; an outbox's is its row, and a fence's is one small row in addition to its own. In each round
+one system ends before the next one starts. Prints one table with the medians of the rounds and with
+ratios; figures of different runs are not comparable. It needs a JDK 17, and Debian's package
+postgresql.
 """
 
 from __future__ import annotations

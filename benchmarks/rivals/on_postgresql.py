@@ -157,7 +157,7 @@ class Outbox(OnPostgresql):
 class Debezium(OnPostgresql):
     """The same table; Debezium reads the database's log, and its EventRouter chooses the topic.
 
-    Exactly once, by Kafka Connect's own means. Rows stay in the table, which spares it the deletes.
+    Exactly once, by Kafka Connect's own means. Rows stay in the table: it has no deletes.
     """
 
     name = "outbox, Debezium"

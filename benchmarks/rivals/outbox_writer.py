@@ -30,7 +30,7 @@ from halfbridge.bench.load import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RATE_THREADS = 16  # each commit waits for the disk: so many hold a schedule of 2,000/s
+RATE_THREADS = 16  # each commit waits for the disk: this many keep a schedule of 2,000/s
 INSERT = "INSERT INTO outbox (topic, key, payload) VALUES (%s, %s, %s)"
 
 

@@ -29,8 +29,8 @@ VERSION = "5.5.0"
 _HERE = Path(__file__).parent
 _START_S_MAX = 300.0  # 5 s; a JVM that others leave little time has been seen to take 100
 _WORKLOAD_S_MAX = 600.0
-_RATE_THREADS = 64  # its client blocks: so many senders hold a schedule of 2,000/s
-# Of Java 17 and later, from the distribution's runbroker.sh.
+_RATE_THREADS = 64  # its client blocks: this many senders keep a schedule of 2,000/s
+# Options for Java 17 and later, from the distribution's runbroker.sh.
 _OPENED = [
     *("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",),
     *("--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",),

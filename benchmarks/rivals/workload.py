@@ -1,4 +1,4 @@
-"""The workloads that every rival has, and what came of them."""
+"""The workloads that every rival has, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # What rivals have too; a pipelined client is halfbridge's alone.
 COMPARED = ("rate-200", "rate-2000", "threads-32", "threads-1", "pipelined")
 PIPELINED = "pipelined"
-# Rivals warm up in rounds of so many transactions, by so many threads, for at least so long.
+# Rivals warm up in rounds of WARM_MESSAGES, by WARM_THREADS threads, for at least WARM_S seconds.
 WARM_MESSAGES, WARM_THREADS, WARM_S = 5_000, 32, 20.0
 
 

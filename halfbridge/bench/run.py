@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.children import Child
 
 _LOCAL = (HOST, "localhost")
-START_S_MAX = 30.0  # a daemon starts in seconds, also beside a broker that compiles
+START_S_MAX = 30.0  # a daemon starts in seconds, also while a broker compiles
 _SILENCE_S_MAX = 30.0  # a dead worker's kafka_txn holds back readers for 20 s
 # Without a rate; slower than this is a failed run. One thread that blocks waits for two
 # acknowledgements a transaction, and each takes tens of milliseconds on a machine that is at work.
@@ -51,7 +51,7 @@ _PLAIN_S_MAX = 120.0  # a run that takes longer has failed
 _PLAIN_RATE = 200.0  # of the latency of plain records, where the run has no rate of its own
 # Beyond this rate a record waits for the processor, not for the brokers.
 _PLAIN_RATE_MAX = 2_000.0
-_PLAIN_LATENCY_S = 5.0  # 1,000 records at _PLAIN_RATE: ten behind the 99th percentile
+_PLAIN_LATENCY_S = 5.0  # 1,000 records at _PLAIN_RATE: ten above the 99th percentile
 
 
 def run_bench(config: BenchConfig, *, say: Callable[[str], None]) -> BenchResult:

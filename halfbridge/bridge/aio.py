@@ -132,7 +132,7 @@ class AsyncTransactionProducer:
     async def start(self) -> None:
         """Check the topics and start to answer checks, on this loop; `async with` calls this.
 
-        Cancelled: what has begun goes on in its thread, and is closed at its end.
+        Cancelled: the start that has begun continues in its thread, and is closed at its end.
 
         Raises:
             OtherLoopError: started by another event loop; make a producer for this one.
@@ -157,7 +157,7 @@ class AsyncTransactionProducer:
         """Stop answering checks, wait for outstanding records, free all; `async with` calls this.
 
         Records without an acknowledgement after `timeout` seconds are in doubt. Cancelled: the
-        closing goes on in its thread.
+        close continues in its thread.
         """
         loop, waits = self._loop, self._waits
         if loop is None or waits is None or self._client.shared.is_forked:
@@ -273,7 +273,7 @@ class AsyncTransactionProducer:
         )
 
     def _call(self, callback: Callable[[Any], object], about: object) -> None:
-        """Have the loop call a callback of the user; nobody listens once the loop is closed."""
+        """Have the loop call a callback of the user; nothing is called once the loop is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(callback, about)
@@ -295,11 +295,11 @@ class AsyncTransaction:
 
     - in `begin` or in the block: nothing is decided, and a check decides.
     - in `send` or `send_all`, before the first message is handed to Kafka (they wait for room, or
-      ask for a new topic): nothing was sent, and the transaction goes on as before.
-    - in `send` or `send_all`, behind that: messages may be stored; only rollback is allowed.
+      ask for a new topic): nothing was sent, and the transaction continues as before.
+    - in `send` or `send_all`, after that: messages may be stored; only rollback is allowed.
     - in `commit`, `rollback` or the end of the block, before the decision is sent: nothing is
       decided; repeat the call, or a check decides.
-    - in `commit(wait=True)`, `rollback(wait=True)` or `decided`, behind that: the decision is on
+    - in `commit(wait=True)`, `rollback(wait=True)` or `decided`, after that: the decision is on
       its way; only the same call may be repeated. If it fails, `on_decision_failed` is called.
     - in a `rollback` that asks a broker first, because no message was acknowledged: ROLLBACK is
       sent, or a check decides.
@@ -483,7 +483,7 @@ async def _decided(
     try:
         await waits.until_done(future, seconds)
     except asyncio.CancelledError:
-        future.add_done_callback(_note_failure)  # no task hears of it any more
+        future.add_done_callback(_note_failure)  # no task awaits it any more
         raise
     return future.outcome(seconds)
 

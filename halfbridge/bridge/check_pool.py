@@ -445,7 +445,7 @@ class CheckTally:
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys((each.name for each in fields(CheckCounts)), 0)
-        self._lock = Lock()  # checks are rare beside sends
+        self._lock = Lock()  # checks are rare compared with sends
 
     def add(self, name: str, many: int = 1) -> None:
         """Add `many` to the counter `name`."""

@@ -357,8 +357,8 @@ def covered(request: CheckRequest) -> int:
     return max(0, request.half_offset, request.last_half_offset)
 
 
-# The same topic is logged again after this time, as in the daemon's reports, and so many topics at
-# most, four lines a minute: whoever may write check requests invents names.
+# The same topic is logged again after this time, as in the daemon's reports. At most this many
+# topics are logged, four lines a minute: any writer of check requests can invent names.
 LOGGED_AGAIN_S = 300.0
 TOPICS_MAX = 20
 

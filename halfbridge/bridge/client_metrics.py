@@ -56,7 +56,7 @@ _METERS_PREFIX = "halfbridge."
 _GROUP = "producer_group"
 # Either name turns prometheus_client's multiprocess mode on.
 _MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
-# Name -> description. `labels` are those beside the producer group.
+# Name -> description. `labels` are those besides the producer group.
 DESCRIPTIONS = {
     "half_messages": Description(
         "Half messages, by whether a broker acknowledged them: stored, or failed.", ("outcome",)

@@ -7,8 +7,8 @@ interval (5 ms). Hence four rules:
 1. Pipelined callers that send densely poll inline, every POLL_EVERY sends. A thread that waits for
    room polls inline too.
 2. A thread that waits for its acknowledgement while no other thread waits polls for itself, so one
-   thread is woken in place of two. Where several threads wait, none of them polls, because it would
-   take the others' acknowledgements beside its own work.
+   thread is woken instead of two. Where several threads wait, none of them polls, because it would
+   serve the others' acknowledgements in addition to its own work.
 3. A background thread polls when no thread sends densely or waits alone, and none has polled inline
    for INLINE_GRACE_S. It serves several threads that block, slow senders, and callbacks after the
    last send.
@@ -47,9 +47,9 @@ DENSE_PER_S = 8_000
 _SLICE_S = 0.01  # how late a thread that polls sees a stop or a send
 ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
 _IDLE_S = 0.5  # nothing is under way: a send or a stop wakes the thread at once
-# A thread that waits alone polls for so long at a time: Ctrl-C has to wait for the end of a poll.
+# How long a thread that waits alone polls at a time: Ctrl-C has to wait for the end of a poll.
 _ALONE_SLICE_S = 0.05
-# A thread that has waited beside another is no sign that the next one waits alone: of 32 threads
+# A thread that waits alone polls only if no two have waited together for this time: of 32 threads
 # that block, one often waits alone for a moment.
 ALONE_AGAIN_S = 0.01
 # What `Outcomes` counts: a half message or the value of a decision's Resolution, and its outcome.
@@ -68,14 +68,14 @@ class DeliveryServer:
         self.new_waker = ports.run.waker
         self._in_flight_max = in_flight_max
         self.guard = Lock()  # for rare list creation only
-        # Acknowledged, and not handed out yet: whoever polls hands out, so what a poll has served.
+        # Acknowledged, and not handed out yet: a thread that polls hands them out after the poll.
         self.woken: deque[Delivery] = deque()
         self.ready: deque[Delivery] = deque()
         self._draining = ports.run.waker()  # held while callbacks run; no thread waits for it
         self._drainer: int | None = None  # the thread that runs callbacks
         self._inline_at = 0.0
         self._waiting = 0  # threads that wait for an acknowledgement; changed under `guard`
-        self._crowded_at = 0.0  # when a thread last began to wait beside another
+        self._crowded_at = 0.0  # when a thread last began to wait while another did
         self._is_served = False  # by a thread that waits alone
         self._sends = 0  # not locked: a lost count only delays the next poll
         self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
@@ -144,7 +144,7 @@ class DeliveryServer:
         return room
 
     def no_room(self, waited_s: float) -> BackpressureError:
-        """Return the error of a caller that waited for room so long."""
+        """Return the error of a caller that waited for room."""
         return BackpressureError(
             f"{self._in_flight_max} records are unacknowledged (in_flight_max), "
             f"and none was acknowledged in {waited_s:g} s"

@@ -1,8 +1,8 @@
 """A producer on an event loop: how tasks wait for acknowledgements and room, and run checks.
 
-Nothing here blocks. Whoever serves a batch of acknowledgements notes the tasks that it ends, and
-wakes the loop once behind the batch. Tasks that wait for room are in one queue with one timer. A
-record that finds the client's own queue full is kept, and handed over by the same timer.
+Nothing here blocks. The thread that serves a batch of acknowledgements notes the waits that they
+end, and wakes the loop once after the batch. Tasks that wait for room are in one queue with one
+timer. A record that finds the client's own queue full is kept, and handed over by the same timer.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LoopWaits:
         self._hand_over()
 
     def _wake(self) -> None:
-        """Have the loop end the waits that were noted (called behind each batch, anywhere)."""
+        """Have the loop end the waits that were noted (called after each batch, in any thread)."""
         if not self._settled or self._is_waking:
             return
         self._is_waking = True
@@ -129,7 +129,7 @@ class LoopWaits:
             _end(self._settled.popleft())
 
     def _serve(self) -> None:
-        """Serve what is there, behind a turn of the loop in which tasks began to wait."""
+        """Serve what has arrived, after a turn of the loop in which tasks began to wait."""
         self._is_serving = False
         with suppress(KafkaFailure, RuntimeError):  # the background thread logs it; or closed
             self._server.serve(0.0)
@@ -217,7 +217,7 @@ class LoopChecks(Generic[Task]):
         queue_max: How many tasks may wait, and at how many outcomes that nobody has taken new ones
             are refused.
         timeout_s: How long a check may run.
-        hung_max: How many checks that hang leave their place to others.
+        hung_max: How many hung checks are replaced by others.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class SendFuture(Delivery):
         return self.outcome(seconds)
 
     def outcome(self, waited_s: float) -> SendReceipt:
-        """Return or raise what `result` does, without waiting: the caller has waited so long."""
+        """Return or raise what `result` does, without waiting: the caller waited `waited_s`."""
         transaction = self.transaction
         if not self._is_done and transaction.give_up_send(self):
             raise HalfNotStoredError(
@@ -136,7 +136,7 @@ class DecisionFuture(Delivery):
         return self.outcome(seconds)
 
     def outcome(self, waited_s: float) -> DecisionReceipt:
-        """Return or raise what `result` does, without waiting: the caller has waited so long."""
+        """Return or raise what `result` does, without waiting: the caller waited `waited_s`."""
         transaction = self.transaction
         if not self._is_done and transaction.give_up_decision(self):
             raise OutcomeUnknownError(

@@ -377,7 +377,7 @@ class Transaction:
         self.end_block(error)
 
     def end_block(self, error: BaseException | None) -> None:
-        """End what `__enter__` has begun beside the transaction (`TracedTransaction`: a span).
+        """End what `__enter__` began besides the transaction (`TracedTransaction`: a span).
 
         `error` is what leaves the block, or None.
         """
@@ -396,7 +396,7 @@ class Transaction:
         """Return whether a send has failed, and none was acknowledged.
 
         Waits for outstanding sends first, unless the caller has given up one of them already. Their
-        time began with the last send: who has waited for room since then waits no second time.
+        time began with the last send: a caller that waited for room since then does not wait again.
         """
         if self._state is not State.SEND_FAILED:
             self._await_sends(self._sent_at_s)

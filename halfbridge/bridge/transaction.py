@@ -39,7 +39,7 @@ class Event(str, Enum):
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     DECISION_ACKED = "DECISION_ACKED"
-    DECISION_NOT_ACKED = "DECISION_NOT_ACKED"  # no ack came: the decision may stand or not
+    DECISION_NOT_ACKED = "DECISION_NOT_ACKED"  # no ack came: the decision may be stored or not
 
 
 class IllegalTransitionError(RuntimeError):

@@ -53,7 +53,7 @@ _FIELDS = (*_TEXTS, *_NAMES, *_LISTS, "headers", "where", "snapshot")
 
 
 class MappingError(ConfigError):
-    """A mapping is wrong; whoever wrote the file corrects the field that the error names."""
+    """A mapping is wrong; the user corrects the field that the error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,7 +277,7 @@ class _Session:
 
         Raises:
             PositionLostError: it was; an operator acts.
-            RetriableError: it was, which is accepted; the relay begins anew.
+            RetriableError: it was, which is accepted; the relay starts again.
         """
         self._id_at = monotonic()
         known = self._relay.topic_id

@@ -34,14 +34,14 @@ _PARSED_MAX = 256
 
 
 class UndecodedError(ValueError):
-    """Bytes are not what a converter of Kafka Connect writes; whoever wrote them must act."""
+    """Bytes are not what a converter of Kafka Connect writes; their writer must act."""
 
 
 def decoded(data: bytes, schemas: Schemas) -> Any:
     """Return what a key or a value says, as plain values.
 
     Raises:
-        UndecodedError: no converter of Kafka Connect writes such bytes; whoever wrote them acts.
+        UndecodedError: no converter of Kafka Connect writes such bytes; their writer must act.
         BridgeError: the schema registry does not answer; try again later.
     """
     try:

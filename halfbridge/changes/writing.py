@@ -61,8 +61,8 @@ _SILENT_S_MIN, _SILENT_S_MAX = 5.0, 320.0
 _MIN_IN_SYNC = "min.insync.replicas"
 _SETTINGS_S = 3.0  # time-out of a question for a topic's settings: nothing is written meanwhile
 _SHOWN_MAX = 5  # topics in health
-# Where too many events are held, the oldest one of so many is given up: the room lasts for a while,
-# and most of what waits stays.
+# Where too many events are held, one in this many is given up, the oldest first: the room lasts for
+# a while, and most of the held events stay.
 _RELEASED = 8
 
 

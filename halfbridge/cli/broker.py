@@ -81,7 +81,7 @@ def refuse_taken(port: int, option: str) -> None:
 
 
 def _say_and_wait(running: EmbeddedBroker, worker: ConnectWorker | None) -> None:
-    """Say where the broker is; return after a signal. A broker that ends by itself is an error."""
+    """Print the broker's address; return after a signal. A broker that ends itself is an error."""
     # Handlers are set only now: before the broker runs, Ctrl-C must interrupt the download. They
     # are set before the address is printed, since its reader may send a signal at once.
     stop = threading.Event()

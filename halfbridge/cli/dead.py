@@ -391,7 +391,7 @@ def _given(file: Any) -> dict[tuple[str, int], ReplacementMessage]:
         except DecodeError as error:
             raise _refused(f"line {number}: {error}") from error
         if identity in found:
-            raise _refused(f"line {number}: message {identity[1]} of {identity[0]} stands twice")
+            raise _refused(f"line {number}: message {identity[1]} of {identity[0]} is given twice")
         found[identity] = message
         if len(found) > _GIVEN_MAX or size > _GIVEN_BYTES_MAX:
             raise _refused(f"more than {_GIVEN_MAX} messages or {_GIVEN_BYTES_MAX} bytes")

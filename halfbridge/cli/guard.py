@@ -58,7 +58,7 @@ def guard(words: Sequence[str]) -> None:
 
 
 def _end(number: int, found: LethalRecord | None) -> NoReturn:
-    """Say what ended the child, and end; as the child did, where no record may be the cause."""
+    """Report what ended the child, and exit; as the child did, if no record can be the cause."""
     from halfbridge.checker.errors import DamagedRecordError
     from halfbridge.kafka.first_reads import LETHAL
 

@@ -41,7 +41,7 @@ def create(**values: Any) -> int:
     with opened(values["url"]) as engine:
         made = _inbox(engine, values)
         made.create()
-    click.echo(f"table {made.table.fullname} is there")
+    click.echo(f"table {made.table.fullname} exists")
     return 0
 
 

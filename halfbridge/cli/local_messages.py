@@ -64,7 +64,7 @@ def create(**values: object) -> int:
     """Create the tables if they do not exist."""
     with opened_table(values) as messages:
         messages.create()
-        click.echo(f"{messages.tables.messages.fullname} is there")
+        click.echo(f"table {messages.tables.messages.fullname} exists")
     return 0
 
 

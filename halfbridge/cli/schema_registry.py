@@ -86,7 +86,7 @@ def registry_at(url: str) -> SchemaRegistry:
 
 
 def echo_payload(head: str, data: bytes | None, registry: PayloadTexts | None) -> None:
-    """Print a key or value behind `head`, decoded if the registry can; else the bytes, and why."""
+    """Print a key or value after `head`, decoded if the registry can; else the bytes, and why."""
     text, why_not = Decoded() if registry is None else registry.decoded(data)
     click.echo(f"{head}{bytes_text(data) if text is None else one_line(text)}")
     if why_not is not None:

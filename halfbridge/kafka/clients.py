@@ -349,7 +349,7 @@ class Closed:
         """Do nothing: the client is closed already."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise RuntimeError: whoever closed the client must not use it again."""
+        """Raise RuntimeError: the caller that closed the client must not use it again."""
         refuse()
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ BridgeError
 ├─ NoAnswerError             raised by a checker that cannot tell now: the daemon asks again
 ├─ TopicSetupError           an operator makes topics; the text names the command
 ├─ InvalidMessageError       (also ValueError) the caller changes the message
-├─ ConfigError               (also ValueError) whoever wrote the configuration corrects it
+├─ ConfigError               (also ValueError) the user corrects the setting
 ├─ DrainError                (halfbridge.relays) the program ends its process; nothing is lost
 └─ PositionLostError         (halfbridge.changes) an operator finds events, then --accept-lost
 
@@ -109,7 +109,7 @@ class FatalError(BridgeError):
 class ProducerFencedError(FatalError):
     """Another instance took over the transactional id (or the broker timed the kafka_txn out).
 
-    This instance writes nothing any more: its owner closes it. The other one goes on.
+    This instance writes nothing any more: its owner closes it. The other one continues.
     """
 
 
@@ -158,7 +158,7 @@ class InvalidMessageError(BridgeError, ValueError):
 class ConfigError(BridgeError, SettingError):
     """A setting is wrong; see the attributes `field`, `value`, `origin` and `allowed`.
 
-    Whoever wrote the setting corrects it, where `origin` says that it stands.
+    The user corrects the setting, at the place that `origin` names.
     """
 
 

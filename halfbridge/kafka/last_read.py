@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Size of the memory that guard and child share: some 5,000 partitions with names of usual length.
 _BYTES_MAX = 1 << 19
-_LENGTH_BYTES = 4  # of the text behind it: 32 bits
+_LENGTH_BYTES = 4  # of the text after it: 32 bits
 
 
 class Reading(NamedTuple):

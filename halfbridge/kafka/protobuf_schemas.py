@@ -5,7 +5,7 @@ FileDescriptorProto in base64. Confluent's registry has that form of every schem
 what was registered: base64 by Python's serializer, text by others. The protoc of grpcio-tools
 compiles text, if it is installed.
 
-In Confluent's wire format indexes stand between a schema's id and the message: how many there are,
+In Confluent's wire format, indexes are between a schema's id and the message: how many there are,
 then the place of the message in its file, and for a nested one its place in the message around it.
 Each is an int of 32 bits as Protobuf's `sint32`. A single 0 is short for the first message.
 """
@@ -37,7 +37,7 @@ _MAIN = "schema.proto"  # the registry does not have the name of this file
 
 
 def protobuf_schema(registry: SchemaRegistry, number: int) -> FileDescriptorSet:
-    """Return the files of a schema, each behind those that it imports: its own file is the last.
+    """Return the files of a schema, each after those that it imports: its own file is the last.
 
     Raises:
         ValueError: a file of the schema is missing, or cannot be compiled; the caller shows why.
@@ -151,7 +151,7 @@ def _compiled(texts: dict[str, str]) -> Any:
 def _with_imports(
     name: str, files: dict[str, Any], yielded: set[str]
 ) -> Iterator[FileDescriptorProto]:
-    """Yield a file behind those that it imports, each once."""
+    """Yield a file after those that it imports, each once."""
     if name in yielded:
         return
     yielded.add(name)

@@ -18,7 +18,7 @@ from halfbridge.kafka.errors import RetriableError
 
 NO_PROTOBUF = "Protobuf is decoded after pip install protobuf"  # no extra brings it
 HEAD = struct.Struct(">bI")  # a zero byte and the schema's id, in front of the encoded value
-# Somebody waits for the answers: of a registry that is there, each takes milliseconds.
+# Users wait for the answers: a registry that runs gives each within milliseconds.
 ANSWER_S = 5.0
 SCHEMA_BYTES_MAX = 1 << 20  # the largest record that a registry's own topic holds by default
 SCHEMAS_MAX = 100  # 100 MiB at most; a command meets a few

@@ -151,7 +151,7 @@ class Acknowledgements:
     def is_proven(self, topic: str, partition: int, offset: int | None) -> bool:
         """Tell whether a broker has confirmed that the record is stored at `offset`.
 
-        None is no offset: the first record of an inferred batch. A proven record behind such a
+        None is no offset: the first record of an inferred batch. A proven record after such a
         batch never has the offset at which the count would continue: a record of the batch or an
         earlier one has it.
         """

@@ -17,7 +17,7 @@ POLL_S = 20.0
 # As long as the client itself waits for one answer (socket.timeout.ms): until then the client may
 # recover alone. A false alarm costs only a new consumer.
 STALLED_S = 60.0
-# If nothing was polled for so long, the process was suspended, and the consumer has not stalled.
+# If nothing was polled for this time, the process was suspended, and the consumer has not stalled.
 UNREAD_S = 5.0
 
 

@@ -35,7 +35,7 @@ def check_native_threads() -> None:
     """Raise ConfigError if gevent or eventlet has patched `threading`.
 
     The Kafka client waits in C code, where no greenlet yields: the first wait would stop all
-    greenlets for ever. Whoever starts the process chooses another kind of worker.
+    greenlets for ever. The user chooses another kind of worker.
     """
     for package, module, function, name in (
         ("gevent", "gevent.monkey", "is_module_patched", "threading"),

@@ -46,8 +46,8 @@ def with_tokens(properties: Mapping[str, Any]) -> dict[str, Any]:
     the function again.
 
     Raises:
-        ConfigError: there is no such function, or the client would not call it; who set the
-            property corrects it.
+        ConfigError: there is no such function, or the client would not call it; the user
+            corrects the property.
     """
     made = dict(properties)
     given = made.get("oauth_cb")

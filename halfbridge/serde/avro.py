@@ -49,7 +49,7 @@ TAILS_BYTES_MAX = 1024 * 1024
 TAIL_BYTES_MAX = 512
 _ID_CHARS = 32  # a UUIDv7 in hex; other ids take the long way
 _ID_LENGTH = bytes([_ID_CHARS * 2])  # zigzag of 32, one byte
-_ID_END = HEADER_BYTES + 1 + _ID_CHARS  # behind the header, and the length of the id
+_ID_END = HEADER_BYTES + 1 + _ID_CHARS  # after the header, and the length of the id
 # The first long is a time. In milliseconds it takes 6 bytes until 2039, and at high rates many
 # records share it; the bytes delimit themselves, so a remembered run of 6 is the whole long.
 _STAMP_END = _ID_END + 6
@@ -227,7 +227,7 @@ class Codec(Generic[R]):
             # UnicodeDecodeError, MemoryError on a forged length, ...).
             raise DecodeError(f"{self._record.__name__}: broken body: {error!r}", data) from error
         if body.read(1):
-            raise DecodeError(f"{self._record.__name__}: bytes left behind the body", data)
+            raise DecodeError(f"{self._record.__name__}: bytes after the body", data)
         if any(raw[name] not in _INTS for name in self._ints):
             raise DecodeError(f"{self._record.__name__}: an int of more than 32 bits", data)
         return row
@@ -247,8 +247,8 @@ def half_metadata_series(first: HalfMetadata) -> Callable[[int], bytes]:
     if first.message_index:
         raise ValueError("the series begins with message 0")
     data = HALF_METADATA.encode(first)
-    _, at = read_long(data, _ID_END)  # behind the birth
-    _, at = read_long(data, at)  # behind the resume count
+    _, at = read_long(data, _ID_END)  # after the birth
+    _, at = read_long(data, at)  # after the resume count
     head, tail = data[:at], data[at + 1 :]  # an index of 0 is one byte
 
     def encoded(index: int) -> bytes:
@@ -283,7 +283,7 @@ _LONG_BITS = 64  # of Avro's long
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return the Avro long at `at` and the position behind it.
+    """Return the Avro long at `at` and the position after it.
 
     Raises IndexError, ValueError: damaged; the writer of the bytes is wrong.
     """

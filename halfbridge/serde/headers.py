@@ -27,7 +27,7 @@ CHECK = "RMQ_CHECK"
 # The signature of a half or op record (halfbridge.serde.signatures).
 SIGN = "RMQ_SIGN"
 DEAD = "RMQ_DEAD"
-# The last header of a record that marks a dead letter, and is none itself. The name may stand in
+# The last header of a record that marks a dead letter, and is none itself. The name may be in
 # a user's headers: the last header of a dead letter is RMQ_DEAD.
 DEAD_MARK = "RMQ_DEAD_MARK"
 TRANSACTION_ID = "__transactionId__"
@@ -167,8 +167,8 @@ def real_headers(
 def real_identity(headers: Sequence[Header] | None) -> tuple[str, int] | None:
     """Return transaction id and message index of a real record; None: another producer wrote it.
 
-    Both are the same however often the message is delivered. Of a name that stands twice the last
-    one counts: the daemon adds its headers behind the user's.
+    Both are the same however often the message is delivered. Of a name that occurs twice the last
+    one counts: the daemon adds its headers after the user's.
 
     Raises DecodeError: one of the two is not as the daemon writes it; the record's writer must act.
     """

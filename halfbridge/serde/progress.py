@@ -32,7 +32,7 @@ _VERSION = "v1"
 _SHOWN_CHARS_MAX = 80  # of what cannot be read: a line
 # Fields before there was W, with W, and with D.
 _FIELD_COUNTS = (6, 7, 8)
-_DEFERRED_AT = 6  # D, the seventh field; the checksum is behind all
+_DEFERRED_AT = 6  # D, the seventh field; the checksum is the last one
 
 
 class ProgressError(ValueError):

@@ -123,7 +123,7 @@ def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
 
     Such a discard names an age, and its append time must prove that age. Example: a discard that
     names 72 h takes effect if it was appended 72 h or more after the transaction's first half
-    record. So every reader of the log comes to the same answer, whatever the reader's settings
+    record. So every reader of the log gets the same answer, whatever the reader's settings
     are. Where one of the two append times is not known (NO_APPEND_MS), the age is not proven.
     """
     age_ms = claimed_age_ms(op)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ANY_GROUP = "*"
 # End of what never ends.
 NEVER_MS = sys.maxsize
-# A signer prefers a key that is good for so long before and after now. Its clock may differ from
+# A signer prefers a key that is valid for this time before and after now. Its clock may differ from
 # the brokers' by minutes, and a record is appended up to seconds after it was signed: a record that
 # is appended beyond its key's end is not believed.
 MARGIN_MS = 600_000
@@ -362,5 +362,5 @@ def _number(table: Mapping[str, object], field: str, default: int, where: str) -
 def _span(table: Mapping[str, object], first: str, last: str, where: str) -> tuple[int, int]:
     since, until = _number(table, first, 0, where), _number(table, last, NEVER_MS, where)
     if since >= until:
-        raise KeyFileError(f"{where}: {last} lies behind {first}")
+        raise KeyFileError(f"{where}: {last} is not after {first}")
     return since, until

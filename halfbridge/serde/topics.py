@@ -132,7 +132,7 @@ class TopicNames:
 
 
 def holds_internal_name(text: str) -> bool:
-    """Tell whether `text` is an internal name behind some prefix, or would make one.
+    """Tell whether `text` is an internal name after some prefix, or would make one.
 
     No real topic, no producer group and no prefix may be called so. The group `RMQ_SYS_TRANS` would
     be asked in the daemon's own consumer group, and check requests of the group
@@ -145,7 +145,7 @@ def holds_internal_name(text: str) -> bool:
 # worker takes over at once. Each further pair costs requests (docs/evidence/benchmarks.md); --grow
 # adds pairs before a third worker.
 PAIRS = 2
-CHECK_PARTITIONS = 4  # so many members of a group answer at once
+CHECK_PARTITIONS = 4  # most members of a group that answer at once
 CHECK_RETENTION_MS = HOUR_MS
 # One partition: operators' actions have one order.
 AUDIT_PARTITIONS = 1
@@ -159,7 +159,7 @@ MESSAGE_RESERVE_BYTES = 64 * 1024
 # A check request or dead letter is the half record and one more header: twice
 # MESSAGE_RESERVE_BYTES, which is room for all of them.
 COPY_BYTES = 128 * 1024
-# With so many replicas, two must be in sync; with fewer, that would stop the topic too often.
+# With this many replicas, two must be in sync; with fewer, that would stop the topic too often.
 SAFE_REPLICAS = 3
 SAFE_INSYNC = 2  # one broker may be lost without a loss of what was acknowledged
 

@@ -1,6 +1,6 @@
 """Answers checks about the Spark sink's transactions from the manifest topic.
 
-In the driver process, beside the query:
+In the driver process, during the query:
 
     with SinkResponder(bootstrap_servers="...", app_id="orders-feed"):
         query.awaitTermination()

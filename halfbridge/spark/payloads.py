@@ -85,7 +85,7 @@ class ProtobufPayload:
     Attributes:
         descriptors: A FileDescriptorSet, as `protoc --include_imports -o FILE` writes it.
         message: The message's full name, such as `shop.v1.Order`.
-        framed: As of `AvroPayload`; behind the id come the indexes of the message in its file, the
+        framed: As of `AvroPayload`; after the id come the indexes of the message in its file, the
             last one of `descriptors`.
     """
 
@@ -119,7 +119,7 @@ class _Schemas:
     """What values are written with.
 
     Attributes:
-        decode: Adds the column payload, of a column with what is behind the schema's id.
+        decode: Adds the column payload, of a column with the bytes after the schema's id.
         known: Ids with which values may be written; empty: the id is not looked at.
     """
 

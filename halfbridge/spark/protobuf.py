@@ -84,7 +84,7 @@ class ProtobufValues:
     """What values that are one message of Protobuf are decoded with.
 
     Attributes:
-        descriptors: A FileDescriptorSet whose files are behind those that they import.
+        descriptors: A FileDescriptorSet whose files come after those that they import.
         message: The message's full name.
         fronts: By schema id, what may be in front of the message; _ANY_ID: whatever the id is.
     """
@@ -139,7 +139,7 @@ class ProtobufValues:
     def decoded(self, schema_id: Column, body: Column) -> Column:
         """Return the message as a struct; null: it is broken, another one, or there is none.
 
-        `body` is what is behind the schema's id.
+        `body` has the bytes after the schema's id.
 
         Raises ValueError: the message contains itself; the caller corrects it.
         """

@@ -2,8 +2,8 @@
 
     halfbridge spark responder --bootstrap-servers localhost:9092 --app-id orders-feed
 
-It needs no Spark session. Run one or more beside the query, as a service: with it a driver that
-dies between its manifest and its decisions leaves nothing hanging. Exit status: 0 stopped by
+It needs no Spark session. Run one or more as a service, besides the query: then no transaction of a
+driver that dies between its manifest and its decisions stays undecided. Exit status: 0 stopped by
 SIGTERM or SIGINT, 1 it could not start.
 """
 

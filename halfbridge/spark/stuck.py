@@ -43,7 +43,7 @@ _BINS = (
     (">=3d", 3 * DAY_MS, 2**62),
 )
 _GROUP = ("producer_group", "real_topic")
-# Whoever may write half messages names them: a report on the driver has so many at most.
+# Any writer of half messages can invent names: a report on the driver has this many at most.
 GROUPS_MAX = 1_000
 
 

@@ -220,7 +220,7 @@ def _lives(messages: DataFrame) -> DataFrame:
     last message was delivered); dead_reason (of a dead letter of a message that was not delivered);
     is_delivered (all messages were); is_settled (each was, or has such a letter).
     """
-    # A dead letter of the message's own record. One of a record behind it is about a duplicate.
+    # A dead letter of the message's own record. One of a record after it is about a duplicate.
     is_own = F.col("late_offset") <= F.col("origin_offset")
     is_late = F.coalesce(is_above() | is_own, F.lit(col=False))
     # The record of a late message in a real topic is another life's, which redelivered it.

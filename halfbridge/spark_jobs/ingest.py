@@ -251,9 +251,9 @@ JOB = "ingest"
 # Increased whenever checkpoints of the version before must not be continued.
 JOB_VERSION = 1
 _REMEDY = (
-    "With --accept-deleted TOPIC, once for each of them, the job goes on: it reads a topic that was"
-    " created again from its first offset{gone}. Records that it had not read are lost. Or begin"
-    " with a new --checkpoint and an empty --output."
+    "With --accept-deleted TOPIC, once for each of them, the job continues: it reads a topic that"
+    " was created again from its first offset{gone}. Records that it had not read are lost. Or"
+    " begin with a new --checkpoint and an empty --output."
 )
 
 
@@ -375,7 +375,7 @@ _NO_DICTIONARY = tuple(
 class Sink(ABC):
     """An output of the job, which has each batch once."""
 
-    # How to go on without the checkpoint that the output was made with.
+    # How to continue without the checkpoint that the output was made with.
     afresh = "an empty --output"
 
     def __init__(self) -> None:
@@ -469,7 +469,7 @@ def _table(spark: SparkSession, job: Ingest) -> BatchTable:
 class _Parquet(Sink):
     """Spark's own file sink. Spark's readers of the directory see whole batches only.
 
-    It skips a batch whose number the output has, and does not say so.
+    It skips a batch whose number the output has, and does not report it.
     """
 
     def __init__(self, spark: SparkSession, output: str) -> None:

@@ -398,7 +398,7 @@ class Fence:
         """
         if isinstance(session.get_bind(clause=self._table.table), Connection):
             raise FenceUsageError(
-                "a session that is bound to a connection may be part of somebody else's"
+                "a session that is bound to a connection may be part of another"
                 " transaction: bind it to the engine"
             )
         if session.twophase:

@@ -193,8 +193,8 @@ class Inbox:
             kafka: More properties of the Kafka client, such as security settings.
 
         Raises:
-            ConfigError: `older_than_ms` is less than the retention, which is missing or infinite,
-                say; whoever calls gives another age.
+            ConfigError: `older_than_ms` is less than the retention, or the retention is missing or
+                infinite; the caller gives another age.
             AdminSetupError: No broker answers; an operator acts.
         """
         if (retention_ms is None) == (not topics):
@@ -385,7 +385,7 @@ def real_retention_ms(
 
 def _kept_ms(name: str, topic: SeenTopic | None) -> int:
     if topic is None:
-        raise _refused("topics", name, "a topic that is there")
+        raise _refused("topics", name, "a topic that exists")
     kept_ms = topic.settings.get("retention.ms", "")
     if "delete" not in topic.settings.get("cleanup.policy", "") or not kept_ms.isdecimal():
         raise _refused(

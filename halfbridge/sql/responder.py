@@ -51,7 +51,7 @@ def answering(fence: Fence) -> Callable[[MessageView], Answer]:
 
 
 class Responder(RelayRunner):
-    """Runs beside producers that answer checks; its health is that of their databases.
+    """Runs with producers that answer checks; its health is that of their databases.
 
     It is ready once every database has answered, and unhealthy while one does not: checks of that
     group stay unanswered, and the daemon asks again. Errors of Kafka are in the log only.

@@ -1,4 +1,4 @@
-"""A real Kafka broker, or a cluster, on this machine: KRaft, combined mode, one process a node.
+"""A real Kafka broker, or a cluster, on this machine: KRaft, combined mode, one process per node.
 
 For tests, the demo and `halfbridge broker start`. A node can be killed, paused and restarted.
 """
@@ -46,19 +46,19 @@ class EmbeddedCluster:
     """Kafka nodes numbered from 1; Kafka's own topics have three replicas, two in sync.
 
     A context manager. Leaves no process behind and removes its temporary directory, however this
-    process ends; but the first one of all makes a class data archive (`ClassArchive`), in a process
-    that may outlive it for seconds. Not thread-safe.
+    process ends; but the very first start makes a class data archive (`ClassArchive`), in a process
+    that may outlive it by seconds. Not thread-safe.
 
     Data is kept in `directory`, which may have been used before; without one, in a temporary one
-    that `stop` removes. `properties` win over our settings. `ports` are the clients', one a node;
-    0 takes any free one. Each node's Java heap has `heap_mib` at most. `kafka_version` wins over
+    that `stop` removes. `properties` override our settings. `ports` are the clients', one per node;
+    0 takes any free one. Each node's Java heap has `heap_mib` at most. `kafka_version` overrides
     HALFBRIDGE_KAFKA_VERSION and the pinned one.
 
     Raises:
-        ValueError: not one port a node; the caller gives as many.
+        ValueError: not one port per node; the caller corrects it.
     """
 
-    # The first fields of NodeAddress: a subclass with a proxy has four.
+    # The ports of a NodeAddress that are set: a subclass with a proxy sets four.
     _PORTS_A_NODE = 2
 
     def __init__(
@@ -87,7 +87,7 @@ class EmbeddedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return the addresses of all nodes, dead ones too; no proxy is on the way to them."""
+        """Return the addresses of all nodes, dead ones too; they bypass any proxy."""
         return ",".join(node.bootstrap_servers for node in self._running().values())
 
     @property
@@ -97,7 +97,7 @@ class EmbeddedCluster:
 
     @property
     def directory(self) -> Path:
-        """Return where data and logs are: `node-<id>/server.log`, `node-<id>/data`."""
+        """Return the directory of data and logs: `node-<id>/server.log`, `node-<id>/data`."""
         return self.node().directory.parent
 
     def node(self, node_id: int = 1) -> KafkaNode:
@@ -133,7 +133,7 @@ class EmbeddedCluster:
     def stop(self) -> None:
         """End every node; data in a temporary directory is removed with it. Idempotent."""
         for node in self._nodes.values():
-            # What is about to be deleted need not be closed in order.
+            # Data that is about to be deleted needs no clean shutdown.
             node.kill() if self._directory is None else node.terminate()
         self._nodes = {}
         if self._watchdog is not None:
@@ -190,7 +190,7 @@ class EmbeddedCluster:
             )
 
     def _put_in_front(self, addresses: tuple[NodeAddress, ...]) -> None:
-        """Start what clients pass on their way to nodes of four ports; here there is nothing."""
+        """Start the proxies in front of the nodes; here there are none."""
 
     def _addresses(self) -> tuple[NodeAddress, ...]:
         for port in self._ports:
@@ -239,7 +239,7 @@ class EmbeddedBroker(EmbeddedCluster):
         self.node().kill()
 
     def restart(self) -> None:
-        """Start again on the same port and data, ending it in order first if it runs."""
+        """Restart on the same port and data, after a clean shutdown if it runs."""
         self.node().restart()
 
     def pause(self) -> None:
@@ -262,7 +262,7 @@ def _cluster_id(root: Path) -> str:
 
 STOP_S_MAX = 20.0  # then SIGKILL: a node of a cluster without quorum never ends by itself
 _KILL_S_MAX = 20.0  # the kernel frees the memory of a JVM first; a busy machine is slow at it
-_PAUSE_S_MAX = 10.0  # a thread on another core goes on until that core takes notice
+_PAUSE_S_MAX = 10.0  # a thread on another core runs on until that core handles the signal
 _PAUSE_POLL_S = 0.002  # a pause of a broker is exact to this
 _LOG_LINES = 30  # a screen
 _BROKER_FLAGS = ("-XX:+ExitOnOutOfMemoryError", "-Xshare:auto", "-Djava.awt.headless=true")
@@ -273,8 +273,8 @@ FAST_FLAGS = (
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
 )
-# For nodes that share one, for minutes: compiling them well is most of what they would do. Two of
-# the fault cases on three nodes took 66 s of processor time with these, 93 s without (2 cores).
+# For nodes that share a machine for minutes, where optimizing code would cost most of the processor
+# time. Two fault cases on three nodes took 66 s of it with these flags, 93 s without (2 cores).
 FRUGAL_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Formatting is class loading and one-time code: compile it cheaply.
 _TOOL_FLAGS = (*FRUGAL_FLAGS, "-Xshare:auto")
@@ -286,7 +286,7 @@ class BrokerStartError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What all nodes of a cluster are started with.
+    """The settings that all nodes of a cluster are started with.
 
     With `archive_flags`, each JVM maps the class data archive of `jars`.
     """
@@ -342,7 +342,7 @@ class KafkaNode:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the process is there; a paused one is."""
+        """Return whether the process exists; a paused one does."""
         return self._process is not None and self._process.poll() is None
 
     def spawn(self, *jvm_flags: str) -> None:
@@ -374,7 +374,7 @@ class KafkaNode:
             )
 
     def use(self, jars: BrokerJars) -> None:
-        """Have the next `spawn` run these jars, on the same data: an upgrade, or the way back."""
+        """Run these jars from the next `spawn` on, on the same data: an upgrade or a downgrade."""
         self._launch = replace(self._launch, jars=jars, archive_flags=())
 
     def wait_ready(self, *, brokers_min: int = 1, timeout_s: float = READY_S_MAX) -> None:
@@ -395,12 +395,12 @@ class KafkaNode:
             raise BrokerStartError(f"{error}\n{self.log_tail()}") from error
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would do it; returns when the process is gone. Idempotent."""
+        """SIGKILL, without a clean shutdown; returns when the process is gone. Idempotent."""
         self._signal(signal.SIGKILL)
         self._reap(_KILL_S_MAX)
 
     def terminate(self) -> None:
-        """End in order (SIGTERM), by force after `STOP_S_MAX` seconds. Idempotent."""
+        """Shut down cleanly (SIGTERM); SIGKILL after `STOP_S_MAX` seconds. Idempotent."""
         self.resume()
         self._signal(signal.SIGTERM)
         try:
@@ -409,9 +409,9 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers; returns when all threads stand still.
+        """SIGSTOP: connections stay open, nothing answers; returns when all threads are stopped.
 
-        Raises TimeoutError: they do not; the test's author finds out why.
+        Raises TimeoutError: they are not; the test's author finds out why.
         """
         self._signal(signal.SIGSTOP)
         self._paused = True
@@ -436,7 +436,7 @@ class KafkaNode:
         self.wait_ready()
 
     def log_tail(self) -> str:
-        """Return the last lines of the broker's log, and of what it printed."""
+        """Return the last lines of the broker's log and of its output."""
         tails = []
         for path in (self.log_path, self.directory / "stdout.log"):
             if path.is_file():
@@ -465,7 +465,7 @@ class KafkaNode:
 
 
 def _is_stopped(process_id: int) -> bool:
-    """Tell whether all threads of a process are stopped, or gone; True where nobody can say."""
+    """Return whether all threads of a process are stopped or gone; True without /proc."""
     for task in Path(f"/proc/{process_id}/task").glob("*/stat"):
         try:
             state = task.read_text().rpartition(")")[2].split()[0]

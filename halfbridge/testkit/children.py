@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent's work, and interrupts that cannot tear it.
+"""Child processes that end with their parent's work, and signals handled at safe points.
 
 Each child leads a session of its own, so that Ctrl-C at a terminal reaches the parent only, and
 so that ending a child ends its own children too (a supervisor's workers). A watchdog ends them
@@ -32,22 +32,22 @@ _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptedRunError(Exception):
-    """SIGINT, SIGTERM or SIGHUP came; whoever sent it wants the run to end, cleaned up."""
+    """SIGINT, SIGTERM or SIGHUP came: the run is to clean up and end."""
 
 
 class ChildFailedError(Exception):
-    """A child ended by itself; its last words are in the message."""
+    """A child ended by itself; the end of its standard error is in the message."""
 
 
 class NotInTimeError(ChildFailedError):
-    """What was waited for did not happen; every child's last words are in the message."""
+    """A wait timed out; the end of every child's standard error is in the message."""
 
 
 class Interrupts:
-    """Notes SIGINT, SIGTERM and SIGHUP while it is entered; `check` raises at a safe place.
+    """Notes SIGINT, SIGTERM and SIGHUP while it is entered; `check` raises at a safe point.
 
-    A KeyboardInterrupt between starting a process and writing its id down would leave an orphan;
-    this way there is no such moment. Use it in the main thread only.
+    A KeyboardInterrupt between starting a process and recording its id would leave an orphan; this
+    class rules that out. Use it in the main thread only.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Child:
     errors: Path
 
     def last_words(self) -> str:
-        """Return the end of what it wrote to standard error."""
+        """Return the last lines of its standard error."""
         lines = self.errors.read_text("utf-8", "replace").splitlines()
         return "\n".join(lines[-_TAIL_LINES:])
 
@@ -139,7 +139,7 @@ class Children:
         self._watchdog.forget(child.process.pid)
 
     def stop(self, child: Child, *, timeout_s: float = STOP_S_MAX) -> int:
-        """SIGTERM a child and return its exit status; a negative one says which signal ended it."""
+        """SIGTERM a child and return its exit status; negative: the signal that ended it."""
         _signal(child, signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
         while child.process.poll() is None and time.monotonic() < deadline:
@@ -155,7 +155,7 @@ class Children:
             InterruptedRunError: a signal came; the caller ends the run.
             ChildFailedError: a child has ended with an error; the user acts on its output, which is
                 in the text.
-            NotInTimeError: the time is over; the caller allows more, or ends the run.
+            NotInTimeError: `timeout_s` is over; the caller allows more, or ends the run.
         """
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -172,6 +172,6 @@ class Children:
 
 
 def _signal(child: Child, number: signal.Signals) -> None:
-    # The leader may be gone while what it started still runs: its group outlives it.
+    # The leader may be gone while its children still run: the group outlives it.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)

@@ -42,7 +42,7 @@ class ConnectWorker:
     thread-safe.
 
     Args:
-        bootstrap_servers: The Kafka cluster; it must take transactions.
+        bootstrap_servers: The Kafka cluster; it must support transactions.
         directory: Keeps configuration and log; a temporary one that `stop` removes when not given.
         port: Of the REST interface, on 127.0.0.1; 0 takes any free one.
         group_id: Of the workers that share connectors; its topics begin with it.
@@ -74,7 +74,7 @@ class ConnectWorker:
 
     @property
     def rest(self) -> ConnectRest:
-        """Return what calls the REST interface."""
+        """Return a client of the REST interface."""
         return ConnectRest(self.url)
 
     @property
@@ -91,7 +91,7 @@ class ConnectWorker:
         return self._process.pid if self._process is not None and running else None
 
     def start(self) -> Self:
-        """Start and return when connectors can be made.
+        """Start and return when connectors can be created.
 
         Raises:
             ConnectStartError: nothing is left behind; the user acts on the last lines of the log,
@@ -103,7 +103,7 @@ class ConnectWorker:
         if self._port and not is_free(self._port):
             raise ConnectStartError(f"port {self._port} is in use: give another one, or 0 for any")
         self._port = self._port or free_ports(1)[0]
-        # Fetched before there is anything to remove.
+        # Fetched before anything is created that `stop` must remove.
         connect_jars(self._jar_settings)
         connector_jars(self._jar_settings)
         temporary = self._directory is None
@@ -118,7 +118,7 @@ class ConnectWorker:
         return self
 
     def stop(self) -> None:
-        """End in order and for good; a temporary directory is removed. Idempotent."""
+        """Shut down cleanly (SIGTERM), and remove a temporary directory. Idempotent."""
         self._signal(signal.SIGTERM)
         if self._process is not None:
             try:
@@ -178,7 +178,7 @@ class ConnectWorker:
             "config.providers": "env,file",
             "config.providers.env.class": f"{_PROVIDERS}.EnvVarConfigProvider",
             "config.providers.file.class": f"{_PROVIDERS}.FileConfigProvider",
-            # A worker that was killed is out of its group sooner, so its successor starts sooner.
+            # A killed worker's session expires sooner, so its successor starts sooner.
             "session.timeout.ms": "10000",
             "scheduled.rebalance.max.delay.ms": "0",
         }

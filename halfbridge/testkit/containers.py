@@ -33,7 +33,7 @@ _LOG_LINES = 30  # a screen
 
 
 def docker_answers(environ: Mapping[str, str]) -> bool:
-    """Tell whether a Docker daemon, which `environ` may name, answers within 5 s."""
+    """Return whether a Docker daemon, which `environ` may name, answers within 5 s."""
     host = get_docker_host() or _DEFAULT_HOST  # knows Docker contexts, which docker-py does not
     address = urlsplit(host)
     if address.scheme == "unix" and not _accepts(address.path):
@@ -98,7 +98,7 @@ class BrokerContainer(DockerContainer):
 class KafkaContainer(BrokerContainer):
     """One KRaft node of the image apache/kafka.
 
-    Brokers inside talk to themselves on a listener of their own.
+    The broker has a listener of its own for requests to itself.
     """
 
     def __init__(self, image: str | None = None) -> None:
@@ -108,9 +108,9 @@ class KafkaContainer(BrokerContainer):
 
 
 class RedpandaContainer(BrokerContainer):
-    """One Redpanda node, in the mode that its makers mean for containers of developers.
+    """One Redpanda node, in its mode for developers' containers.
 
-    That mode makes topics by itself when a client names one, unlike our Kafka.
+    Unlike our Kafka, that mode creates topics automatically when a client names one.
     """
 
     def __init__(self, image: str | None = None) -> None:
@@ -129,13 +129,13 @@ def _chosen_image() -> str:
 
 
 def holds_redpanda(image: str) -> bool:
-    """Tell by the last part of an image's name, wherever it comes from."""
+    """Return whether the last part of an image's name is Redpanda's, whatever the registry."""
     repository = image.partition("@")[0]
     return "redpanda" in repository.rpartition("/")[2]
 
 
 def redpanda_command(port: int) -> list[str]:
-    """Return the arguments of the image; clients come by `port` of this machine.
+    """Return the arguments of the image; clients connect to `port` of this machine.
 
     Testcontainers' own class for Redpanda starts a shell, waits for the port that Docker chose and
     writes a script for it.

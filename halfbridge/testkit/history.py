@@ -1,14 +1,13 @@
-"""A history: what clients did, what came out, and what the judge finds wrong with it.
+"""A history: the clients' actions, the records that were read, and the judge's findings.
 
-Values are unique, outcomes have three values, everything is read from offset zero, and what
-clients claim is kept apart from what the op log says (the practice of Jepsen's `kafka`
-workload). `judge` judges, `reader` reads.
+Values are unique, outcomes have three values, everything is read from offset zero, and clients'
+claims are kept apart from the op log (the practice of Jepsen's `kafka` workload). `judge` judges,
+`reader` reads.
 
-`ClientLog` keeps what a client process does: JSON lines, one `write` each to a file opened for
+`ClientLog` records a client process's actions: JSON lines, one `write` each to a file opened for
 appending, which the kernel keeps when the process dies and does not interleave between threads. It
-writes an entry before the thing that it announces begins (`sending`, `deciding`) and another one
-after it ended, so what a SIGKILL leaves in doubt is known: an announcement without an end is an
-UNKNOWN outcome.
+writes an entry before an action begins (`sending`, `deciding`) and another one after it ended, so
+what a SIGKILL leaves in doubt is known: an announcement without an end is an UNKNOWN outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _DIGEST_BYTES = 16  # 128 bits: two values are never taken for one
 
 
 class Outcome(str, Enum):
-    """What a client knows of a thing it tried."""
+    """The outcome of an action, as far as the client knows it."""
 
     OK = "OK"
     FAILED = "FAILED"
@@ -41,7 +40,7 @@ class Outcome(str, Enum):
 
 
 class Anomaly(str, Enum):
-    """What can be wrong with a history; each finding has exactly one."""
+    """The kinds of findings; each finding has exactly one."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -54,7 +53,7 @@ class Anomaly(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message as a client gave it; `digest` stands for the value (see `digest_of`)."""
+    """A message as a client sent it; `digest` replaces the value (see `digest_of`)."""
 
     index: int
     topic: str
@@ -69,7 +68,7 @@ class SentMessage:
 class Claim:
     """A decision that a client made (COMMIT, ROLLBACK), or a resolution that a checker gave.
 
-    The outcome is OK only when acknowledged; then `position` is where the op is said to stand. A
+    The outcome is OK only when acknowledged; then `position` is the op's acknowledged position. A
     checker's answer is always UNKNOWN.
     """
 
@@ -80,7 +79,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTransaction:
-    """All that clients know of one transaction, whichever process did it."""
+    """All that clients know of one transaction, merged from all client processes."""
 
     transaction_id: str
     producer_group: str
@@ -91,7 +90,7 @@ class ClientTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecord:
-    """A record read from a real topic or the dead-letter topic, as it stood."""
+    """A record as read from a real topic or the dead-letter topic."""
 
     topic: str
     partition: int
@@ -112,7 +111,7 @@ class ReadOp:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One violation in a history."""
 
     anomaly: Anomaly
     transaction_id: str
@@ -124,14 +123,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge says.
+    """The result of the judge.
 
     Attributes:
-        findings: All that is wrong, in no particular order.
+        findings: All violations, in no particular order.
         delivered: Distinct messages in real topics, by transaction id.
         dead_lettered: Distinct messages in the dead-letter topic, by transaction id.
-        repeats: Records of messages that stand in their real topic already, where an installation
-            that delivers at least once may write them.
+        repeats: Number of records that repeat a message of their real topic, where at-least-once
+            delivery permits it.
     """
 
     findings: tuple[Finding, ...]
@@ -141,7 +140,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Tell whether nothing is wrong."""
+        """Return whether there are no findings."""
         return not self.findings
 
     @property
@@ -160,7 +159,7 @@ class Verdict:
 
 
 def digest_of(value: bytes | None) -> str:
-    """Return what stands for a value in a history; null and empty differ."""
+    """Return the digest that replaces a value in a history; null and empty differ."""
     if value is None:
         return "null"
     return blake2b(value, digest_size=_DIGEST_BYTES).hexdigest()
@@ -204,11 +203,11 @@ class ClientLog:
         )
 
     def sent(self, transaction_id: str, index: int) -> None:
-        """Say that the half message is durable."""
+        """Record that the half message is durable."""
         self._write("sent", transaction_id, i=index)
 
     def send_failed(self, transaction_id: str, index: int) -> None:
-        """Say that the half message is certainly not stored; say nothing when in doubt."""
+        """Record that the half message is certainly not stored; not called when in doubt."""
         self._write("send_failed", transaction_id, i=index)
 
     def deciding(self, transaction_id: str, kind: OpKind) -> None:
@@ -216,11 +215,11 @@ class ClientLog:
         self._write("deciding", transaction_id, kind=kind.value)
 
     def decided(self, transaction_id: str, kind: OpKind, *, partition: int, offset: int) -> None:
-        """Say where the decision stands in the op log."""
+        """Record the position of the decision in the op log."""
         self._write("decided", transaction_id, kind=kind.value, at=(partition, offset))
 
     def decide_failed(self, transaction_id: str, kind: OpKind) -> None:
-        """Say that the decision is certainly not stored; say nothing when in doubt."""
+        """Record that the decision is certainly not stored; not called when in doubt."""
         self._write("decide_failed", transaction_id, kind=kind.value)
 
     def answering(self, transaction_id: str, kind: OpKind) -> None:
@@ -235,7 +234,7 @@ class ClientLog:
 def read_client_logs(paths: Iterable[Path]) -> list[ClientTransaction]:
     """Return the transactions of all client processes, merged by id.
 
-    A last line without an end is what a killed process was writing: it is left out.
+    An unterminated last line, which a killed process was writing, is left out.
 
     Raises:
         ValueError: a line that is no entry (the file's writer must act).
@@ -249,7 +248,7 @@ def read_client_logs(paths: Iterable[Path]) -> list[ClientTransaction]:
 
 
 class _Draft:
-    """One transaction while its entries come in."""
+    """One transaction while its entries are read."""
 
     def __init__(self) -> None:
         self._messages: dict[int, SentMessage] = {}
@@ -309,7 +308,7 @@ def _message(entry: dict[str, Any]) -> SentMessage:
 
 
 def to_hex(data: bytes | None) -> str | None:
-    """Return bytes as JSON takes them."""
+    """Return bytes as hexadecimal text for JSON."""
     return None if data is None else data.hex()
 
 

@@ -1,4 +1,4 @@
-"""Which Kafka is wanted, and the jars of a broker and of Kafka Connect, with their log binding.
+"""The choice of a Kafka, and the jars of a broker and of Kafka Connect, with a log binding.
 
     python -m halfbridge.testkit.jars 4.2.0 > halfbridge/testkit/kafka-4.2.0.lock
     python -m halfbridge.testkit.jars GROUP:ARTIFACT:VERSION...
@@ -39,7 +39,7 @@ VERSION_VARIABLE = variable("kafka_version")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaChoice:
-    """Settings of the testkit; each is a variable."""
+    """Settings of the testkit; each is an environment variable."""
 
     test_bootstrap: str = setting("", doc="host:port of a cluster that runs already.")
     test_docker: str = setting("", doc="1: Docker before the embedded broker; 0: never Docker.")
@@ -60,7 +60,7 @@ CONNECTORS = ("postgres", "mysql", "mariadb")
 
 @dataclass(frozen=True, slots=True)
 class _LogBinding:
-    """What makes slf4j write a file, for one major version of Kafka."""
+    """The slf4j binding that writes a log file, for one major version of Kafka."""
 
     coordinate: str
     option: str
@@ -142,14 +142,14 @@ def resolved(coordinates: Sequence[str], settings: JarSettings) -> dict[str, Pat
     Their SHA-1 is compared with the one that the repository names.
 
     Raises:
-        JarsError: jgo is not installed, or cannot have one of them; the user must act.
+        JarsError: jgo is not installed, or cannot fetch one of them; the user must act.
     """
     try:
         from jgo.maven import MavenContext  # noqa: PLC0415  (an extra)
     except ImportError as error:
         raise JarsError(needs("a version without a lock file", "jgo")) from error
     found: dict[str, Path] = {}
-    versions: set[str] = set()  # group:artifact that has its version
+    versions: set[str] = set()  # group:artifact whose version is chosen
     # jgo fails on a file that another process puts there meanwhile.
     with cache_of_jars(settings) as directory, sole_fetcher(directory):
         maven = MavenContext(
@@ -158,7 +158,7 @@ def resolved(coordinates: Sequence[str], settings: JarSettings) -> dict[str, Pat
             remote_repos={"maven": repository_url(settings)},
         )
         try:
-            for coordinate in coordinates:  # one by one: jgo reads the first one's versions of all
+            for coordinate in coordinates:  # one by one: jgo takes all versions from the first one
                 wanted = maven.create_dependency(coordinate)
                 for group in maven.resolver.resolve([wanted]):
                     for artifact in (each.artifact for each in group):
@@ -179,7 +179,7 @@ def lock_lines(jars: Mapping[str, Path]) -> Iterable[str]:
 
 
 def _coordinates_of(version: str) -> tuple[str, str]:
-    """Return what is resolved for a Kafka version: Kafka itself, and its log binding."""
+    """Return the coordinates to resolve for a Kafka version: Kafka itself, and its log binding."""
     return f"org.apache.kafka:kafka_2.13:{version}", _binding(version).coordinate
 
 

@@ -1,9 +1,9 @@
-"""The judge: what clients did against what came out, offline and without a broker.
+"""The judge: compares the clients' actions with the records that were read, offline.
 
-Each transaction is ruled by the op log, or by what clients were acknowledged. The first decision
-in the op log rules (DESIGN.md, rule 2); halfbridge.serde.protocol says which ops decide. What was
-acknowledged to a client must be in the op log, and a decision in the op log must be one that some
-client or checker meant to make.
+Each transaction is ruled by the op log, or by the decisions acknowledged to clients. The first
+decision in the op log takes effect (DESIGN.md, rule 2); halfbridge.serde.protocol defines which ops
+decide. A decision acknowledged to a client must be in the op log, and a decision in the op log must
+be one that some client or checker intended.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def judge(
     accepted_dead: frozenset[DeadReason] = frozenset(),
     delivery: Delivery = Delivery.EXACTLY_ONCE,
 ) -> Verdict:
-    """Return what is wrong with a history.
+    """Return the verdict on a history.
 
     Args:
         clients: Every transaction that any client began.
         real: Every record of the real topics, from offset zero; the same position may come
             more than once (several readers).
         dead: Every record of the dead-letter topic.
-        ops: Every readable op of the op topic; None where it could not be read, and then
-            what clients were acknowledged is all that binds.
+        ops: Every readable op of the op topic; None where it could not be read, and then only
+            the decisions acknowledged to clients are binding.
         accepted_dead: Reasons for which a committed transaction may be dead-lettered whole.
-        delivery: The installation's mode. At least once, a message may stand in its real topic
-            again; its first record must stand where the order wants it.
+        delivery: The installation's mode. With at-least-once delivery a message may be repeated in
+            its real topic; its first record must be in order.
     """
     known = {tx.transaction_id: tx for tx in clients}
     trial = _Trial(known, accepted_dead, may_repeat=delivery is Delivery.AT_LEAST_ONCE)
@@ -85,7 +85,7 @@ def judge(
 
 
 class _Trial:
-    """Collects what came out of each transaction, then the findings."""
+    """Collects the delivered and dead-lettered records by transaction, then the findings."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class _Trial:
     ) -> None:
         self._may_repeat = may_repeat
         self.repeats = 0
-        # Messages without a key that were repeated in another partition: none tells their place.
+        # Messages without a key that were repeated in another partition: their order is unchecked.
         self._moved: set[tuple[str, int]] = set()
         self.findings: list[Finding] = []
         self.landed: dict[str, dict[int, ReadRecord]] = defaultdict(dict)
@@ -112,7 +112,7 @@ class _Trial:
         self.findings.append(Finding(anomaly, transaction_id, detail))
 
     def deliver(self, record: ReadRecord) -> None:
-        """Take one record of a real topic."""
+        """Add one record of a real topic."""
         named = dict(record.headers).get(header_names.TRANSACTION_ID) or b""
         tid = named.decode("ascii", "replace")
         alike = self._owners.get(digest_of(record.value), [])
@@ -122,7 +122,7 @@ class _Trial:
             tid = alike[0][0]
             self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: its transaction id reads {named!r}")
         found = self.landed[tid]
-        # A value is unique, so it names the message; a damaged one fits what is missing best.
+        # A value is unique, so it identifies the message; a damaged one counts as the best fit.
         candidates = [message for owner, message in alike if owner == tid] or [
             message for message in self._known[tid].messages if message.topic == record.topic
         ]
@@ -147,7 +147,7 @@ class _Trial:
         return None
 
     def dead_letter(self, record: ReadRecord) -> None:
-        """Take one record of the dead-letter topic; foreign junk there is no anomaly."""
+        """Add one record of the dead-letter topic; an undecodable one is no anomaly."""
         named = dict(record.headers)
         try:
             half, _ = header_names.parse_half(list(record.headers))
@@ -175,7 +175,7 @@ class _Trial:
         return None
 
     def rule(self, tx: ClientTransaction, ruling: Ruling) -> None:
-        """Compare what came out of `tx` with what may have decided it."""
+        """Compare the records of `tx` with the decisions that may have ruled it."""
         tid = tx.transaction_id
         landed = self.landed.get(tid, {})
         dead_letters = self.dead_letters.get(tid, {})
@@ -194,7 +194,7 @@ class _Trial:
             self._rule_dead(tid, ruling, reasons=reasons, missing=required - dead_letters.keys())
         elif not ruling.kinds:
             is_acknowledged = any(claim.outcome is Outcome.OK for claim in tx.claims)
-            if required and not is_acknowledged:  # else it is found as a lost decision
+            if required and not is_acknowledged:  # else the finding is a lost decision
                 self.find(Anomaly.UNDECIDED, tid, "nothing decided it")
         elif OpKind.ROLLBACK not in ruling.kinds and not ruling.vague:
             for index in sorted(required):
@@ -219,7 +219,7 @@ class _Trial:
             self.find(wrong, tid, f"dead-lettered ({names}), but {ruling}")
 
     def check_order_within(self) -> None:
-        """A transaction's own messages come in the order sent, per real partition."""
+        """Check that a transaction's messages are in the order sent, per real partition."""
         for tid, found in self.landed.items():
             highest: dict[tuple[str, int], int] = {}
             for index in sorted(found):
@@ -232,7 +232,7 @@ class _Trial:
                 highest[place] = max(record.offset, highest.get(place, -1))
 
     def check_order_by_key(self, rulings: Mapping[str, Ruling]) -> None:
-        """Messages with one key come in the order of the decisions, per op partition."""
+        """Check that messages with one key are in the order of the decisions, per op partition."""
         flow: dict[tuple[str, int, bytes, int], list[tuple[int, int, str]]] = defaultdict(list)
         for tid, found in self.landed.items():
             position = rulings[tid].commit_at
@@ -255,7 +255,7 @@ def _at(record: ReadRecord) -> str:
 
 
 def _positions(records: Iterable[ReadRecord], trial: _Trial) -> list[ReadRecord]:
-    """Return one record a position; two readers that saw different things are a finding."""
+    """Return one record per position; different contents at one position are a finding."""
     seen: dict[tuple[str, int, int], ReadRecord] = {}
     for record in records:
         first = seen.setdefault((record.topic, record.partition, record.offset), record)
@@ -265,7 +265,7 @@ def _positions(records: Iterable[ReadRecord], trial: _Trial) -> list[ReadRecord]
 
 
 def _misfits(message: SentMessage, record: ReadRecord, headers: Headers) -> tuple[str, ...]:
-    """Return what differs, in the order of _FIELDS; an empty name where nothing does."""
+    """Return the fields that differ, in the order of _FIELDS; an empty name for each that fits."""
     same = (
         message.digest == digest_of(record.value),
         message.key == record.key,
@@ -278,7 +278,7 @@ def _misfits(message: SentMessage, record: ReadRecord, headers: Headers) -> tupl
 
 
 def _index_text(message: SentMessage) -> bytes | None:
-    """Return what the daemon adds about the index; None, no header, for the first message."""
+    """Return the value of the daemon's index header; None: the first message has no header."""
     return b"%d" % message.index if message.index else None
 
 
@@ -289,7 +289,7 @@ def _best(
     headers: Headers,
     taken: Mapping[int, ReadRecord],
 ) -> tuple[SentMessage | None, str]:
-    """Return the candidate that fits `record` best, one that is not taken first, and a misfit."""
+    """Return the candidate that fits `record` best, untaken ones first, and a misfit."""
     best: tuple[int, SentMessage | None, str] = (0, None, "")
     for message in candidates:
         misfits = [name for name in _misfits(message, record, headers) if name]
@@ -301,13 +301,13 @@ def _best(
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What may decide a transaction.
+    """The decisions that may rule a transaction.
 
     Attributes:
-        kinds: The decisions that may rule; empty when nobody decided.
-        commit_at: Where the COMMIT stands that rules, if one does and its place is certain.
-        message_count: How many messages that COMMIT names.
-        vague: That nothing decided is possible too.
+        kinds: Their kinds; empty: undecided.
+        commit_at: Position of the ruling COMMIT, if there is one and its position is certain.
+        message_count: The number of messages in that COMMIT.
+        vague: Whether it may also be undecided.
     """
 
     kinds: frozenset[OpKind] = frozenset()
@@ -322,7 +322,7 @@ class Ruling:
 def rule_by_op_log(
     known: Mapping[str, ClientTransaction], ops: Iterable[ReadOp]
 ) -> tuple[dict[str, Ruling], list[Finding]]:
-    """Return the ruling of each known transaction, and what is wrong with the op log itself."""
+    """Return the ruling of each known transaction, and the findings about the op log itself."""
     findings: list[Finding] = []
     decisions: dict[str, list[ReadOp]] = defaultdict(list)
     for read in sorted(ops, key=lambda read: (read.partition, read.offset)):
@@ -344,9 +344,9 @@ def rule_by_op_log(
 
 
 def rule_by_claims(known: Mapping[str, ClientTransaction]) -> dict[str, Ruling]:
-    """Return the ruling of each known transaction by what clients were acknowledged.
+    """Return the ruling of each known transaction by the decisions acknowledged to clients.
 
-    Weaker than the op log: whatever was in doubt, and a discard, may have come first.
+    Weaker than the op log: a decision in doubt, or a discard, may have come first.
     """
     rulings = {}
     for tid, tx in known.items():
@@ -373,7 +373,7 @@ def _first(decisions: list[ReadOp]) -> Ruling:
     may_rule = decisions[:1]
     first = decisions[0].op
     if claimed_age_ms(first) > 0:
-        # A discard for age has no effect when it was appended too early; then the next rules.
+        # A discard for age that was appended too early has no effect; then the next decision rules.
         may_rule = decisions[:2]
     commit = next((read for read in may_rule if read.op.kind is OpKind.COMMIT), None)
     return Ruling(

@@ -16,9 +16,9 @@ HOST = "127.0.0.1"
 # Below every system's ephemeral range (Linux 32768, macOS 49152): a client that reconnects to a
 # dead broker's port in that range can be given that very port as its own and connect to itself.
 _LOWEST, _HIGHEST = 15_000, 32_000
-# A process is given the ports of one block in turn. So it is given a port a second time after 498
-# others, when the broker that had the port has long been started again. 34 processes have a block.
-# The first port of a block is never given away: it is the lock of the block.
+# A process gets the ports of one block in turn. So it gets a port a second time after 498 others,
+# when the broker that had the port has long been restarted. There are blocks for 34 processes.
+# The first port of a block is never handed out: it is the lock of the block.
 _BLOCK_PORTS = 500
 _random = random.SystemRandom()
 
@@ -26,10 +26,10 @@ _random = random.SystemRandom()
 def free_ports(count: int) -> tuple[int, ...]:
     """Return `count` different ports that nobody listens on at this moment.
 
-    No other process is given one of these ports, as long as this process lives and at most 34
-    processes ask. The same process is given one again after 498 others. So a broker that is killed
-    can be started again on its ports. Programs that do not ask here may take one; whoever starts a
-    server tries again.
+    No other process gets one of these ports, as long as this process lives and at most 34
+    processes call this function. The same process gets one again after 498 others, so a killed
+    broker can be restarted on its ports. Other programs may take one; the code that starts a server
+    retries.
 
     Raises:
         OSError: among 499 ports too few are free; the user must free some.
@@ -45,7 +45,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on `port` at this moment."""
+    """Return whether a server could listen on `port` at this moment."""
     with socket.socket() as probe:
         # As the JVM binds: connections of a dead broker in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,7 +61,7 @@ class _Block:
 
     def __init__(self) -> None:
         self._one_at_a_time = Lock()
-        self._pid = 0  # a child that a fork made claims a block of its own
+        self._pid = 0  # a forked child claims a block of its own
         self._ports: Sequence[int] = ()
         self._drawn = count()
 

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# For a broker that nobody kills. One that gets no processor for two seconds, on a machine that does
-# much else, would count as gone otherwise, all by itself: topics lose their leader, and new ones
-# cannot be made.
+# For a broker that no test kills. Otherwise one that gets no processor time for two seconds, on a
+# busy machine, would be fenced: topics lose their leader, and new ones cannot be created.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 
 
@@ -22,8 +21,9 @@ PATIENT = {"broker.session.timeout.ms": "30000"}
 class NodeAddress:
     """Where one node listens on the loopback interface.
 
-    Nodes use `broker_port` among themselves; clients do too, unless they come through a proxy. That
-    one asks on `client_port`, whose answers name `proxy_port`; both are 0 without a proxy.
+    Nodes use `broker_port` among themselves; clients do too, unless they use a proxy. The proxy
+    connects to the listener on `client_port`, which advertises `proxy_port`; both are 0 without
+    one.
     """
 
     node_id: int
@@ -34,7 +34,7 @@ class NodeAddress:
 
     @property
     def bootstrap(self) -> str:
-        """Return the address for clients, past any proxy."""
+        """Return the address for clients that bypass any proxy."""
         return f"{HOST}:{self.broker_port}"
 
     @property
@@ -49,7 +49,7 @@ class NodeAddress:
 
 
 def internal_topics(node_count: int) -> dict[str, str]:
-    """Return the settings of Kafka's own topics: on three nodes where there are three.
+    """Return the settings of Kafka's own topics: three replicas where there are three nodes.
 
     Few partitions (50 are the default): each costs files and a moment at every start.
     """
@@ -69,14 +69,14 @@ def internal_topics(node_count: int) -> dict[str, str]:
 
 
 def for_tests(node_count: int) -> dict[str, str]:
-    """Return what a broker for tests wants whatever its size."""
+    """Return the other settings of a broker for tests."""
     return {
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
         # 128 MiB of the heap otherwise, whether or not anything is ever compacted
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
-        # A killed node is missed after that time (9000 by default): by the other nodes, which
-        # elect new leaders, and by its own next start, which is refused until then.
+        # A killed node is fenced after that time (9000 by default): then the other nodes elect new
+        # leaders, and its own restart, rejected until then, succeeds.
         "broker.session.timeout.ms": "2000" if node_count == 1 else "4000",
         "broker.heartbeat.interval.ms": "200" if node_count == 1 else "500",
     }
@@ -123,7 +123,7 @@ def render(properties: Mapping[str, str]) -> str:
 
 
 def as_environment(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties as the image apache/kafka takes them: KAFKA_A_B_C is a.b.c."""
+    """Return the properties as environment variables of apache/kafka: KAFKA_A_B_C is a.b.c."""
     return {
         "KAFKA_" + key.replace("_", "__").replace("-", "___").replace(".", "_").upper(): value
         for key, value in properties.items()

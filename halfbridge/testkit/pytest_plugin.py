@@ -29,7 +29,7 @@ _SOURCE: pytest.StashKey[KafkaSource] = pytest.StashKey()
 
 
 def leave_out(reason: str) -> NoReturn:
-    """Skip the test for what is missing here; with CI=true fail it, for there all must be there."""
+    """Skip the test for a missing requirement; with CI=true fail it, as CI must have them all."""
     if environment.variables().get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -103,7 +103,7 @@ def halfbridge_topics(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a command choose the stacks that tests run on."""
+    """Add the option that chooses the stacks that tests run on."""
     parser.getgroup("halfbridge").addoption(
         _OPTION,
         default="",
@@ -113,7 +113,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test of `halfbridge_stack` once for each kind that the command names."""
+    """Run each test of `halfbridge_stack` once for each kind that the option names."""
     kinds = [each for each in metafunc.config.getoption(_OPTION).split(",") if each]
     if unknown := sorted({*kinds} - {*_KINDS}):
         raise pytest.UsageError(f"{_OPTION}: {', '.join(unknown)}: give {', '.join(_KINDS)}")
@@ -122,7 +122,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _has_kinds(metafunc: pytest.Metafunc) -> bool:
-    """Tell whether a test names its stacks itself."""
+    """Return whether a test names its stacks itself."""
     return any(
         _STACK in str(each.args[:1]) for each in metafunc.definition.iter_markers("parametrize")
     )
@@ -138,7 +138,7 @@ def _memory() -> MemoryStack:
 
 @contextmanager
 def _opened(opened: AbstractContextManager[KafkaSource]) -> Iterator[KafkaSource]:
-    """Open a Kafka; where none can be had, leave the test out."""
+    """Open a Kafka; where none is available, leave the test out."""
     from halfbridge.testkit.source import KafkaMissingError  # noqa: PLC0415  (pytest loads the plugin always)
 
     try:
@@ -152,7 +152,7 @@ def _opened(opened: AbstractContextManager[KafkaSource]) -> Iterator[KafkaSource
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which Kafka the tests met: a green run means little without it."""
+    """Report which Kafka the tests used: a green run means little without it."""
     source = terminalreporter.config.stash.get(_SOURCE, None)
     if source is not None:
         what = f"{source.kind} {source.version}".strip()

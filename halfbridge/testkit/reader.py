@@ -1,8 +1,8 @@
 """An independent witness: reads topics from offset zero, `read_committed`, without a group.
 
 `read_all` reads to the end once. `python -m halfbridge.testkit.reader` reads live into a file
-(JSON lines) until SIGTERM, then on to the end of that moment, and exits 0 only if it got there.
-SIGUSR1 has it write to standard error where its threads are, and its client's statistics.
+(JSON lines) until SIGTERM, then to the log ends at that moment, and exits 0 only if it reached
+them. On SIGUSR1 it writes its threads' stacks and its client's statistics to standard error.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _BATCH_MAX = 2000  # records at a time
 _POLL_S = 0.1  # how late a stop is seen
 _METADATA_S = 20.0  # a broker that has just started may need seconds
 _REFRESH_S = 1.0  # how often the number of partitions is read
-# A broker says so that has not heard of a new topic; of one that was deleted, nothing comes.
+# The answer of a broker that does not know a new topic yet; for a deleted topic nothing comes.
 _NOT_KNOWN_YET = Code.UNKNOWN_TOPIC_OR_PART
-_STATISTICS_MS = 5_000  # how old the statistics are at most that SIGUSR1 writes
+_STATISTICS_MS = 5_000  # the maximum age of the statistics that SIGUSR1 writes
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
 
 class TopicReader:
-    """Reads every partition of topics that exist, later ones too, from offset zero."""
+    """Reads every partition of existing topics, later partitions too, from offset zero."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         self._topics = topics
         self._reached: dict[TopicPartition, int] = {}
-        self._astray: set[TopicPartition] = set()  # whose beginning is to be asked for
+        self._astray: set[TopicPartition] = set()  # partitions whose log start must be requested
         self._refresh_at = 0.0
         self.statistics = ""  # the client's newest, JSON
         kafka, servers = system_ports().kafka, {"bootstrap.servers": bootstrap_servers}
@@ -71,12 +71,12 @@ class TopicReader:
         self._reader.close()
 
     def poll(self) -> list[ReadRecord]:
-        """Return what came within a tenth of a second.
+        """Return the records that come within 0.1 s.
 
-        Raises KafkaFailure: it cannot go on; the test's author finds out why.
+        Raises KafkaFailure: it cannot read on; the test's author finds out why.
         """
         if time.monotonic() >= self._refresh_at:
-            with suppress(KafkaFailure):  # brokers are out of reach: it reads what it knows
+            with suppress(KafkaFailure):  # brokers are unreachable: it reads known partitions
                 self._refresh(_REFRESH_S)
             self._refresh_at = time.monotonic() + _REFRESH_S
         first = self._reader.poll(_POLL_S)
@@ -91,7 +91,7 @@ class TopicReader:
         return records
 
     def drain(self, timeout_s: float = READ_S_MAX) -> Iterator[list[ReadRecord]]:
-        """Yield batches until the log ends of this moment are reached.
+        """Yield batches up to the log ends at the time of the call.
 
         Raises:
             TimeoutError: they were not reached in time; an open kafka_txn may hold them back; the
@@ -109,7 +109,7 @@ class TopicReader:
     def _take_error(self, record: Record) -> None:
         failure, place = failure_of(record.error()), _place(record)
         if failure.code == Code.PARTITION_EOF:
-            # The end may lie behind a transaction marker, which no consumer is handed.
+            # The end may lie behind a transaction marker, which no consumer receives.
             self._reached[place] = max(record.offset() or 0, self._reached[place])
         elif failure.code == Code.AUTO_OFFSET_RESET:
             self._astray.add(place)  # its log does not begin with 0
@@ -127,7 +127,7 @@ class TopicReader:
         return ends
 
     def _refresh_until_known(self) -> None:
-        """Refresh until the broker that is asked has heard of every topic."""
+        """Refresh until the broker that answers knows every topic."""
         deadline = time.monotonic() + _METADATA_S
         while True:
             try:
@@ -138,7 +138,7 @@ class TopicReader:
             time.sleep(_POLL_S)
 
     def _refresh(self, timeout_s: float = _METADATA_S) -> None:
-        """Read on with the partitions that are new since the last refresh, from 0 on."""
+        """Also read the partitions that are new since the last refresh, from offset 0 on."""
         seen = self._admin.topics(timeout_s)
         for topic in self._topics:
             if topic not in seen:
@@ -176,7 +176,7 @@ def read_all(
 
 
 def read_ops(records: Iterable[ReadRecord]) -> list[ReadOp]:
-    """Return the ops among records of the op topic; what cannot be decoded is junk, left out."""
+    """Return the ops among records of the op topic; undecodable records are left out."""
     ops = []
     for record in records:
         try:
@@ -188,7 +188,7 @@ def read_ops(records: Iterable[ReadRecord]) -> list[ReadOp]:
 
 
 def load_records(path: Path, *, offset: int = 0) -> tuple[list[ReadRecord], int]:
-    """Return the records that a live reader wrote from byte `offset` on, and where to go on.
+    """Return the records that a live reader wrote from byte `offset` on, and the next offset.
 
     A line that is still being written is left for the next call.
     """
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     witness = TopicReader(options.bootstrap_servers, options.topics.split(","))
     signal.signal(signal.SIGUSR1, lambda *_: sys.stderr.write(f"{witness.statistics}\n"))
-    # Besides: a thread that the client does not let go never comes to run the line above.
+    # Also this: while the client blocks the main thread, the handler above does not run.
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
     try:
         with options.out.open("w", encoding="utf-8") as out:

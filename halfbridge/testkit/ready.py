@@ -1,4 +1,4 @@
-"""Tells when a cluster answers, by a real client call."""
+"""Waits until a cluster answers a real client call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from halfbridge.kafka.errors import KafkaFailure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# 2 s on an idle machine; a JVM that others leave little time has been seen to take 100. One that
-# ends is noticed at once: this is for one that hangs.
+# A start takes 2 s on an idle machine; 100 s were seen on a busy one. A JVM that ends is noticed at
+# once: this limit is for one that hangs.
 READY_S_MAX = 240.0
 _POLL_S = 0.03  # tests wait for it: a hundredth of a start
-_CALL_S_MAX = 2.0  # one question, before it is asked again
+_CALL_S_MAX = 2.0  # one request, before it is retried
 
 
 class NotReadyError(RuntimeError):
-    """The cluster did not answer in time, or died while it was waited for."""
+    """The cluster did not answer in time, or died during the wait."""
 
 
 def wait_ready(
@@ -32,10 +32,10 @@ def wait_ready(
 ) -> None:
     """Return when the cluster answers and names at least `brokers_min` live brokers.
 
-    `check` is called at each turn, and raises when waiting has become pointless.
+    `check` is called before each try, and raises when waiting has become pointless.
 
     Raises:
-        NotReadyError: not within `timeout_s`; whoever runs the cluster must act.
+        NotReadyError: not within `timeout_s`; the operator of the cluster must act.
     """
     deadline = time.monotonic() + timeout_s
     _wait_listening(bootstrap_servers, deadline, check)
@@ -64,7 +64,7 @@ def wait_ready(
 
 
 def _wait_listening(bootstrap_servers: str, deadline: float, check: Callable[[], None]) -> None:
-    """Wait for the first of the servers: a client made earlier would back off from it."""
+    """Wait until the first server listens: a client created earlier would back off from it."""
     host, _, port = bootstrap_servers.split(",", 1)[0].rpartition(":")
     address = (host.rpartition("//")[2].strip("[]"), int(port))
     while True:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-_GIVEN_S_MAX = 5.0  # a cluster that somebody runs already answers at once or is not there
+_GIVEN_S_MAX = 5.0  # a cluster that is already running answers at once or is down
 
 
 class KafkaMissingError(RuntimeError):
-    """No Kafka can be had here: the user must start, install or reach something."""
+    """No Kafka is available: the user must start or install one, or make one reachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class KafkaSource:
 def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
     """Yield the cluster given, else one in Docker, else the embedded broker.
 
-    Docker comes before the embedded broker only with HALFBRIDGE_TEST_DOCKER=1, where a daemon
-    answers; in CI (CI=true) a silent daemon is an error then: a job that asked for Docker must not
-    pass without it. Where the embedded broker cannot be had, Docker is tried unless that is 0.
+    Docker precedes the embedded broker only with HALFBRIDGE_TEST_DOCKER=1, if a daemon answers; in
+    CI (CI=true) it is then an error if none answers: a job that asks for Docker must not pass
+    without it. If the embedded broker is unavailable, Docker is tried unless the variable is 0.
 
     Raises:
         KafkaMissingError: one line with what to do; the user must act.
@@ -66,7 +66,7 @@ def open_kafka_of(kind: str, environ: Mapping[str, str]) -> AbstractContextManag
     """
     if kind not in {"docker", "embedded"}:
         raise ValueError(f"no kind of Kafka: {kind!r}")
-    # In CI (CI=true) a Docker daemon that is asked for and silent is an error.
+    # In CI (CI=true) it is an error if Docker is asked for and no daemon answers.
     is_docker = kind == "docker"
     chosen = {BOOTSTRAP_VARIABLE: "", DOCKER_VARIABLE: str(int(is_docker)), "CI": "true"}
     return open_kafka({**environ, **chosen})
@@ -86,7 +86,7 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 
 @contextmanager
 def _embedded_else_docker(choice: KafkaChoice, environ: Mapping[str, str]) -> Iterator[KafkaSource]:
-    """Yield the embedded broker; where Java or its jars cannot be had, one in Docker after all."""
+    """Yield the embedded broker; without Java or its jars, one in Docker."""
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.spark_jobs.session.locked_jars import JarsError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker

@@ -7,7 +7,7 @@
         stack.wait_until_decided()
         records = stack.read_committed(topic)
 
-The daemon is a process, as operators run it; `DaemonProgress` reads how far it has come from the
+The daemon is a process, as operators run it; `DaemonProgress` reads its progress from the
 offsets that its group commits. With pytest use the fixtures `halfbridge_stack` and
 `halfbridge_topics` instead.
 """
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory import MemoryStack
 
 PARTITIONS = 2  # the fewest with which order across partitions is not by chance
-WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
+WAIT_S_MAX = 120.0  # on a busy machine; a second is usual
 _POLL_S = 0.05  # how late a condition is seen; a check is one request
 _TRIES_MAX = 5  # of a request to a broker that has just started
 _PAUSE_S = 0.5  # between them: 2 s in all
-# Nobody waits for six seconds in a test. A machine that is short of time for a moment should not
-# lose its membership over it, either.
+# Tests should not wait six seconds for a check. A daemon on a busy machine should not lose its
+# session, either.
 _SETTINGS: dict[str, Any] = {
     "transaction_timeout_ms": 1_000,
     "check_interval_ms": 1_000,
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 
 class Broker(Protocol):
-    """A broker that the stack starts and stops: EmbeddedBroker, KafkaContainer and their like."""
+    """A broker that the stack starts and stops: EmbeddedBroker, KafkaContainer and the like."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -94,17 +94,17 @@ class HalfbridgeStack:
 
     Kafka is the one at `bootstrap_servers`, or `kafka`, started here; else the one that
     HALFBRIDGE_TEST_BOOTSTRAP names, else one in Docker or the embedded one (see
-    `halfbridge.testkit.source.open_kafka`). The daemon
-    is a process of this machine, of the very version that the tests import. All of it ends with
-    the process that started it, however that ends. Not thread-safe, but its producers are.
+    `halfbridge.testkit.source.open_kafka`). The daemon is a process on this machine, of the version
+    that the tests import. All of it ends with the process that started it, even if that is killed.
+    Not thread-safe, but its producers are.
 
     Args:
         bootstrap_servers: A Kafka that runs already; nothing but this stack's own topics is
             touched, and these are deleted at the end.
         kafka: A broker that starts and ends with the stack instead, such as
             halfbridge.testkit.containers.RedpandaContainer().
-        topic_prefix: Prefix of the internal topics; a random one that nobody else has.
-        partitions: Of half and op topic.
+        topic_prefix: Prefix of the internal topics; by default a random one.
+        partitions: Of the half topic, and of the op topic.
         settings: Any field of halfbridge.checker.config.CheckerConfig, such as check_interval_ms.
 
     Raises:
@@ -161,8 +161,8 @@ class HalfbridgeStack:
         """Start what is needed; return when the daemon is ready.
 
         Raises:
-            KafkaMissingError: no Kafka can be had here; the user follows the text.
-            AdminError: its topics cannot be made; the cluster's owner follows the text.
+            KafkaMissingError: no Kafka is available; the user follows the text.
+            AdminError: its topics cannot be created; the cluster's owner follows the text.
             DaemonError: the daemon did not start; the test's author acts on its log, which is in
                 the text.
             ConfigError: a setting is wrong; the test's author corrects it.
@@ -192,7 +192,7 @@ class HalfbridgeStack:
         self._config = self._daemon = None
 
     def create_topic(self, name: str, *, partitions: int = 1) -> str:
-        """Make a real topic, and return its name."""
+        """Create a real topic, and return its name."""
         cluster = self._cluster()
         _again(lambda: cluster.create(TopicShape(name, partitions, ()), replication_factor=1))
         self._made.append(name)
@@ -207,7 +207,7 @@ class HalfbridgeStack:
     ) -> TransactionProducer:
         """Return a producer of this installation, not started yet: use it in a `with` block.
 
-        Its check topic is made. `settings` are those of TransactionProducer, `topics` too.
+        Its check topic is created. `settings` are those of TransactionProducer, `topics` too.
         """
         config = self.config
         same = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
@@ -218,7 +218,7 @@ class HalfbridgeStack:
     def read_committed(
         self, *topics: str, count: int = 0, timeout_s: float = WAIT_S_MAX
     ) -> list[ReadRecord]:
-        """Return what consumers see of some topics, from their start; wait until `count` are there.
+        """Return the committed records of topics from their start; wait until there are `count`.
 
         Raises:
             TimeoutError: there were fewer than `count` in time; the test's author finds out why.
@@ -236,13 +236,13 @@ class HalfbridgeStack:
             time.sleep(_POLL_S)
 
     def wait_until_decided(self, timeout_s: float = WAIT_S_MAX) -> None:
-        """Return once no transaction is undecided, and what was decided is visible.
+        """Return once every transaction is decided, and its result is visible.
 
-        A transaction that nobody decides needs a living producer of its group, which is asked. One
+        An undecided transaction needs a running producer of its group, which answers checks. One
         that a test leaves undecided for good keeps all others waiting: give it a stack of its own.
 
         Raises:
-            TimeoutError: it names the partitions in which something is left; the test's author
+            TimeoutError: not in time; the text names the unfinished partitions; the test's author
                 finds out why.
             DaemonError: the daemon has ended; the test's author acts on its log, which is in the
                 text.
@@ -276,7 +276,7 @@ class HalfbridgeStack:
         _again(lambda: create_topics(cluster, self.config.names, layout))
 
     def _delete_topics(self) -> None:
-        # Gone already, or a cluster that is ending: it must not hide the first error.
+        # Topics already deleted, or a cluster that is stopping, must not hide the first error.
         with suppress(KafkaFailure):
             delete_topics(self.bootstrap_servers, self._is_mine)
 
@@ -294,9 +294,9 @@ class HalfbridgeStack:
 
 
 def _again(call: Callable[[], _T]) -> _T:
-    """Return what `call` returns, which does no harm twice, at its first or a later try.
+    """Return the result of `call`, which is idempotent, retried on AdminError.
 
-    Operators learn after seconds that something cannot be reached; a test waits longer.
+    Operators get the error of an unreachable cluster after seconds; a test waits longer.
     """
     for _ in range(_TRIES_MAX - 1):
         with suppress(AdminError):
@@ -306,7 +306,7 @@ def _again(call: Callable[[], _T]) -> _T:
 
 
 class OwnTopics:
-    """Real topics that belong to one test: what another one sends never comes out of them.
+    """Real topics of one test: no record of another test is ever in them.
 
     `prefix` is put before each name; the topics are deleted with `stack`.
     """
@@ -316,7 +316,7 @@ class OwnTopics:
         self.prefix = prefix
 
     def create(self, name: str, *, partitions: int = 1) -> str:
-        """Make a topic, and return its full name."""
+        """Create a topic, and return its full name."""
         return self._stack.create_topic(self.prefix + name, partitions=partitions)
 
 
@@ -330,14 +330,14 @@ class DaemonError(RuntimeError):
 
 
 class DaemonProcess:
-    """`halfbridge checker run`, ended with whoever started it. Not thread-safe.
+    """`halfbridge checker run`, which ends with the process that started it. Not thread-safe.
 
-    Readiness is asked at the `metrics_port` of its settings.
+    Readiness is polled at the `metrics_port` of its settings.
     """
 
     def __init__(self, config: CheckerConfig) -> None:
         self._config = config
-        # What stands in a developer's environment is about another daemon.
+        # Variables in a developer's environment are for another daemon.
         self._environ = {
             k: v for k, v in environment.variables().items() if not k.startswith("HALFBRIDGE_")
         }
@@ -375,7 +375,7 @@ class DaemonProcess:
             time.sleep(_POLL_S)
 
     def check_running(self) -> None:
-        """Return while it runs.
+        """Return if it runs.
 
         Raises DaemonError: it has ended by itself; the test's author acts on its log, which is in
         the text.
@@ -387,11 +387,11 @@ class DaemonProcess:
             raise DaemonError(f"the daemon ended with status {status}{self._tail()}")
 
     def kill(self) -> None:
-        """SIGKILL for all of it; `start` starts it again on the same slot. Idempotent."""
+        """SIGKILL its whole process group; `start` starts it again on the same slot. Idempotent."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order, and remove its files. Idempotent."""
+        """Shut it down cleanly (SIGTERM), and remove its files. Idempotent."""
         self._end(signal.SIGTERM)
         if self._watchdog is not None:
             self._watchdog.close()
@@ -437,9 +437,9 @@ _CALL_S_MAX = 20.0  # a broker that has just started may need seconds
 
 
 class DaemonProgress:
-    """Asks the brokers, never the daemon: it tells the truth while the daemon is dead, too.
+    """The daemon's progress, read from the brokers: correct while the daemon is dead, too.
 
-    A context manager. Not thread-safe. The topics of the installation exist.
+    A context manager. Not thread-safe. The topics of the installation must exist.
     """
 
     def __init__(self, bootstrap_servers: str, names: TopicNames) -> None:
@@ -449,19 +449,19 @@ class DaemonProgress:
         self._reader = kafka.reader(
             {
                 **servers,
-                "group.id": names.daemon_group,  # asked about, never joined
-                "isolation.level": "read_uncommitted",  # an open kafka_txn is not over
+                "group.id": names.daemon_group,  # queried, never joined
+                "isolation.level": "read_uncommitted",  # the ends include open kafka_txns
             }
         )
 
     def left(self) -> list[str]:
         """Return one line for each partition with something undecided, or not yet visible.
 
-        Brokers that cannot be asked at this moment are a line too.
+        An error of the brokers is a line too.
         """
         try:
             known = self._admin.topics(_CALL_S_MAX)
-            # A broker that is just coming back may not know them yet: that is no sign of an end.
+            # A broker that has just restarted may not know them yet: they count as unfinished.
             unknown = [each for each in self._topics if each not in known]
             if unknown:
                 return [f"{topic} is not there" for topic in unknown]
@@ -479,15 +479,15 @@ class DaemonProgress:
         ]
 
     def ops_left(self) -> int:
-        """Return how many op records are not applied. Raises KafkaFailure: ask again later."""
+        """Return how many op records are not applied. Raises KafkaFailure: the caller retries."""
         _, ops = self._topics
         count = self._admin.topics(_CALL_S_MAX)[ops].partitions
         behind = self._behind([(ops, partition) for partition in range(count)])
         return sum(end - max(0, done.offset) for done, end in behind.values())
 
     def _behind(self, places: list[TopicPartition]) -> dict[TopicPartition, tuple[Committed, int]]:
-        """Return what is committed and the end of each partition that is not done to its end."""
-        # In this order: H moves past what was put back in the kafka_txn that writes the copies.
+        """Return the committed offset and the end of each partition where they differ."""
+        # In this order: one kafka_txn moves H past put back half messages and writes their copies.
         committed = self._reader.committed(places, _CALL_S_MAX)
         ends = {place: self._reader.ends(place, _CALL_S_MAX)[1] for place in places}
         return {

@@ -1,12 +1,13 @@
-"""Kafka transactions that Kafka itself tore, read off the brokers' logs.
+"""Finds Kafka transactions that Kafka itself tore, in the brokers' logs.
 
-Torn: a partition has COMMIT for records of a kafka_txn of which others were aborted. The signature,
-all of it needed: an ABORT that follows the COMMIT with no record of the producer in between (so the
-coordinator took the partition for a part of what it aborted), and elsewhere records of the same
-producer and epoch that were aborted although they were older than that COMMIT (so they belonged to
-what it committed: a producer begins no kafka_txn before the last one has its markers).
+Torn: a partition has a COMMIT marker for records of a kafka_txn whose other records were aborted.
+The signature has two parts, both needed. An ABORT marker follows the COMMIT with no record of the
+producer in between: the coordinator counted the partition among those of the aborted kafka_txn.
+Elsewhere, records of the same producer and epoch were aborted although they are older than that
+COMMIT: they belonged to the committed kafka_txn, as a producer begins none before the last one has
+its markers.
 
-`python -m halfbridge.testkit.torn DIRECTORY...` names them, of brokers' data directories.
+`python -m halfbridge.testkit.torn DIRECTORY...` lists those in brokers' data directories.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _COMMIT = 1  # the marker's type: 0 aborts (KIP-98)
 
 
 class Batch(NamedTuple):
-    """What a record batch is about; `is_commit` is None where it is no marker."""
+    """The header of a record batch; `is_commit` is None where it is no marker."""
 
     first: int
     last: int
@@ -73,7 +74,7 @@ def batches(segment: bytes) -> Iterator[Batch]:
         first, length = _HEAD.unpack_from(segment, at)
         end = at + _HEAD.size + length
         if length <= 0 or end > len(segment):
-            return  # what was preallocated, or is being written
+            return  # preallocated space, or a batch that is being written
         (_, _, _, attributes, last_delta, _, newest_ms, producer, epoch, _, _) = _BATCH.unpack_from(
             segment, at + _HEAD.size
         )
@@ -84,9 +85,9 @@ def batches(segment: bytes) -> Iterator[Batch]:
 
 
 def ended(found: Iterable[Batch]) -> list[EndedRecords]:
-    """Return what each marker of a partition ended, in their order."""
+    """Return the records that each marker of a partition ended, in the order of markers."""
     open_: dict[int, list[Batch]] = {}
-    newest: dict[int, int] = {}  # producer -> place of what was ended last
+    newest: dict[int, int] = {}  # producer -> index of its last entry in `done`
     done: list[EndedRecords] = []
     for batch in found:
         if batch.is_commit is None:
@@ -114,7 +115,7 @@ def ended(found: Iterable[Batch]) -> list[EndedRecords]:
 
 
 def torn(partitions: Mapping[str, Iterable[EndedRecords]]) -> list[TornTransaction]:
-    """Return the kafka_txns that were torn, from what was ended in each `<topic>-<partition>`."""
+    """Return the torn kafka_txns, from the ended records of each `<topic>-<partition>`."""
     every = [(name, each) for name, all_ in partitions.items() for each in all_]
     found = []
     for producer, epoch in sorted({(each.producer, each.epoch) for _, each in every}):
@@ -158,7 +159,7 @@ def _offsets(ranges: Iterable[tuple[str, EndedRecords]]) -> dict[str, tuple[int,
 
 
 def main(arguments: list[str]) -> int:
-    """Print what was torn; return 1 when anything was."""
+    """Print the torn kafka_txns; return 1 if there are any."""
     found = [each for directory in arguments for each in torn(read(Path(directory)))]
     for each in found:
         sys.stdout.write(

@@ -1,10 +1,10 @@
-"""Ends what a process started when that process ends, however it ends.
+"""Ends the processes that a process started when that process ends, even if it is killed.
 
 A small process of its own reads a pipe that only its owner holds open. A child writes its own
-process id into it before it becomes what it shall be, so none is ever missed; at the end of the
-pipe (the owner closed it, exited, or was killed) every process group named is killed and the
-temporary directory removed. Linux's parent death signal would not do: it fires when the
-starting *thread* ends, and macOS has none.
+process id into it before it runs its command, so none is ever missed; at the end of the pipe (the
+owner closed it, exited, or was killed) every process group named is killed and the temporary
+directory removed. Linux's parent death signal would not suffice: it fires when the starting
+*thread* ends, and macOS has none.
 
 Run as a file, without site packages, it starts in 20 ms: keep its imports to the standard library.
 """
@@ -50,7 +50,7 @@ class Watchdog:
             os.close(reading)
 
     def start(self, commands: Iterable[list[str]], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process that runs `commands` in turn, becomes the last, and is watched.
+        """Start a watched process that runs `commands` in turn; `exec` runs the last.
 
         It leads a session of its own, so a Ctrl-C reaches only the owner. `options` go to Popen.
         """
@@ -61,7 +61,7 @@ class Watchdog:
         )
 
     def forget(self, pid: int) -> None:
-        """Say that a process was reaped, so that its id may come to mean another one."""
+        """Report that a process was reaped, so its id may be reused."""
         os.write(self._pipe, b"-%d\n" % pid)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from halfbridge.serde.topics import TopicNames
 if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
 
-DEFAULT_PORT = 9465  # behind the daemon's metrics port, 9464
+DEFAULT_PORT = 9465  # the port after the daemon's metrics port, 9464
 _PORT_MAX = 65535  # 16 bits of TCP
 _METRICS_URLS_MAX = 64  # each is asked in every SAMPLE_S, and may take FETCH_S
 
@@ -88,7 +88,7 @@ def is_loopback(host: str) -> bool:
 
 
 def beside(config: CheckerConfig) -> WebConfig:
-    """Return the settings of the HTTP server beside a daemon, which needs tokens."""
+    """Return the settings of the HTTP server of a daemon, which needs tokens."""
     if config.admin_tokens is None:
         raise _wrong("admin_tokens", "none", "a token file: --admin-port of a daemon needs one")
     if not config.metrics_port:

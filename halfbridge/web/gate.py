@@ -294,12 +294,12 @@ class Sessions:
         self._words.pop(key, None)
 
     def set_notice(self, session: Session, words: str) -> None:
-        """Have the next page of a session say `words`."""
+        """Have the next page of a session show `words`."""
         if session.key in self._used:
             self._words[session.key] = words
 
     def pop_notice(self, session: Session) -> str:
-        """Return what the next page of a session says, once."""
+        """Return the words that the next page of a session shows, once."""
         return self._words.pop(session.key, "")
 
 
@@ -388,7 +388,7 @@ def read_tokens(path: Path) -> Tokens:
     if not 1 <= len(found) <= TOKENS_MAX:
         raise _wrong(path, f"{len(found)} tokens", f"1 to {TOKENS_MAX} tokens")
     if len({each.digest for each in found}) < len(found):
-        raise _wrong(path, "a token stands twice", "each token once")
+        raise _wrong(path, "a token is given twice", "each token once")
     return Tokens(tuple(found))
 
 

@@ -1,4 +1,4 @@
-"""What holds for every request, whoever makes it: sizes, times, refusals, the answer's headers."""
+"""What applies to every request: sizes, times, refusals, the answer's headers."""
 
 from __future__ import annotations
 

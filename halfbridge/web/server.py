@@ -1,6 +1,6 @@
 """The server's process: a socket, TLS, time limits, and its end.
 
-`server_beside` runs one beside a daemon, as long as the daemon lives. The daemon's process sends it
+`server_beside` runs one for a daemon, as long as the daemon lives. The daemon's process sends it
 one line of JSON (settings may hold passwords, so they are not on the command line), then nothing.
 The end of standard input means that the daemon is gone.
 """
@@ -46,8 +46,8 @@ CONNECTIONS_MAX = 200
 HEAD_S_MAX = 10.0
 KEEP_ALIVE_S = 15  # more than the time between two readings (watch.SAMPLE_S)
 HEAD_BYTES_MAX = 16 * 1024  # as Node.js
-# What is under way at SIGTERM has so long to end: most calls take less than a second, and the
-# daemon promises to end within 10 s.
+# How long calls that are under way at SIGTERM may take to end: most take less than a second, and
+# the daemon promises to end within 10 s.
 DRAIN_S = 3
 _BACKLOG = 128  # Linux's own limit before 5.4
 _log = logging.getLogger("halfbridge.web")

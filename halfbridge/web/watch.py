@@ -33,7 +33,7 @@ _log = logging.getLogger("halfbridge.web")
 
 @dataclass(frozen=True, slots=True)
 class DaemonHealth:
-    """What one daemon says of itself."""
+    """What one daemon reports about itself."""
 
     url: str
     healthy: bool | None  # nothing needs an operator; None: the daemon does not answer
@@ -159,7 +159,7 @@ def quantile(first: Reading, last: Reading, share: float) -> float | None:
     """
     bounds = sorted(last.buckets)
     counts = [last.buckets[each] - first.buckets.get(each, 0.0) for each in bounds]
-    if not counts or min(counts) < 0:  # the daemon began anew
+    if not counts or min(counts) < 0:  # the daemon was restarted
         counts = [last.buckets[each] for each in bounds]
     if not counts or counts[-1] <= 0:
         return None
@@ -168,7 +168,7 @@ def quantile(first: Reading, last: Reading, share: float) -> float | None:
 
 
 def _rate(first: Reading, last: Reading, name: str) -> float:
-    """Return what a counter grew by a second; a counter that fell began anew at 0."""
+    """Return a counter's growth in a second; a counter that fell was reset to 0."""
     before, now = first.counters.get(name, 0.0), last.counters.get(name, 0.0)
     grown = now - before if now >= before else now
     return grown / max(last.at_s - first.at_s, math.ulp(1.0))
@@ -201,7 +201,7 @@ class Reading:
     at_s: float
     # Sum of each counter of `OUTCOMES`.
     counters: dict[str, float] = field(default_factory=lambda: _zeros(OUTCOMES))
-    # Upper bound of latency, seconds, to how many were at most so long.
+    # Upper bound of latency, seconds -> how many latencies were at most that.
     buckets: dict[float, float] = field(default_factory=dict)
     # Sum of each gauge of which sums make sense.
     totals: dict[str, float] = field(default_factory=lambda: _zeros(_TOTALS))

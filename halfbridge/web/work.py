@@ -1,4 +1,4 @@
-"""Calls that wait for Kafka, beside the event loop: so many at once, each for so long."""
+"""Calls that wait for Kafka, outside the event loop; their number and time are limited."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Work:
         """Return what `call` returns.
 
         Raises:
-            Refusal: 503 while `CALLS_MAX` calls are under way, 504 after `within_s`; whoever asked
-                asks again later. The call goes on in its thread, for a thread cannot be ended.
+            Refusal: 503 while `CALLS_MAX` calls are under way, 504 after `within_s`; the client
+                asks again later. The call continues, because a thread cannot be ended.
         """
         if self._calls >= CALLS_MAX:
             raise Refusal(
@@ -157,7 +157,7 @@ class Answers:
 
     def _place(self, key: tuple[object, ...]) -> _Place:
         place = self._places.pop(key, None) or _Place()
-        self._places[key] = place  # behind all others: used last
+        self._places[key] = place  # after all others: used last
         if len(self._places) > KEPT_MAX:
             idle = (each for each, kept in self._places.items() if kept.task is None)
             oldest = next(idle, None)

@@ -206,7 +206,7 @@ def test_damaged_and_huge_records_are_harmless(
         (None, "INFO the daemon has not published its limits"),
         (b"", "not in single-object encoding"),
         (good[:-1], "broken body"),
-        (good + b"\x00", "bytes left behind"),
+        (good + b"\x00", "bytes after"),
         (bytes(1_000_000), "1000000 bytes, more than 16384"),
     ):
         installation.write(settings, value, key=DAEMON_KEY)

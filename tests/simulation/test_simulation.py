@@ -71,7 +71,7 @@ HAPPENINGS = (
     ("failed", "does not return"),
     ("failed", "MSG_SIZE_TOO_LARGE"),
     ("failed", "INVALID_TIMESTAMP"),
-    ("nothing more came",),
+    ("no record was received",),
     ("lost the right to write",),
     ("is slow", "a worker leaves"),
     ("is repeated, and comes late",),

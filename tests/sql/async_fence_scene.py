@@ -1,4 +1,4 @@
-"""A service on asyncio with a fence on a real database, and a Kafka that a test holds."""
+"""An asyncio service with a fence on a real database, and a fake Kafka that a test can silence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MESSAGE = Message("orders", key=b"k", value=b"v")
 
 
 def on_drivers(*names: str) -> pytest.MarkDecorator:
-    """Run a test with each asyncio driver of these databases; of all, without names."""
+    """Run a test with each asyncio driver of these databases, by default of all."""
     each = [(name, driver) for name in names or ASYNC_DRIVERS for driver in ASYNC_DRIVERS[name]]
     ids = [driver for _, driver in each]
     return pytest.mark.parametrize(("database", "driver"), each, indirect=["database"], ids=ids)
 
 
 class HeldKafka(FakeWriter):
-    """Acknowledges all that was sent, as long as `is_silent` is not set."""
+    """Acknowledges all messages unless `is_silent` is set."""
 
     is_silent = False
 
@@ -44,7 +44,7 @@ class HeldKafka(FakeWriter):
 
 
 class Client:
-    """Begins transactions as AsyncTransactionProducer does, on that Kafka."""
+    """Begins transactions as AsyncTransactionProducer does, on a HeldKafka."""
 
     def __init__(self, kafka: HeldKafka, **settings: Any) -> None:
         ports = system_ports()
@@ -55,14 +55,14 @@ class Client:
         self.op_topic = self._shared.op_topic
 
     async def start(self) -> None:
-        """Say by its kind that it is for asyncio."""
+        """Do nothing; a coroutine function here marks an asyncio client."""
 
     def begin(self, **given: Any) -> AsyncTransaction:
         return AsyncTransaction(Transaction(self._shared, **given), self._waits)
 
 
 class AsyncScene:
-    """One service: its engine, fence and client, and the truth of both sides."""
+    """One service: its engine, fence and client, and queries of the database and the sent ops."""
 
     def __init__(self, truth: Engine, engine: AsyncEngine, **settings: Any) -> None:
         self._truth = truth
@@ -120,7 +120,7 @@ class AsyncScene:
         return [(op.kind.name, op.message_count) for op in ops]
 
     async def view(self, transaction_id: str) -> MessageView:
-        """Return what a check of the transaction asks."""
+        """Return the view of a check of the transaction."""
         return MessageView(
             topic="orders",
             partition=None,
@@ -139,7 +139,7 @@ class AsyncScene:
 
 @asynccontextmanager
 async def scene_on(database: Database, driver: str, **settings: Any) -> AsyncIterator[AsyncScene]:
-    """Yield a service with tables; afterwards no connection of its is in use."""
+    """Yield a service with tables; afterwards all its connections are back in the pool."""
     truth = database.engine()
     WORK.metadata.create_all(truth)
     engine = create_async_engine(make_url(database.url).set(drivername=driver))
@@ -157,7 +157,7 @@ async def scene_on(database: Database, driver: str, **settings: Any) -> AsyncIte
 
 
 def _spare_the_disk(truth: Engine, engine: Engine) -> None:
-    """Have commits survive the process, and not a power cut."""
+    """Make commits survive a crash of the process, but not a power cut."""
     with truth.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     event.listen(engine, "connect", lambda made, _: made.cursor().execute(_NO_SYNC))
@@ -168,12 +168,12 @@ _NO_SYNC = "PRAGMA synchronous = NORMAL"
 
 
 async def work(handle: Any, number: int) -> None:
-    """Do a piece of work in the open database transaction."""
+    """Insert a row of work in the open database transaction."""
     await handle.execute(insert(WORK).values(number=number))
 
 
 async def others_end() -> None:
-    """Return once all other tasks of the loop have ended, but for closings of aiosqlite.
+    """Return once all other tasks of the loop have ended, except tasks that close aiosqlite.
 
     A connection whose `close` is cancelled twice never ends the task in which SQLAlchemy closes it.
     """
@@ -195,9 +195,9 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def cancelled_at(
     running: Coroutine[Any, Any, Any], number: int, *, is_repeated: bool = False
 ) -> Awaitable[int]:
-    """Run a coroutine to its end, and cancel its task in its wait of this number, from 1.
+    """Run a coroutine to its end, and cancel its task at wait `number`, counted from 1.
 
-    Returns how many waits it had. `is_repeated`: in each wait from then on, as cancel scopes do.
+    Returns the number of waits. `is_repeated`: cancel at each later wait too, as cancel scopes do.
     """
     return _stepped(running, number, is_repeated=is_repeated)
 

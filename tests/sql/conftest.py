@@ -28,11 +28,11 @@ from tests.sql.relaying import scene as relay_scene
 from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Template
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `long` what runs on MySQL, except what is marked `more`.
+    """Mark tests on MySQL `long`, except tests marked `more`.
 
-    Its code is MariaDB's. All of it twice would make `make test-all` minutes longer.
+    MySQL shares MariaDB's code. All tests on both would make `make test-all` minutes longer.
     """
     here = Path(__file__).parent
     for item in items:
@@ -47,42 +47,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def postgresql_template() -> Iterator[Template]:
-    """A data directory that servers begin with."""
+    """An initialised data directory, copied for each server."""
     with closing(Template(PostgresServer)) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def mariadb_template() -> Iterator[Template]:
-    """A data directory that servers begin with."""
+    """An initialised data directory, copied for each server."""
     with closing(Template(MariaDbServer)) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def mysql_template() -> Iterator[Template]:
-    """A data directory that servers begin with."""
+    """An initialised data directory, copied for each server."""
     with closing(Template(MySqlServer)) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def postgresql_server(postgresql_template: Template) -> Iterator[PostgresServer]:
-    """The session's server: many databases, not durable, not to be killed."""
+    """The session's server: many databases, not durable; no test kills it."""
     with PostgresServer(postgresql_template, durable=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb_server(mariadb_template: Template) -> Iterator[MariaDbServer]:
-    """The session's server: many databases, not durable, not to be killed."""
+    """The session's server: many databases, not durable; no test kills it."""
     with MariaDbServer(mariadb_template, durable=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mysql_server(mysql_template: Template) -> Iterator[MySqlServer]:
-    """The session's server: many databases, not durable, not to be killed."""
+    """The session's server: many databases, not durable; no test kills it."""
     with MySqlServer(mysql_template, durable=False) as server:
         yield server
 
@@ -152,7 +152,7 @@ def engine(database: Database) -> Engine:
     return database.engine()
 
 
-# --- halfbridge.sql on it ------------------------------------------------------------------
+# --- halfbridge.sql on these databases -----------------------------------------------------
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
 
 @pytest.fixture
 def inbox(engine: Engine) -> Inbox:
-    """A group's inbox, its table made."""
+    """A group's inbox with its table."""
     made = Inbox(engine, group_id="billing")
     made.create()
     return made
@@ -171,7 +171,7 @@ def inbox(engine: Engine) -> Inbox:
 
 @pytest.fixture
 def messages(engine: Engine) -> LocalMessages:
-    """A local message table, just made."""
+    """A new local message table."""
     made = LocalMessages(engine)
     made.create()
     return made
@@ -179,7 +179,7 @@ def messages(engine: Engine) -> LocalMessages:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, halfbridge_topics: OwnTopics) -> str:
-    """A real topic of this test's own; of two partitions, or TOPIC_PARTITIONS of its file."""
+    """A real topic of this test's own with TOPIC_PARTITIONS of its file, or else two partitions."""
     partitions = getattr(request.module, "TOPIC_PARTITIONS", 2)
     return halfbridge_topics.create("orders", partitions=partitions)
 

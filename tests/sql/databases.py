@@ -15,7 +15,7 @@ from tests.kit.proxy_tcp import TcpProxy
 from tests.sql.servers import MariaDbServer, MySqlServer, PostgresServer, Server, Template
 
 KINDS = {each.name: each for each in (PostgresServer, MariaDbServer, MySqlServer)}
-# The drivers on asyncio of each database.
+# The asyncio drivers of each database.
 ASYNC_DRIVERS = {
     "sqlite": ("sqlite+aiosqlite",),
     "postgresql": ("postgresql+asyncpg", "postgresql+psycopg"),
@@ -37,7 +37,7 @@ class Database:
         name: SQLAlchemy's name of the dialect: sqlite, postgresql, mariadb or mysql.
         url: SQLAlchemy's address, without a password, for a user who owns this database only and
             may read the server's log.
-        admin_url: The same for who may do everything.
+        admin_url: The same for an administrator.
     """
 
     def __init__(self, name: str, url: str, admin_url: str) -> None:
@@ -51,7 +51,7 @@ class Database:
         return self._opened(self.url, options)
 
     def admin_engine(self, **options: Any) -> Engine:
-        """Return a new engine of a user who may do everything."""
+        """Return a new engine of an administrator."""
         return self._opened(self.admin_url, options)
 
     def close(self) -> None:
@@ -70,12 +70,12 @@ class ProxiedDatabase(Database):
     """A database behind a proxy: `url` leads through the proxy, `admin_url` past it.
 
     Attributes:
-        proxy: Cuts, delays and loses what passes.
-        commit_text: What the message that commits a transaction holds, and no other one.
+        proxy: Cuts connections; delays, loses and refuses messages.
+        commit_text: A text that only the message with COMMIT contains.
     """
 
-    # psycopg may say BEGIN ISOLATION LEVEL READ COMMITTED; a text ends with a zero. PyMySQL says
-    # SET AUTOCOMMIT to begin with; 3 is the command "query", before its text.
+    # psycopg may send BEGIN ISOLATION LEVEL READ COMMITTED; a text ends with a zero. PyMySQL first
+    # sends SET AUTOCOMMIT; 3 is the command "query", before its text.
     _COMMIT_TEXTS: ClassVar = {
         "postgresql": "COMMIT\x00",
         "mariadb": "\x03COMMIT",
@@ -111,7 +111,7 @@ class OwnDatabase(Database):
         self.server.kill()
 
     def restart(self) -> None:
-        """Start the server again on the same port and data, ending it in order first if it runs."""
+        """Start the server again on the same port and data; shut it down first if it runs."""
         self.server.restart()
 
 
@@ -122,14 +122,14 @@ def sqlite_database(directory: Path) -> Database:
 
 
 def shared_database(server: Server) -> Database:
-    """Return a new database of a server; whoever asked drops it."""
+    """Return a new database of a server; the caller drops it."""
     database = server.create_database()
     return Database(server.name, server.url(database), server.url(database, user=server.admin))
 
 
 @contextmanager
 def killed_at_return(engine: Engine, database: Database) -> Iterator[Event]:
-    """Have MariaDB or MySQL end one of `engine`'s connections at its return without a rollback.
+    """Have MariaDB or MySQL kill one connection that returns to the pool without a rollback.
 
     Yields:
         An event that is set when the connection is killed.
@@ -152,7 +152,7 @@ def killed_at_return(engine: Engine, database: Database) -> Iterator[Event]:
 
 @contextmanager
 def durable_database(name: str, directory: Path) -> Iterator[Database]:
-    """Yield a durable database of a test's own; of a server, an OwnDatabase that may be killed."""
+    """Yield a durable database of a test's own; on a server, an OwnDatabase that may be killed."""
     if name == "sqlite":
         with closing(sqlite_database(directory)) as made:
             yield made

@@ -1,4 +1,4 @@
-"""fence_service.py with blocks of halfbridge.django, whose work runs by Django's cursors."""
+"""fence_service.py with blocks of halfbridge.django, whose statements run on Django's cursors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sql.fence_troubles import Engines
 
 
 class DjangoEngines(Engines):
-    """What a service finds of its database: Django's fence, and the engine that runs over it."""
+    """Engines of a Django service: fence and inbox are those of halfbridge.django."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, PRODUCER_GROUP)
@@ -33,12 +33,12 @@ class DjangoEngines(Engines):
         self.inbox: Any = SimpleNamespace(once=_once)
 
     def fence_of(self, kind: Kind) -> Any:
-        """Return what has the engine on which the service sees COMMIT and the connection's end."""
+        """Return an object with the engine on whose commit and checkin events the service dies."""
         return SimpleNamespace(engine=member(None).block_engine)
 
 
 class DjangoService(Service):
-    """Its producer is the one that message_transaction uses."""
+    """A service whose producer message_transaction uses."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         given = {"factory": lambda **_: self.producer, "producer_group": PRODUCER_GROUP}
@@ -51,7 +51,7 @@ class DjangoService(Service):
         try:
             with message_transaction() as tx:
                 yield tx, SimpleNamespace(execute=_execute)
-        except Error as error:  # which the service expects as SQLAlchemy's
+        except Error as error:  # the service expects SQLAlchemy's class
             raise SQLAlchemyError(str(error)) from error
 
 

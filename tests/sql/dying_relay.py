@@ -1,6 +1,6 @@
-"""halfbridge's relay as a process that is killed at one step of its first round.
+"""halfbridge's relay as a process that kills itself at one step of its first round.
 
-`python -m tests.sql.dying_relay URL ...`; without a step it ends when nothing is left to do.
+`python -m tests.sql.dying_relay URL ...`; without --die-at it ends when no work is left.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.sql.relaying import run_dry
 
 
 def main() -> None:
-    """Relay what is there, or die on the way."""
+    """Relay all rows, or die at the step --die-at."""
     parser = argparse.ArgumentParser(prog="dying_relay")
     parser.add_argument("url")
     parser.add_argument("--bootstrap-servers", required=True)
@@ -41,7 +41,7 @@ def main() -> None:
         checker=fence.check,
         transaction_timeout_ms=options.timeout_ms,
     ) as producer:
-        # Under its name a successor has the leases at once.
+        # A successor with the same name gets the leases at once.
         config = RelayConfig(relay_name="relay")
         run_dry(Relay(LocalMessages(engine), fence, producer, config, on_step=on_step))
 

@@ -1,7 +1,7 @@
 """A service with a fence that dies in its block: `dying_service.py SERVERS PREFIX GROUP URL TOPIC`.
 
-A further word, `committed`, has it die behind the database's COMMIT and before the message's;
-without it the service dies in front of COMMIT. Prints the transaction's id.
+With a further argument `committed` it dies between the database's COMMIT and the message's;
+without it, before the database's COMMIT. Prints the transaction's id.
 """
 
 import os
@@ -21,7 +21,7 @@ with TransactionProducer(
     bootstrap_servers=servers,
     topic_prefix=prefix,
     producer_group=group,
-    transaction_timeout_ms=1_000,  # the daemon's, in tests
+    transaction_timeout_ms=1_000,  # as the tests' daemons
     checker=fence.check,
 ) as producer:
     tx = producer.begin(context=fence.context())

@@ -1,6 +1,6 @@
-"""Order services with a fence, run as processes that die, and the verdict by their database.
+"""Order services with a fence, run as processes that are killed, and judged by their database.
 
-What the database has is what must come out: its rows are the truth, for the history checker too.
+The topics must have the messages of the database's rows; the history checker uses the rows too.
 """
 
 import json
@@ -34,9 +34,9 @@ from tests.sql.databases import Database, OwnDatabase
 from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step
 from tests.sql.fence_service import DECIDED
 
-THREADS = 3  # of a service
+THREADS = 3  # per service
 DAEMONS = ("one", "two")  # their slots
-GOES_ON_S = 120.0  # until something happens, on a machine that does other things too
+GOES_ON_S = 120.0  # limit of each wait, on a busy machine
 
 
 class FenceScene:
@@ -45,14 +45,14 @@ class FenceScene:
     Args:
         stage: Without topics yet.
         database: Where the local transactions are.
-        seed: Of what services do, and of who is killed when.
+        seed: Of what services do, and of which process is killed when.
         flags: Of all services.
-        service: The program of a service.
+        service: The file of the service program.
 
     Attributes:
-        killed: What was killed, in words -> how often.
-        records: What came out, once there is a verdict.
-        rows: What stands in the database, once there is a verdict.
+        killed: Description of a kill -> number of these kills.
+        records: The records of the topics, once there is a verdict.
+        rows: The rows of SHIPPED, once there is a verdict.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FenceScene:
     # --- what happens ----------------------------------------------------------------------
 
     def begin(self, services: int) -> None:
-        """Make topics, and tables for so many services; start the daemons."""
+        """Create topics, and tables for `services` services; start the daemons."""
         self.stage.make()
         TABLES.create_all(self._engine)
         items = range(ITEMS * THREADS * services)
@@ -98,20 +98,20 @@ class FenceScene:
         self.stage.await_members(len(DAEMONS), within_s=GOES_ON_S)
 
     def start(self, place: int, *flags: str) -> None:
-        """Start a service that is not to die."""
+        """Start a service that must not die."""
         self._start(place, None, *flags)
 
     def run(
         self, kills: int, *, services: int, blocks_max: int, server_every: int, daemon_every: int
     ) -> None:
-        """Kill so often: services at steps that the seed draws, each so often something else.
+        """Kill services at steps that the seed draws, sometimes a daemon or the database server.
 
         Args:
-            kills: Of all kinds.
-            services: That run at once; who has died is started again.
-            blocks_max: Blocks that a service begins before it dies.
-            server_every: Kills, of which one is the database server's, where there is one.
-            daemon_every: Kills, of which one is a daemon's.
+            kills: Number of kills of all kinds.
+            services: Number that run at once; a dead service is restarted.
+            blocks_max: Maximum of blocks that a service begins before it dies.
+            server_every: Each kill with a multiple of this number hits the database server, if any.
+            daemon_every: Each kill with a multiple of this number hits a daemon.
         """
         for place in range(services):
             self._start_doomed(place, blocks_max)
@@ -127,7 +127,7 @@ class FenceScene:
                 self._start_doomed(place, blocks_max)
 
     def run_each_step(self, blocks: int) -> None:
-        """Kill a service at each step in turn, once it has begun so many blocks."""
+        """Kill a service at each step in turn, once it has begun `blocks` blocks."""
         for step in Step:
             self._start(0, step, "--die-at", step.name, "--die-in", str(blocks))
             until(f"the service dies {step.value}", self._dead, within_s=GOES_ON_S)
@@ -143,16 +143,16 @@ class FenceScene:
         assert killed == dict.fromkeys(Step, 1)
 
     def await_transactions(self, count: int) -> None:
-        """Return once so many were begun, by all services together."""
+        """Return once all services together have begun `count` transactions."""
         until(f"{count} transactions", lambda: self._begun() >= count, within_s=GOES_ON_S * 3)
 
     def tell_decisions(self) -> None:
-        """Tell services which transactions have an op by now that decides them."""
+        """Create the DECIDED file, for services, of each transaction that has an op."""
         for each in self._ops():
             (self.stage.directory / DECIDED / each.op.transaction_id).touch()
 
     def finish(self) -> Verdict:
-        """Replace who was still to die, let everything be settled, and judge it."""
+        """Replace services that were still to die, wait until all is settled, and judge."""
         for place, (child, step) in list(self._services.items()):
             if step is not None:
                 self.stage.children.kill(child)
@@ -162,7 +162,7 @@ class FenceScene:
             until(f"{child.name} is ready", lambda child=child: READY in child.output.read_text())
         self.stage.quiet([child for child, _ in self._services.values()])
         self.stage.settle(within_s=GOES_ON_S)
-        self.stage.load[:] = self._load  # without the successors of who was killed
+        self.stage.load[:] = self._load  # without the successors of killed processes
         self.records = self.stage.read_out()
         verdict = self._judge()
         for daemon in self._daemons.values():
@@ -172,7 +172,7 @@ class FenceScene:
         return verdict
 
     def check(self) -> None:
-        """Finish; rows that stand = messages that came out, each once, in order per key."""
+        """Finish; check that the topics have each row's message once, in order per key."""
         verdict = self.finish()
         print(f"{self.database.name}: {dict(self.killed)} {self.stage.judged}")
         print(f"blocks: {self.endings()}")
@@ -188,14 +188,14 @@ class FenceScene:
         assert self.out_of_order() == []
         assert self.untrue() == []
 
-    # --- what came out ---------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------
 
     def transactions(self) -> list[ClientTransaction]:
         """Return what the services sent, and what their checkers answered."""
         return read_client_logs(sorted(self.stage.directory.glob("client-*.jsonl")))
 
     def blocks(self) -> list[dict[str, Any]]:
-        """Return how blocks ended, of those that came to an end."""
+        """Return the log entries of blocks that ended."""
         paths = self.stage.directory.glob("blocks-*.jsonl")
         return [
             json.loads(line)
@@ -204,15 +204,15 @@ class FenceScene:
         ]
 
     def delivered(self) -> list[ReadRecord]:
-        """Return the real records."""
+        """Return the records of the real topics."""
         return [record for record in self.records if record.topic != self.stage.names.dead]
 
     def endings(self) -> dict[str, int]:
-        """Return how often blocks of each kind ended how."""
+        """Return the number of blocks by kind and end."""
         return dict(Counter(f"{each['kind']} {each['ended'] or 'ok'}" for each in self.blocks()))
 
     def out_of_order(self) -> list[str]:
-        """Return keys whose records do not stand as the service has put their blocks."""
+        """Return keys whose records are not in the order of the service's blocks."""
         numbers: dict[tuple[str, bytes | None], list[int]] = defaultdict(list)
         for record in self.delivered():
             _, number, _ = (record.value or b"").split(b":")
@@ -220,7 +220,7 @@ class FenceScene:
         return [f"{place}: {found}" for place, found in numbers.items() if found != sorted(found)]
 
     def untrue(self) -> list[str]:
-        """Return blocks whose end says something else than the database, and such answers."""
+        """Return ends of blocks and answers to checks that contradict the database."""
         stands = {row.transaction_id for row in self.rows}
         found = []
         for block in self.blocks():
@@ -235,7 +235,7 @@ class FenceScene:
         return found
 
     def rows_and_fence_rows(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return messages by transaction id: by the work that stands, and by committed rows."""
+        """Return message counts by transaction id: of SHIPPED, and of committed fence rows."""
         table = self._fence.tables[0]
         query = select(table.c.transaction_id, table.c.message_count)
         committed = query.where(table.c.outcome == "committed")
@@ -244,7 +244,7 @@ class FenceScene:
         return dict(Counter(row.transaction_id for row in self.rows)), dict(map(tuple, counts))
 
     def taken(self) -> list[str]:
-        """Return what was taken by the inbox, by the work that stands."""
+        """Return the keys of messages that the inbox has taken, by SHIPPED."""
         return [row.order_key for row in self.rows if row.order_key.startswith("taken-")]
 
     def marks(self) -> Counter[str]:
@@ -252,7 +252,7 @@ class FenceScene:
             return Counter(connection.execute(select(self._inbox.table.c.transaction_id)).scalars())
 
     def _judge(self) -> Verdict:
-        """Have the history judged by the database: what stands there was to be committed."""
+        """Judge the history by the database: a transaction with rows there must be committed."""
         with self._engine.connect() as connection:
             self.rows = list(connection.execute(select(SHIPPED)).all())
         stands = {row.transaction_id for row in self.rows}
@@ -276,7 +276,7 @@ class FenceScene:
         }
         return verdict
 
-    # --- who does it -----------------------------------------------------------------------
+    # --- processes -------------------------------------------------------------------------
 
     def _ops(self) -> list[ReadOp]:
         return read_ops(read_all(self.stage.direct, [self.stage.names.op]))
@@ -289,7 +289,7 @@ class FenceScene:
         return sum(path.read_bytes().count(b'"i":0,"topic"') for path in paths)
 
     def _dead(self) -> tuple[int] | None:
-        """Return the place of a service that has died; fail when it was not told to."""
+        """Return the place of a service that has died; fail if it was not to die."""
         for place, (child, step) in self._services.items():
             status = child.process.poll()
             if status is None:

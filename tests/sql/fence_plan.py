@@ -6,7 +6,7 @@ from enum import Enum
 from sqlalchemy import Column, Integer, MetaData, String, Table
 
 TABLES = MetaData()
-# One row a message: what the local transactions did. It is the truth that topics are held against.
+# One row per message: the work of the local transactions, with which the topics are compared.
 SHIPPED = Table(
     "shipped",
     TABLES,
@@ -14,7 +14,7 @@ SHIPPED = Table(
     Column("message_index", Integer, primary_key=True, autoincrement=False),
     Column("topic", String(99), nullable=False),
     Column("order_key", String(99), nullable=False),
-    Column("number", Integer, nullable=False),  # of the message, among those of its key
+    Column("number", Integer, nullable=False),  # position of the message within its key
     Column("value", String(99), nullable=False),
     mysql_engine="InnoDB",
 )
@@ -26,7 +26,7 @@ STOCK = Table(
     Column("amount", Integer, nullable=False),
     mysql_engine="InnoDB",
 )
-ITEMS = 16  # of a thread; a rival that locks more than a block is the heavier one for InnoDB
+ITEMS = 16  # per thread; the rival of a block changes more rows, so InnoDB's victim is the block
 
 
 class Step(str, Enum):
@@ -76,8 +76,8 @@ _WEIGHTS = {
     Kind.SLOW: 0.2,
 }
 _WAITING = (Kind.LATE, Kind.SLOW)
-# What a database does not have. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
-# has failed after any error. MariaDB's and MySQL's SERIALIZABLE is locks, and MySQL has no
+# Kinds that a database lacks. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
+# has failed after any error. MariaDB's and MySQL's SERIALIZABLE uses locks, and MySQL has no
 # innodb_snapshot_isolation.
 _LACKS = {
     "sqlite": {Kind.SWALLOWED, Kind.DEADLOCK, Kind.SERIAL, Kind.SKEWED},
@@ -88,7 +88,7 @@ _LACKS = {
 
 
 def kinds_on(database: str) -> list[Kind]:
-    """Return the kinds that a database knows."""
+    """Return the kinds that a database can have."""
     return [kind for kind in Kind if kind not in _LACKS[database]]
 
 

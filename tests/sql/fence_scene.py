@@ -1,4 +1,4 @@
-"""A service with a fence: its table of work, its message transactions, and the truth of both."""
+"""A service with a fence: its table of work, its message transactions, and queries of both."""
 
 import secrets
 from collections.abc import Iterator
@@ -67,13 +67,13 @@ class Scene:
             yield tx, handle
 
     def check_committed(self, tx: Any, *work: int, messages: int = 1) -> None:
-        """Check that this work stands, and that row and op say so."""
+        """Check that only this work is there, and that fence row and op are of a commit."""
         assert self.worked() == list(work)
         assert self.fenced(tx.id) == ("committed", messages)
         assert self.decisions(tx.id) == [("COMMIT", messages)]
 
     def check_rolled_back(self, tx: Any, *work: int, messages: int = 1) -> None:
-        """Check that no other work stands, and that row and op say that it was rolled back."""
+        """Check that only this work is there, and that fence row and op are of a rollback."""
         assert self.worked() == list(work)
         assert self.fenced(tx.id) == ("rolled_back", 0)
         assert self.decisions(tx.id) == [("ROLLBACK", messages)]
@@ -116,7 +116,7 @@ class Scene:
         raise AssertionError(f"no context of {transaction_id}")
 
     def view(self, transaction_id: str, **given: Any) -> MessageView:
-        """Return what a check of a transaction of this fence shows."""
+        """Return the view of a check of a transaction of this fence."""
         values: dict[str, Any] = {
             "topic": "orders",
             "partition": None,
@@ -145,13 +145,13 @@ class Scene:
         )
 
     def commit(self, transaction_id: str, *, message_count: int = 1) -> None:
-        """Commit a local transaction that has entered."""
+        """Commit a local transaction with its fence row."""
         with self.in_flight(transaction_id, message_count=message_count) as connection:
             connection.commit()
 
     @contextmanager
     def in_flight(self, transaction_id: str, *, message_count: int = 1) -> Iterator[Any]:
-        """Yield the connection of a local transaction that has entered; rolls back in the end."""
+        """Yield the connection of a local transaction with its fence row; roll back at the end."""
         with self.engine.connect() as connection:
             self.fence.database.begin(connection)
             write_committed(
@@ -179,18 +179,18 @@ def new_cluster(bootstrap_servers: str) -> Cluster:
 
 
 def work(connection: Any, number: int) -> None:
-    """Do a piece of work in the open database transaction, of a connection or a session."""
+    """Insert a row of work in the open database transaction of a connection or a session."""
     connection.execute(insert(WORK).values(number=number))
 
 
 def new_id(age_ms: int = 0) -> str:
-    """Return a transaction id that was born so long ago."""
+    """Return a transaction id that was made `age_ms` ago."""
     made = TRANSACTION_IDS.next()
     return f"{int(made[:12], 16) - age_ms:012x}{made[12:]}"
 
 
 def kill_session(database: Database, connection: Any) -> None:
-    """Have the server end a connection, as a network that is cut does."""
+    """Have the server end a connection, which the client sees as a cut network."""
     own, kill = "SELECT connection_id()", "KILL {}"
     if database.name == "postgresql":
         own, kill = "SELECT pg_backend_pid()", "SELECT pg_terminate_backend({}, 5000)"

@@ -1,9 +1,9 @@
-"""An order service with a fence, a process of its own that dies where it is told to.
+"""An order service with a fence, a process of its own that dies at the step --die-at.
 
 `python tests/sql/fence_service.py --url ...`. Its threads run block after block, as fast as they
-can, and order the blocks of each key. It says `ready` once it is started; on SIGUSR1 it begins
-nothing more, and says `quiet`; it answers checks until SIGTERM. What it sends and answers stands in
-its client log, how each block ended in a log beside it.
+can, the blocks of each key in order. It prints `ready` once it is started; on SIGUSR1 it begins no
+more blocks, and prints `quiet`; it answers checks until SIGTERM. Its client log has what it sends
+and answers, a log beside it how each block ended.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
 from tests.sql.fence_troubles import Engines, Rival
 from tests.sql.on_a_loop import OnALoop
 
-KEYS = 3  # of a thread at a time
+KEYS = 3  # per thread at a time
 MESSAGES_MAX = 4
 _MANY = (Kind.SEVERAL, Kind.AROUND, Kind.BEHIND)
-SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a machine that does other things too
+SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a busy machine
 ANY_S_MAX = 0.3
 POLL_S = 0.01
-REST_S = 0.2  # behind a failure of the database or of Kafka
-# Folders with a file for each transaction: its check was answered, or not; an op decides it.
+REST_S = 0.2  # pause after a failure of the database or of Kafka
+# Folders with a file per transaction: a check was answered; one got no answer; an op decides it.
 ANSWERED, UNANSWERED, DECIDED = "answered", "unanswered", "decided"
 
 
@@ -62,15 +62,15 @@ IS_LEAVING: ContextVar[bool] = ContextVar("is_leaving", default=False)
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error in a block that the service itself raises."""
 
 
 class TakenBeforeError(BrokenError):
-    """The inbox has the mark of the message that the block takes."""
+    """The inbox already has the mark of the block's message."""
 
 
 class Doom:
-    """Kills the process at one step, once it has begun so many blocks."""
+    """Kills the process at one step, once it has begun `blocks` blocks."""
 
     def __init__(self, step: Step | None, blocks: int) -> None:
         self._step = step
@@ -85,13 +85,13 @@ class Doom:
             threading.Timer(draw.uniform(0, ANY_S_MAX), _die).start()
 
     def at(self, step: Step) -> None:
-        """Die here, where it is time."""
+        """Die, if this is the step and enough blocks have begun."""
         if step is self._step and self._left <= 0:
             _die()
 
 
 class Checker:
-    """Answers checks, and says so before it does."""
+    """Answers checks, and records each answer before it returns it."""
 
     def __init__(self, answer: Callable[[MessageView], Answer], log: ClientLog, to: Path) -> None:
         self._answer = answer
@@ -99,7 +99,7 @@ class Checker:
         self._to = to
 
     def __call__(self, view: MessageView) -> Answer:
-        """Return the answer; whoever waits for it, or for none, learns of it."""
+        """Return the answer; record it, or that there is none, for blocks that wait for it."""
         try:
             answer = self._answer(view)
         except NoAnswerError:
@@ -109,17 +109,17 @@ class Checker:
         return answer
 
     def unanswered(self, view: MessageView) -> None:
-        """Say that there is no answer."""
+        """Record that there is no answer."""
         (self._to / UNANSWERED / view.transaction_id).touch()
 
     def answering(self, view: MessageView, answer: Answer) -> None:
-        """Say what the answer is."""
+        """Record the answer."""
         self._log.answering(view.transaction_id, OpKind(answer.resolution.value))
         (self._to / ANSWERED / view.transaction_id).touch()
 
 
 class Lane:
-    """One thread of the service, and the keys whose blocks it puts in order."""
+    """One thread of the service, and the keys whose blocks it runs in order."""
 
     def __init__(self, service: Service, number: int) -> None:
         options = service.options
@@ -133,13 +133,13 @@ class Lane:
         self._taken = 0  # messages of this process; its successor takes them all again
 
     def run(self) -> None:
-        """Run blocks until the service shall be quiet, or as many as it was told."""
+        """Run blocks until `quiet` is set, or as many as --blocks says."""
         for number in count(1):
             if self._service.quiet.is_set() or 0 < self._service.options.blocks < number:
                 return
             self._service.doom.block(self._draw)
             ended = self._block(self._kind(number))
-            # One that is in doubt is decided some time later: nothing of its key may follow.
+            # A block in doubt is decided later: no other block of its key may follow.
             self._generation += isinstance(ended, OutcomeUnknownError)
             if isinstance(ended, (SQLAlchemyError, BridgeError)):
                 self._service.quiet.wait(REST_S)
@@ -239,7 +239,7 @@ class Lane:
 
 
 class Service:
-    """Engines, producer, logs, and what ends it."""
+    """Engines, producer, logs, and the Doom that kills the process."""
 
     def __init__(self, options: argparse.Namespace, engines: Any = None) -> None:
         self.options = options
@@ -273,7 +273,7 @@ class Service:
             event.listen(engine, "commit", self._on_commit)
 
     def run(self) -> None:
-        """Run blocks until it shall be quiet; return when all have ended."""
+        """Run blocks until `quiet` is set; return when all have ended."""
         lanes = [Lane(self, number) for number in range(self.options.threads)]
         threads = [threading.Thread(target=lane.run) for lane in lanes]
         for thread in threads:
@@ -283,26 +283,26 @@ class Service:
                 thread.join(TICK_S)
 
     def fenced(self, kind: Kind) -> Any:
-        """Return a block of halfbridge's."""
+        """Return a block of the fence."""
         if self.options.asyncio:
             return self.producer.block()
         return self.engines.fence_of(kind).transaction(self.producer)
 
     def take(self, connection: Any, key: str) -> bool:
-        """Mark a message as taken; return whether it was not."""
+        """Mark a message as taken; return whether it was new."""
         if self.options.asyncio:
             return bool(self.producer.once(connection, key))
         return self.engines.inbox.once(connection, None, key)
 
     @contextmanager
     def naive(self, kind: Kind) -> Iterator[tuple[Transaction, Connection]]:
-        """Yield what a fence does, but for its row: sends, database transaction, COMMIT."""
+        """Yield a block without a fence row: sends, database transaction, COMMIT."""
         del kind
         with self.producer.begin() as tx, self.engines.usual.begin() as connection:
             yield tx, connection
 
     def wait_for(self, folder: str, transaction_id: str) -> None:
-        """Return once it was said of the transaction; at the end, or after SIGNAL_S_MAX, anyway."""
+        """Return once the transaction has a file in `folder`, at `quiet`, or after SIGNAL_S_MAX."""
         path = self.options.directory / folder / transaction_id
         deadline = monotonic() + SIGNAL_S_MAX
         while not path.exists() and monotonic() < deadline:
@@ -310,7 +310,7 @@ class Service:
                 return
 
     def note(self, transaction_id: str, kind: Kind, ended: BaseException | None) -> None:
-        """Write down how a block ended."""
+        """Log how a block ended."""
         outcome = getattr(ended, "outcome", None)
         line = {
             "tx": transaction_id,
@@ -323,17 +323,17 @@ class Service:
         os.write(self._blocks, json.dumps(line).encode() + b"\n")
 
     def _on_commit(self, _: object) -> None:
-        """Die, where it was drawn, after the last statement of the block's own."""
+        """Die, if this step is drawn, after the block's own last statement."""
         if IS_LEAVING.get():
             self.doom.at(Step.COUNTED)
 
     def _on_checkin(self, *_: object) -> None:
-        """Die, where it was drawn, as a connection returns to the pool: between the two COMMITs."""
+        """Die, if this step is drawn, as a connection returns to the pool, between the COMMITs."""
         if IS_LEAVING.get():
             self.doom.at(Step.COMMITTED)
 
     def _check_naively(self, view: MessageView) -> Answer:
-        """Answer as it is often done: the work is not there, so it failed."""
+        """Answer as checkers often do: work that is not found has failed."""
         query = select(SHIPPED.c.message_index).where(
             SHIPPED.c.transaction_id == view.transaction_id
         )
@@ -352,7 +352,7 @@ def _die() -> None:
 
 
 def _fail(raised: threading.ExceptHookArgs) -> None:
-    """End with an error: a service that goes on with fewer threads would hide it."""
+    """End with an error: a service that continues with fewer threads would hide it."""
     traceback.print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
     sys.stderr.flush()
     os._exit(1)

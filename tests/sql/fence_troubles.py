@@ -1,4 +1,4 @@
-"""Engines of an order service, and rivals that get in the way of its blocks."""
+"""Engines of an order service, and rival transactions that conflict with its blocks."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from halfbridge.sql import Fence, Inbox
 from tests.sql.fence_plan import STOCK, Kind
 
-_CALL_S = 20  # of a driver: nothing that a service does takes so long
+_CALL_S = 20  # limit of a call of a driver; no statement of a service takes so long
 _CONNECT_S = 5
 _IMPATIENT_MS = 50
 _FOLLOWS_S = 0.2  # the block waits by then, so that PostgreSQL finds the deadlock in the block
@@ -67,13 +67,13 @@ class Engines:
 
 
 class Rival:
-    """Another transaction that wants what a block wants. For one block, in one thread.
+    """Another transaction that conflicts with a block. For one block, in one thread.
 
     Args:
         engines: Of the service.
         kind: Of the block.
         first: The first of the thread's own items of the stock.
-        ballast: Items that make the rival the heavier one.
+        ballast: Number of further items that the rival changes: InnoDB's victim is the block.
     """
 
     def __init__(self, engines: Engines, kind: Kind, first: int, ballast: int) -> None:
@@ -85,7 +85,7 @@ class Rival:
         self._thread: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Lock what the block will want."""
+        """Lock rows that the block will change."""
         if self._kind in (Kind.LOCKED, Kind.SWALLOWED):
             self._open()
             self._take(self._first)
@@ -94,10 +94,10 @@ class Rival:
             self._take(self._second, *self._ballast)
 
     def meddle(self, connection: Connection) -> None:
-        """Have the block and the rival want the same, in the middle of the block.
+        """Have the block and the rival conflict, in the middle of the block.
 
         Raises:
-            DBAPIError: what the database tells the block.
+            DBAPIError: the database refuses the block's statement.
         """
         if self._kind is Kind.SWALLOWED:
             with suppress(DBAPIError):
@@ -122,15 +122,15 @@ class Rival:
             _change(connection, self._second)
 
     def release(self) -> None:
-        """Let go of everything, before the block is left. Idempotent.
+        """Release all locks before the block is left. Idempotent.
 
-        Not while it waits itself, which it does until the block has ended.
+        Does nothing while the rival itself waits, which it does until the block has ended.
         """
         if self._thread is None:
             self._close()
 
     def end(self) -> None:
-        """Let go of everything, behind the block. Idempotent."""
+        """Release all locks after the block. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(_JOIN_S)
@@ -147,7 +147,7 @@ class Rival:
             _change(self._connection, item)
 
     def _follow(self) -> None:
-        with suppress(DBAPIError):  # it may be the one that the database ends
+        with suppress(DBAPIError):  # the rival may be the deadlock's victim
             self._take(self._first)
 
     def _close(self) -> None:

@@ -1,6 +1,6 @@
 """The reference consumer of docs/how-to/inbox.md, run as processes that are killed.
 
-Beside it runs the same consumer without its inbox: what that one does twice, the inbox has caught.
+The same consumer without an inbox runs beside it: the work that it does twice, the inbox prevents.
 """
 
 import random
@@ -26,12 +26,12 @@ from tests.sql.databases import Database
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "inbox.md"
 PARTITIONS = 3
 GROUP, NAIVE = "billing", "naive"
-# A member that is started again under its name has its partitions back at once.
+# A member that is restarted under its name gets its partitions back at once.
 _MEMBER = """"group.id": "{group}",
     "group.instance.id": "{name}",
     "session.timeout.ms": 30000,
     "auto.commit.interval.ms": 1000,"""
-_COMES_S = 120.0  # whatever is killed meanwhile, on a machine that does other things too
+_COMES_S = 120.0  # limit of each wait, with all kills, on a busy machine
 
 
 def reference_consumer() -> str:
@@ -50,14 +50,14 @@ def replaced(script: str, changes: dict[str, str]) -> str:
 
 
 class InboxScene:
-    """Consumers on one real topic and one database; what they did is counted in the database.
+    """Consumers on one real topic and one database, whose rows count their work.
 
     Args:
-        installation: Whose prefix and brokers.
-        database: Where the work goes.
+        installation: Gives prefix and brokers.
+        database: For the rows of the work.
         children: Runs the processes.
         directory: For their scripts.
-        seed: Of what is sent, and of who is killed when.
+        seed: Of what is sent, and of which process is killed when.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class InboxScene:
         return replaced(reference_consumer(), {**changes, '"billing"': f'"{self.group(group)}"'})
 
     def group(self, name: str) -> str:
-        """Return the consumer group's own name of this scene."""
+        """Return the name of the consumer group in this scene."""
         return f"{self.topic}-{name}"
 
     def start(self, *members: tuple[str, str]) -> None:
@@ -131,7 +131,7 @@ class InboxScene:
         assert self._producer.flush(CALL_S) == 0
 
     def send_again(self, records: Sequence[ReadRecord]) -> str:
-        """Deliver records once more, as they stand, and one behind the last; return its work."""
+        """Deliver these records unchanged once more, and a new one after them; return its work."""
         for each in records:
             headers = list(each.headers)
             self._producer.produce(self.topic, each.value, each.key, headers=headers)
@@ -141,9 +141,9 @@ class InboxScene:
         return "last"
 
     def run(self, *, kills: int, burst: int, server_every: int = 0) -> None:
-        """Send and kill by turns: a consumer, and each so often the database server too.
+        """Send and kill by turns: a consumer, or at each `server_every`th kill the database server.
 
-        Each kill comes when a random part of what was sent is done.
+        Each kill comes once the work of a random part of the sent messages is done.
         """
         for number in range(kills):
             done = len(self.sent)
@@ -164,21 +164,21 @@ class InboxScene:
         self._run(name)
 
     def finish(self) -> None:
-        """Return once all groups have stored the offsets of all that was sent."""
+        """Return once all groups have stored the offsets of all sent messages."""
         self.await_count(GROUP, len(self.sent))
         for group in (GROUP, NAIVE):
             self.await_end(group)
 
     def await_count(self, group: str, count: int) -> None:
-        """Return once so much was done."""
+        """Return once a group has done the work of `count` messages."""
         self._until("all is done", lambda: self.count(group) >= count)
 
     def await_end(self, group: str) -> None:
-        """Return once a group has stored the offsets of all that is there."""
+        """Return once a group has stored the end offset of each partition."""
         self._until(f"{group} is at the end", lambda: self._is_at_end(group))
 
     def await_records(self, group: str, records: Sequence[ReadRecord]) -> None:
-        """Return once a group has stored offsets behind `records`; markers may follow these."""
+        """Return once a group has stored offsets after `records`; markers may follow these."""
         ends: dict[int, int] = {}
         for each in records:
             ends[each.partition] = max(each.offset + 1, ends.get(each.partition, 0))
@@ -190,7 +190,7 @@ class InboxScene:
         self._until(f"{group} has read all", is_behind)
 
     def count(self, group: str) -> int:
-        """Return how much was done; -1 while the database does not say."""
+        """Return the number of rows of a group's work; -1 while the database does not answer."""
         with suppress(DBAPIError), self._engine.begin() as connection:
             query = text(f"SELECT count(*) FROM {group}_invoice")
             return int(connection.execute(query).scalar_one())
@@ -209,7 +209,7 @@ class InboxScene:
     def _until(self, what: str, condition: object) -> None:
         def is_so() -> bool:
             for name, child in list(self._running.items()):
-                if child.process.poll() is not None:  # what a supervisor does
+                if child.process.poll() is not None:  # restart it, as a supervisor does
                     self.crashed += 1
                     words = child.last_words()
                     assert "DBAPIError" in words or "OperationalError" in words, words

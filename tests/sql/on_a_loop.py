@@ -34,7 +34,7 @@ class OnALoop:
         url: Of the database, with any driver.
         driver: SQLAlchemy's name of the driver on asyncio, as "postgresql+asyncpg".
         producer_group: Of the client, and of fence and inbox.
-        checker: Notes what is answered to checks.
+        checker: Records the answers to checks.
         settings: Of the client.
     """
 
@@ -53,7 +53,7 @@ class OnALoop:
 
     @property
     def engine(self) -> Engine:
-        """The engine below, for listeners."""
+        """The synchronous engine, for listeners."""
         return self._engine.sync_engine
 
     def __enter__(self) -> None:

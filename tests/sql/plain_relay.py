@@ -1,9 +1,9 @@
-"""The yardstick and the control: a plain outbox relay, which sends and then marks.
+"""A yardstick and a control: a plain outbox relay, which sends and then marks.
 
-`python -m tests.sql.plain_relay URL BOOTSTRAP`, until SIGTERM, on PostgreSQL. Rows by SKIP LOCKED,
-woken by notifications: what most outbox relays do. Killed between its two steps it sends rows
-twice, and two of them part the rows of a key. With `--once` it ends when nothing is left, on any
-database; with `--die-when-sent` it is killed between its two steps.
+`python -m tests.sql.plain_relay URL BOOTSTRAP`, until SIGTERM, on PostgreSQL. It selects rows
+with SKIP LOCKED, and notifications wake it, as in most outbox relays. Killed between its two steps
+it sends rows twice, and two of them divide the rows of a key. With `--once` it ends when no rows
+are left, on any database; with `--die-when-sent` it kills itself between its two steps.
 """
 
 import argparse
@@ -26,7 +26,7 @@ WAIT_MS = 500
 
 
 def main() -> None:
-    """Relay rows, for ever or as it is told."""
+    """Relay rows, for ever or as the options say."""
     parser = argparse.ArgumentParser(prog="plain_relay")
     parser.add_argument("url")
     parser.add_argument("bootstrap")

@@ -16,11 +16,11 @@ from typing import Any
 _RUN_S_MAX = 120.0  # a data directory is made in 2 s; a busy disk may need longer
 _KILL_S_MAX = 10.0
 _LOG_LINES = 20
-_UNPRIVILEGED = "nobody"  # whom root's servers run as: database servers refuse root
+_UNPRIVILEGED = "nobody"  # the user of servers that root starts: database servers refuse root
 
 
 class ServerError(RuntimeError):
-    """A server cannot be made, did not start, or does not end; its last words are in the text."""
+    """A server cannot be made, did not start, or does not end; its last output is in the text."""
 
 
 def new_directory() -> Path:
@@ -34,10 +34,10 @@ def new_directory() -> Path:
 def as_unprivileged(program: Path, directory: Path) -> dict[str, Any]:
     """Return Popen's options for a server's program that works in `directory`.
 
-    When this process is root, the child is `nobody`. Nothing of our environment reaches the
-    child: variables of PostgreSQL's would change what the child does. The child makes its temporary
-    files in `directory`. A MariaDB server that starts removes all temporary tables in its place for
-    temporary files, so two servers must not share one.
+    When this process is root, the child is `nobody`. The child does not inherit the
+    environment, whose variables for PostgreSQL would change its behaviour. It makes its temporary
+    files in `directory`. A MariaDB server that starts removes all temporary tables in its directory
+    for temporary files, so two servers must not share one.
     """
     environ = _environ(program) | {"TMPDIR": str(directory)}
     options: dict[str, Any] = {"cwd": directory, "env": environ}
@@ -71,8 +71,8 @@ def run(command: Sequence[str], *, directory: Path, statements: str = "") -> Non
 def kill_working_in(directory: Path) -> None:
     """SIGKILL every process whose working directory is this one; return when all have ended.
 
-    Each of PostgreSQL's processes leads a group of its own, so killing the first one's group
-    leaves the others to notice its death, and to end in their own time. Where no /proc is, they do.
+    Each of PostgreSQL's processes leads a group of its own, so a kill of the first one's
+    group leaves the others to notice its death, and to end later. Without a /proc they do that.
     """
     ended = select.poll()
     descriptors = [opened for each in working_in(directory) if (opened := _open(each)) is not None]
@@ -99,7 +99,7 @@ def working_in(directory: Path) -> list[int]:
     """Return the ids of all processes whose working directory this is; none without a /proc."""
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
-        with suppress(OSError):  # ended, or not ours to look at
+        with suppress(OSError):  # ended, or not readable
             if link.readlink() == directory:
                 found.append(int(link.parent.name))
     return found

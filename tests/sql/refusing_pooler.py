@@ -1,4 +1,4 @@
-"""What PgBouncer does with a client that gives settings at the start of its connection."""
+"""A fake PgBouncer, which refuses a client that gives settings at the start of its connection."""
 
 import socket
 import struct
@@ -12,10 +12,9 @@ _TEXT = "unsupported startup parameter in options: statement_timeout"
 
 
 class RefusingPooler:
-    """Refuses clients that give `options`, as PgBouncer 1.20 or newer words it; passes on others.
+    """Refuses clients that give `options` with PgBouncer 1.20's error; forwards the others.
 
-    Real bytes on a real socket; as far as a client sees it, and not further: connections are not
-    shared.
+    It speaks the protocol on a real socket, but does not share connections between clients.
 
     Args:
         server_port: PostgreSQL's, on the loopback interface.
@@ -61,7 +60,7 @@ class RefusingPooler:
 
 
 def _startup(client: socket.socket) -> bytes:
-    """Return the message that asks for a database, behind requests for encryption."""
+    """Return the startup message; requests for encryption before it are declined."""
     while True:
         head = client.recv(4, socket.MSG_WAITALL)
         (length,) = _LENGTH.unpack(head)
@@ -72,7 +71,7 @@ def _startup(client: socket.socket) -> bytes:
 
 
 def _pass(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes until the end."""
+    """Forward bytes until the end of the stream."""
     try:
         while chunk := source.recv(_CHUNK):
             target.sendall(chunk)

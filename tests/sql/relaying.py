@@ -21,8 +21,8 @@ from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.waiting import until
 
 GROUP = "relay"
-WAIT_S_MAX = 90.0  # of a machine that does much else
-# A look is a query.
+WAIT_S_MAX = 90.0  # on a busy machine
+# Each poll is a query.
 wait_until = partial(until, "it comes to that", within_s=WAIT_S_MAX, every_s=0.05)
 
 
@@ -56,7 +56,7 @@ class Scene:
         round_s_max: float = ROUND_S_MAX,
         **given: Any,
     ) -> RelayService:
-        """Return a relay that runs by itself; quick, where settings do not say otherwise."""
+        """Return a relay that runs by itself, at short intervals unless `given` has others."""
         quick = {"housekeeping_ms": 50, "retry_ms_min": 50, "poll_ms_max": 100}
         relay = self.relay(**{**quick, **given})
         return RelayService(relay, self.producer, callback=callback, round_s_max=round_s_max)
@@ -74,7 +74,7 @@ class Scene:
 
 @contextmanager
 def scene(engine: Engine, stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
-    """Yield a scene whose group nobody else has; `topic` gives it its name."""
+    """Yield a scene with a producer group of its own, named after `topic`."""
     group = f"{GROUP}-{topic}"
     messages = LocalMessages(engine)
     messages.create()
@@ -86,7 +86,7 @@ def scene(engine: Engine, stack: HalfbridgeStack, topic: str) -> Iterator[Scene]
 
 @contextmanager
 def running(service: RelayService) -> Iterator[None]:
-    """Run a service in a thread while the block runs; it must end in order."""
+    """Run a service in a thread while the block runs; it must end without an error."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -116,9 +116,9 @@ def states_of(messages: LocalMessages) -> list[str]:
 
 
 def run_dry(relay: Relay) -> int:
-    """Run rounds until nothing is left to do; return how many found work.
+    """Run rounds until no work is left; return how many found work.
 
-    A round that was lost, since a check was faster on a busy machine, is no end.
+    A round that lost against a faster check, on a busy machine, does not end the loop.
     """
     deadline = monotonic() + WAIT_S_MAX
     rounds = 0

@@ -69,15 +69,15 @@ class Server(ABC):
 
     Args:
         template: Its first data.
-        durable: Commits survive a power cut; False saves the time of that, and SIGKILL loses
-            nothing even so, as the kernel has what was written.
-        options: More words of its command line.
+        durable: Commits survive a power cut; False saves that time, and SIGKILL still loses
+            nothing, as the kernel has what was written.
+        options: Further arguments of its command line.
     """
 
-    name: ClassVar[str]  # SQLAlchemy's word for the dialect
+    name: ClassVar[str]  # SQLAlchemy's name of the dialect
     driver: ClassVar[str]
-    admin: ClassVar[str]  # who may do everything
-    stop_signal: ClassVar[signal.Signals]  # ends it in order, open connections or not
+    admin: ClassVar[str]  # the superuser
+    stop_signal: ClassVar[signal.Signals]  # shuts it down, even with open connections
 
     def __init__(self, template: Template, *, durable: bool, options: tuple[str, ...] = ()) -> None:
         self._durable = durable
@@ -108,11 +108,11 @@ class Server(ABC):
 
     @abstractmethod
     def _make(self, connection: Connection, database: str) -> None:
-        """Make a database that the ordinary user may do everything in."""
+        """Make a database in which the ordinary user has all rights."""
 
     @abstractmethod
     def _drop(self, connection: Connection, database: str) -> None:
-        """Drop a database, whatever uses it."""
+        """Drop a database, even while connections use it."""
 
     def start(self) -> Self:
         """Start on a free port; returns when a client gets an answer.
@@ -130,7 +130,7 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """End for good; the data is removed. Idempotent."""
+        """Shut down, and remove the data. Idempotent."""
         try:
             self._terminate()
         finally:
@@ -148,7 +148,7 @@ class Server(ABC):
         kill_working_in(self.data)
 
     def restart(self) -> None:
-        """Start again on the same port and data, ending it in order first if it runs.
+        """Start again on the same port and data; shut the server down first if it runs.
 
         Raises:
             ServerError: with the last lines of its log.
@@ -177,7 +177,7 @@ class Server(ABC):
 
     @contextmanager
     def administrator(self, database: str | None = None) -> Iterator[Connection]:
-        """Yield a connection that may do everything, each statement committed at once."""
+        """Yield a connection of the superuser; each statement is committed at once."""
         engine = create_engine(
             self.url(database, user=self.admin),
             poolclass=NullPool,
@@ -236,7 +236,7 @@ class Server(ABC):
     def _answers(self) -> bool:
         try:
             with self.administrator() as connection:
-                # Not another server that took the port between the look and the start.
+                # Not another server that took the port between free_ports() and the start.
                 return Path(self._place(connection)) == self.data
         except DBAPIError:
             return False
@@ -322,7 +322,7 @@ class MariaDbServer(Server):
     def initialise(data: Path) -> None:
         """Make the system tables as mariadb-install-db does, without its help and sys tables.
 
-        That script itself asks for programs of two more packages.
+        That script itself needs programs of two more packages.
         """
         program = _program("mariadbd", "mariadb-server")
         scripts = program.parents[1] / "share" / "mysql"
@@ -380,7 +380,7 @@ class MySqlServer(MariaDbServer):
 
     @staticmethod
     def initialise(data: Path) -> None:
-        """Make the system tables, and an administrator who may come by TCP."""
+        """Make the system tables, and an administrator who may connect by TCP."""
         administrator = data.parent / "administrator.sql"
         administrator.write_text(
             f"CREATE USER root@'{HOST}';\nGRANT ALL ON *.* TO root@'{HOST}' WITH GRANT OPTION;\n",
@@ -417,5 +417,5 @@ class MySqlServer(MariaDbServer):
 
 
 def _program(name: str, package: str) -> Path:
-    """Return where a server's program really is, among the files that it needs."""
+    """Return the resolved path of a server's program, which is among the files that it needs."""
     return Path(tool(name, package=package, places=_PLACES)).resolve()

@@ -33,7 +33,7 @@ WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 def _run_on(database: Database, driver: str, main: Any, **settings: Any) -> None:
@@ -48,7 +48,7 @@ def _run_on(database: Database, driver: str, main: Any, **settings: Any) -> None
 @on_drivers()
 @pytest.mark.parametrize("is_session", [False, True])
 def test_database_and_messages_commit(database: Database, driver: str, is_session: bool) -> None:
-    """Sends around a statement: row and op have the number; a check says COMMIT."""
+    """After sends around a statement, row and op have their number; a check answers COMMIT."""
 
     async def main(scene: AsyncScene) -> None:
         await scene.order(1, is_session=is_session)
@@ -64,7 +64,7 @@ def test_database_and_messages_commit(database: Database, driver: str, is_sessio
 
 @on_drivers()
 def test_an_exception_rolls_both_back(database: Database, driver: str) -> None:
-    """And it is what the block raises; the service goes on."""
+    """The block raises that exception, and the next block commits."""
 
     async def main(scene: AsyncScene) -> None:
         with pytest.raises(BrokenError):
@@ -83,7 +83,7 @@ def test_an_exception_rolls_both_back(database: Database, driver: str) -> None:
 
 @on_drivers("sqlite")
 def test_blocks_without_statements_or_messages(database: Database, driver: str) -> None:
-    """Messages alone are refused, unless that is meant; statements alone are a transaction."""
+    """Messages alone need allow_empty; statements alone are committed, without an op."""
 
     async def main(scene: AsyncScene) -> None:
         with pytest.raises(FenceUsageError, match="no statement ran on the block's connection"):
@@ -122,7 +122,7 @@ def test_a_check_that_comes_first_fences_the_block(database: Database, driver: s
 
 @on_drivers()
 def test_a_check_that_meets_the_open_block_gets_no_answer(database: Database, driver: str) -> None:
-    """It waits for the row on another connection of the same loop."""
+    """The check waits for the row on another connection of the same loop: NoAnswerError."""
 
     async def main(scene: AsyncScene) -> None:
         async with scene.block() as (tx, connection):
@@ -137,7 +137,7 @@ def test_a_check_that_meets_the_open_block_gets_no_answer(database: Database, dr
 
 @on_drivers("postgresql")
 def test_a_constraint_that_refuses_the_commit(database: Database, driver: str) -> None:
-    """The error is certain, so both roll back; nothing is in doubt."""
+    """A deferred constraint fails at COMMIT for certain, so the messages are rolled back too."""
 
     async def main(scene: AsyncScene) -> None:
         async with scene.engine.begin() as connection:
@@ -158,7 +158,7 @@ _DEFERRED = (
 
 @on_drivers("postgresql")
 def test_a_connection_lost_at_the_commit_decides_nothing(database: Database, driver: str) -> None:
-    """CommitUnknownError; the check finds out."""
+    """The block raises CommitUnknownError and sends no op; a check then answers ROLLBACK."""
 
     async def main(scene: AsyncScene) -> None:
         with pytest.raises(CommitUnknownError):
@@ -177,7 +177,7 @@ def test_a_connection_lost_at_the_commit_decides_nothing(database: Database, dri
 
 @on_drivers("sqlite")
 def test_a_send_that_is_not_acknowledged(database: Database, driver: str) -> None:
-    """The end of the block awaits it up to send_timeout_ms, and rolls both back."""
+    """The end of the block awaits it up to send_timeout_ms, then rolls back: HalfNotStoredError."""
 
     async def main(scene: AsyncScene) -> None:
         with pytest.raises(HalfNotStoredError):
@@ -247,7 +247,7 @@ def test_a_cancelled_first_statement_that_is_swallowed(database: Database, drive
 
 @on_drivers("sqlite", "postgresql")
 def test_the_row_by_hand(database: Database, driver: str) -> None:
-    """`enter` in the caller's own transaction; COMMIT of the messages is held until it ends."""
+    """`enter` writes the row in the caller's own transaction, and not after `roll_back`."""
 
     async def main(scene: AsyncScene) -> None:
         tx = scene.producer.begin(context=await scene.fence.context())
@@ -272,7 +272,7 @@ def test_the_row_by_hand(database: Database, driver: str) -> None:
 
 @on_drivers("sqlite")
 def test_context_variables_reach_all_that_runs(database: Database, driver: str) -> None:
-    """Listeners of statements and of the commit see those of the task."""
+    """Listeners of statements and of the commit see the context variables of the task."""
     seen: set[str] = set()
 
     async def main(scene: AsyncScene) -> None:
@@ -294,7 +294,7 @@ def test_context_variables_reach_all_that_runs(database: Database, driver: str) 
 
 @on_drivers("sqlite")
 def test_sessions_that_cannot_be_used(database: Database, driver: str) -> None:
-    """One that has begun, the same in two blocks, and blocking ones: one line says what to do."""
+    """A session that has begun, one in two blocks, and a blocking one: the error has the remedy."""
 
     async def main(scene: AsyncScene) -> None:
         begun = scene.sessions()
@@ -325,7 +325,7 @@ async def _never(_: object) -> Any:
 
 
 def test_what_is_blocking_and_what_is_not_do_not_mix(tmp_path: Path) -> None:
-    """Each is refused where it is given, and the text names what goes with it."""
+    """Each mismatch is refused where it is given, and the error names the matching class."""
     engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     asynchronous = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}")
     given: Any = engine
@@ -361,7 +361,7 @@ def test_what_is_blocking_and_what_is_not_do_not_mix(tmp_path: Path) -> None:
 
 @on_drivers()
 def test_the_inbox_takes_a_message_once(database: Database, driver: str) -> None:
-    """On a connection, a session, a session of a registry, and in a block of the fence."""
+    """`once` works on a connection, a session, a scoped session, and in a block of the fence."""
 
     async def main(scene: AsyncScene) -> None:
         inbox = AsyncInbox(scene.engine, group_id="billing")
@@ -431,7 +431,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "asyncio-fence.md"
 
 @on_drivers("sqlite", "postgresql")
 def test_the_program_of_the_page(database: Database, driver: str) -> None:
-    """docs/how-to/asyncio-fence.md, with nothing replaced but the database and the group."""
+    """docs/how-to/asyncio-fence.md runs with nothing replaced but the database and the group."""
 
     async def main(scene: AsyncScene) -> None:
         async with scene.engine.begin() as connection:

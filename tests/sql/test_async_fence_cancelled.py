@@ -21,8 +21,8 @@ from tests.sql.async_fence_scene import (
 )
 from tests.sql.databases import Database
 
-ASKED_MAX = 10  # times; each waits 2 s for the row
-WAITS_MAX = 200  # of a block; there are some 30
+ASKED_MAX = 10  # checks; each waits 2 s for the row
+WAITS_MAX = 200  # per block, which has about 30
 
 
 async def ending(scene: AsyncScene, number: int, **given: Any) -> BaseException | None:
@@ -41,7 +41,7 @@ async def ending(scene: AsyncScene, number: int, **given: Any) -> BaseException 
 
 
 async def agree(scene: AsyncScene, number: int, ended: BaseException | None) -> None:
-    """Check that error, work, row, decision and the answer of a check say the same."""
+    """Check that error, work, row, decision and the answer of a check agree."""
     if len(scene.ids) < number:
         assert number not in scene.worked()  # cancelled before it began
         return
@@ -58,7 +58,7 @@ async def agree(scene: AsyncScene, number: int, ended: BaseException | None) -> 
 
 
 async def answered(scene: AsyncScene, tx_id: str) -> Answer:
-    """Return the answer of a check, which waits for a connection that the server still ends."""
+    """Return the answer of a check; repeat it while the server still ends a connection."""
     for _ in range(ASKED_MAX):
         with suppress(NoAnswerError):
             return await scene.fence.check(await scene.view(tx_id))
@@ -73,9 +73,9 @@ async def answered(scene: AsyncScene, tx_id: str) -> Answer:
 def test_cancelled_at_each_wait(
     database: Database, driver: str, is_session: bool, is_repeated: bool
 ) -> None:
-    """CancelledError says that nothing is committed; where something may be, the error says so.
+    """CancelledError means that nothing is committed; a block in doubt raises OutcomeUnknownError.
 
-    Nothing is left open either, however often the task is cancelled.
+    No task or connection is left open, however often the task is cancelled.
     """
     seen: Counter[type[BaseException]] = Counter()
 
@@ -121,7 +121,7 @@ async def result_at(running: Coroutine[Any, Any, Any], number: int) -> Any:
 def test_a_cancelled_check_gives_no_answer_and_the_next_one_does(
     database: Database, driver: str
 ) -> None:
-    """`fence.check` of a transaction that is committed, at each wait."""
+    """`fence.check` of a committed transaction, cancelled at each wait, leaves the row."""
 
     async def main() -> None:
         async with scene_on(database, driver, decisions="acknowledged") as scene:

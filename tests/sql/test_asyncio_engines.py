@@ -39,7 +39,7 @@ def test_an_asyncio_engine(make: Any) -> None:
 
 
 def test_a_connection_of_another_library(tmp_path: Path) -> None:
-    """One error with the remedy."""
+    """Inbox and LocalMessages refuse it with the remedy."""
     engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     given: Any = DatabaseWrapper()
     with pytest.raises(InboxUsageError, match="DatabaseWrapper: give a SQLAlchemy Connection"):
@@ -49,7 +49,7 @@ def test_a_connection_of_another_library(tmp_path: Path) -> None:
 
 
 def test_a_scoped_session_of_the_inbox(tmp_path: Path) -> None:
-    """It is taken as a Session is."""
+    """The inbox accepts it like a Session."""
     engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     inbox = Inbox(engine, group_id="g")
     inbox.create()

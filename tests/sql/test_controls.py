@@ -1,4 +1,4 @@
-"""What others lose and double, in the very order of steps in which halfbridge does neither."""
+"""Controls: other methods lose and double messages in steps in which halfbridge does not."""
 
 import signal
 import subprocess
@@ -32,9 +32,9 @@ PROCESS_S_MAX = 120.0
 def test_work_that_is_done_after_its_check(
     stage: Stage, database: Database, *, is_naive: bool
 ) -> None:
-    """Sends; the check's answer is in the log; then the work. "Not found: roll back" loses it.
+    """A check's ROLLBACK is in the log before the work: "not found: roll back" loses the messages.
 
-    With the fence the same work is refused, and nothing that stands is missing.
+    With the fence the same work is refused: no rows and no messages.
     """
     made = FenceScene(stage, database, seed=seed_of_run())
     made.begin(services=1)
@@ -77,9 +77,9 @@ def _run(*words: str) -> int:
 def test_a_relay_that_is_killed_between_send_and_mark(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics, step: str
 ) -> None:
-    """A plain relay's successor sends all of it again; halfbridge's relay sends each row once.
+    """A plain relay's successor sends all rows again; halfbridge's relay sends each row once.
 
-    SIGKILL of a process, then another process until nothing is left.
+    SIGKILL ends one process; another one then runs until no rows are left.
     """
     stack, topic = halfbridge_stack, halfbridge_topics.create("orders")
     with scene(database.engine(), stack, topic) as made:

@@ -1,4 +1,4 @@
-"""What differs between databases, as far as the fence's tests do not show it."""
+"""Differences between databases that the fence's tests do not cover."""
 
 import asyncio
 import secrets
@@ -48,7 +48,7 @@ def test_a_connection_lost_in_the_pool_is_told_as_any_other(database: Database) 
 
 @pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
 def test_a_connection_lost_at_its_return_costs_nothing(database: Database) -> None:
-    """What was read stands, the pool keeps its only place, and the next connection is fresh."""
+    """The result is valid, the pool keeps its only slot, and the next connection is fresh."""
     engine = database.engine(pool_size=1, max_overflow=0, pool_timeout=1)
     fences = FenceTable(engine)
     fences.create()
@@ -63,7 +63,7 @@ def test_a_connection_lost_at_its_return_costs_nothing(database: Database) -> No
 
 
 def swallow_a_time_out(scene: Scene, connection: Any) -> None:
-    """Work, meet a lock that somebody has for longer than the statement waits, and work on."""
+    """Work, let the next statement time out at a lock, and work on."""
     connection.execute(SHORT_WAIT)
     work(connection, 1)
     with scene.truth.connect() as rival:
@@ -100,7 +100,7 @@ def test_a_lock_time_out_that_is_swallowed(scene: Scene) -> None:
 def test_a_lock_time_out_that_rolls_back_all(
     rolling_back: Database, cluster: Cluster, producer: Any, when: str
 ) -> None:
-    """innodb_rollback_on_timeout=ON: the fence row is gone, and what came after must not stand."""
+    """innodb_rollback_on_timeout=ON: the fence row is gone, so later work is rolled back too."""
     scene = Scene(rolling_back, cluster=cluster, producer=producer)
     with (
         pytest.raises(TransactionEndedError) as caught,
@@ -118,7 +118,7 @@ def test_a_lock_time_out_that_rolls_back_all(
 @pytest.mark.broker
 @on("mariadb", "mysql")
 def test_a_lock_time_out_that_ends_the_block(scene: Scene) -> None:
-    """The error reaches the caller; neither the work nor the message stands."""
+    """The error reaches the caller; neither the work nor the message is committed."""
     with scene.truth.connect() as rival:
         work(rival, 2)
         with pytest.raises(DBAPIError, match="1205"), scene.block() as (tx, connection):
@@ -133,7 +133,7 @@ def test_a_lock_time_out_that_ends_the_block(scene: Scene) -> None:
 def test_a_lock_time_out_of_the_fence_row(
     database: Database, cluster: Cluster, producer: Any
 ) -> None:
-    """A block that could not write its row commits nothing, though its code goes on."""
+    """A block that could not write its row commits nothing, though its code continues."""
     scene = Scene(
         database,
         cluster=cluster,
@@ -173,7 +173,7 @@ def test_a_lock_time_out_that_rolls_back_marks(rolling_back: Database) -> None:
 @on("mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_a_check_that_has_its_answer_holds_up_no_neighbour(database: Database, level: str) -> None:
-    """The duplicate that it met is in a gap lock at most as long as it asks, at any level."""
+    """It holds a gap lock at the duplicate only while it runs, at each isolation level."""
     scene = Scene(database, isolation_level=level)
     ids = [new_id() for _ in range(9)]
     scene.commit(ids[4])
@@ -188,7 +188,7 @@ def test_a_check_that_has_its_answer_holds_up_no_neighbour(database: Database, l
 
 @on("mariadb", "mysql")
 def test_a_user_lock_is_no_part_of_a_transaction(scene: Scene) -> None:
-    """GET_LOCK: neither a lock that is had nor one that is not had in time concerns a check."""
+    """GET_LOCK: neither a lock that is held nor one that times out affects a check."""
     mine = new_id()
     with scene.truth.connect() as holder, scene.in_flight(mine) as connection:
         assert holder.scalar(text("SELECT GET_LOCK('halfbridge', 0)")) == 1
@@ -196,7 +196,7 @@ def test_a_user_lock_is_no_part_of_a_transaction(scene: Scene) -> None:
         assert connection.scalar(text("SELECT GET_LOCK('mine', 0)")) == 1
         connection.commit()
         assert scene.fence.check(scene.view(mine)).resolution is Resolution.COMMIT
-        assert connection.scalar(text("SELECT RELEASE_LOCK('mine')")) == 1  # COMMIT has left it
+        assert connection.scalar(text("SELECT RELEASE_LOCK('mine')")) == 1  # COMMIT keeps it
 
 
 def user_lock_waits(scene: Scene) -> int:
@@ -232,7 +232,7 @@ def test_a_deadlock_of_user_locks_that_is_swallowed(scene: Scene) -> None:
 @pytest.mark.broker
 @on("mariadb", "mysql")
 def test_an_xa_transaction_cannot_begin_inside(scene: Scene) -> None:
-    """The server refuses it in a transaction, and the block goes on."""
+    """The server refuses it in a transaction, and the block commits."""
     with scene.block() as (tx, connection):
         work(connection, 1)
         with pytest.raises(DBAPIError, match="XAER_OUTSIDE"):
@@ -269,7 +269,7 @@ def test_an_xa_transaction_in_flight_gives_no_answer(database: Database, scene: 
 
 @contextmanager
 def with_password(database: Database) -> Iterator[URL]:
-    """Yield the URL of a new user, whose password the server has not seen since it was made."""
+    """Yield the URL of a new user, whose password the server has not cached yet."""
     name, url = f"u_{secrets.token_hex(4)}", make_url(database.url)
     with database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
         admin.execute(
@@ -286,7 +286,7 @@ def with_password(database: Database) -> Iterator[URL]:
 
 
 def check_once(url: URL, **arguments: Any) -> None:
-    """Have a check answer by connections of its own."""
+    """Create a fence and write a row, each on a new connection."""
     engine = create_engine(url, poolclass=NullPool, connect_args=arguments)
     fence = Fence(engine, producer_group=GROUP)
     fence.create()
@@ -296,7 +296,7 @@ def check_once(url: URL, **arguments: Any) -> None:
 @on("mysql")
 @pytest.mark.parametrize("is_encrypted", [True, False])
 def test_a_password_by_pymysql(database: Database, is_encrypted: bool) -> None:
-    """Sent by TLS, or under the server's RSA key; later connections need neither."""
+    """It is sent by TLS, or under the server's RSA key; later connections need neither."""
     with with_password(database) as url:
         for _ in range(2):
             check_once(url, ssl_disabled=not is_encrypted)
@@ -318,7 +318,7 @@ def test_a_password_by_pymysql_without_cryptography(
 
 @on("mysql")
 def test_a_password_by_asyncmy(database: Database) -> None:
-    """Twice, of which the first needs the server's RSA key."""
+    """Two connections succeed, of which the first needs the server's RSA key."""
 
     async def ask(url: URL) -> None:
         engine = create_async_engine(url.set(drivername="mysql+asyncmy"), poolclass=NullPool)

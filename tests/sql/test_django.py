@@ -34,7 +34,7 @@ GROUP = "order-service"
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_errors_are_those_of_django(stack: MemoryStack) -> None:
 
 
 def test_a_constraint_that_fails_at_commit_is_certain(stack: MemoryStack) -> None:
-    """A deferred foreign key: Django's IntegrityError, and nothing is in doubt."""
+    """A deferred foreign key raises Django's IntegrityError; the block rolls back the messages."""
     called: list[str] = []
     with pytest.raises(IntegrityError), message_transaction() as tx:
         tx.send(message())
@@ -151,7 +151,7 @@ def test_the_row_goes_before_the_first_statement_and_a_check_then_gets_no_rollba
 
 
 def test_savepoints_inside_may_be_rolled_back(stack: MemoryStack) -> None:
-    """An inner atomic block that fails takes its own work back; also as the first statement."""
+    """An inner atomic block that fails rolls back its own work only, even as first statement."""
     with message_transaction() as tx:
         with suppress(BrokenError), transaction.atomic():
             Order.objects.create(item="hat")
@@ -167,7 +167,7 @@ def test_savepoints_inside_may_be_rolled_back(stack: MemoryStack) -> None:
 
 
 def test_a_block_that_is_marked_for_rollback_is_refused(stack: MemoryStack) -> None:
-    """Django would roll back without an error, and the messages would be delivered."""
+    """FenceUsageError: Django would roll back silently, and the messages would be delivered."""
     place("shirt")
     with (
         pytest.raises(FenceUsageError, match="marked for rollback") as raised,
@@ -191,7 +191,7 @@ def test_a_block_that_is_marked_for_rollback_is_refused(stack: MemoryStack) -> N
 
 
 def test_an_open_transaction_is_refused() -> None:
-    """An outer atomic block, another block, autocommit that is off: one line says what to do."""
+    """For an outer atomic block, another block, and autocommit off, the error has the remedy."""
     refused = pytest.raises(FenceUsageError, match="non_atomic_requests")
     with refused, transaction.atomic(), message_transaction():
         pass
@@ -219,7 +219,7 @@ def test_requests_in_a_transaction_of_djangos(stack: MemoryStack) -> None:
 
 
 def test_functions_of_on_commit_run_after_both_commits(stack: MemoryStack) -> None:
-    """Those of a savepoint that was rolled back do not run; an error of one undoes nothing."""
+    """Functions of a rolled back savepoint do not run; an error of a function undoes nothing."""
     called: list[Any] = []
 
     def ask() -> None:
@@ -254,7 +254,7 @@ def _break() -> None:
 
 
 def test_work_on_another_connection_is_refused(stack: MemoryStack) -> None:
-    """Messages without a statement are rolled back, unless allow_empty says otherwise."""
+    """Messages without a statement are rolled back, unless allow_empty is set."""
     with pytest.raises(FenceUsageError, match="allow_empty"), message_transaction() as tx:
         tx.send(message())
     assert delivered(stack) == []
@@ -265,7 +265,7 @@ def test_work_on_another_connection_is_refused(stack: MemoryStack) -> None:
 
 
 def test_a_statement_that_commits_by_itself_is_noticed(stack: MemoryStack) -> None:
-    """COMMIT as text: the error says what is committed; the messages before it are delivered."""
+    """COMMIT as text: the error has the outcome, and the messages before it are delivered."""
     with pytest.raises(TransactionEndedError) as raised, message_transaction() as tx:
         tx.send(message())
         Order.objects.create(item="shirt")
@@ -281,7 +281,7 @@ def test_a_statement_that_commits_by_itself_is_noticed(stack: MemoryStack) -> No
 def test_only_a_commit_that_went_out_is_in_doubt(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to COMMIT is lost: nothing is decided, and a check finds out."""
+    """If the answer to COMMIT is lost, nothing is decided, and a check finds the outcome."""
     wrapper = type(connections["default"])
     commit = wrapper._commit
 
@@ -305,7 +305,7 @@ def test_only_a_commit_that_went_out_is_in_doubt(
 
 @pytest.mark.parametrize("step", Step)
 def test_a_death_at_each_step(stack: MemoryStack, step: Step) -> None:
-    """Orders that stand are delivered, others are not."""
+    """The messages of committed orders are delivered, others are not."""
     producer()
     with stack.crash_at(step):
         place()
@@ -339,7 +339,7 @@ def test_a_message_is_taken_once(stack: MemoryStack) -> None:
 
 
 def test_where_a_mark_could_be_lost_it_is_refused() -> None:
-    """Outside of a block, in an inner atomic block, and where the mark was rolled back."""
+    """`once` outside of a block or in an inner one is refused; so is COMMIT without the mark."""
     with pytest.raises(InboxUsageError, match="inbox_transaction"):
         once(None, key="order-1", group_id="billing")
     with inbox_transaction(), transaction.atomic(), pytest.raises(InboxUsageError, match="inner"):
@@ -354,7 +354,7 @@ def test_where_a_mark_could_be_lost_it_is_refused() -> None:
 
 
 def test_each_database_has_its_own_producer_and_fence(stack: MemoryStack, tmp_path: Path) -> None:
-    """A block belongs to one database: work in the other one alone is refused."""
+    """A block belongs to one database: work in another database alone is refused."""
     other = database_settings(f"sqlite:///{tmp_path / 'other.sqlite'}")
     every_database = connections.configure_settings({"default": {}, "other": other})
     connections.settings["other"] = every_database["other"]
@@ -388,7 +388,7 @@ def test_each_database_has_its_own_producer_and_fence(stack: MemoryStack, tmp_pa
 
 
 def test_settings_that_do_not_fit_are_named() -> None:
-    """A database without an entry, and SQLite in memory."""
+    """A database without an entry and SQLite in memory raise ConfigError."""
     with override_settings(HALFBRIDGE={}), pytest.raises(ConfigError, match="HALFBRIDGE"):
         place()
     connections["default"].close()
@@ -400,7 +400,7 @@ def test_settings_that_do_not_fit_are_named() -> None:
 
 
 def test_migrations_describe_the_models_and_may_be_repeated() -> None:
-    """`makemigrations --check` finds nothing; going back keeps the rows, and `flush` does too."""
+    """`makemigrations --check` finds no changes; `migrate zero` and `flush` keep the rows."""
     place()
     call_command("makemigrations", "halfbridge", check=True, dry_run=True, verbosity=0)
     call_command("migrate", "halfbridge", "zero", verbosity=0)
@@ -412,7 +412,7 @@ def test_migrations_describe_the_models_and_may_be_repeated() -> None:
 
 
 def test_old_rows_and_marks_are_purged(stack: MemoryStack) -> None:
-    """By `manage.py halfbridge_purge`: a fence row and a mark that are old enough, no others."""
+    """`manage.py halfbridge_purge` deletes a fence row and a mark that are old, and no others."""
     place()
     old = {"group_id": "billing", "message_index": 0, "created_at_ms": 1}
     FenceRow.objects.create(

@@ -1,4 +1,4 @@
-"""Django services that die at each step of a block, on a real Kafka: rows are messages."""
+"""Django services that die at each step of a block, on a real Kafka: messages match rows."""
 
 import pytest
 
@@ -15,7 +15,7 @@ __all__ = ["durable"]
 @pytest.mark.parametrize("durable", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize("kind", [Kind.AROUND, Kind.TAKEN])
 def test_a_block_of_django_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
-    """A service is killed at each step of a block: work, marks and messages, all or none."""
+    """After a kill at each step, work, marks and messages of a block are all committed, or none."""
     flags = ("--only", kind.name)
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=flags, service="django_service.py")
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.parametrize("database", ["sqlite"], indirect=True),
 ]
 ROOT = Path(__file__).resolve().parents[2]
-PROCESS_S = 120.0  # on a machine that does other things too
+PROCESS_S = 120.0  # on a busy machine
 PAGE = "/admin/halfbridge/messagetransaction/"
 # A process of the service that dies once the half message is stored.
 DYING = """
@@ -36,7 +36,7 @@ with message_transaction() as tx:
     print(tx.id, flush=True)
     os._exit(9)
 """
-# Prints the answers to some users, and what dumpdata says, as JSON.
+# Prints the pages that some users get, and the models in dumpdata, as JSON.
 PAGES = f"""
 import io, json
 import django; django.setup()
@@ -98,7 +98,7 @@ class Project:
         }
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with some words to its end."""
+        """Run Python with these arguments to its end."""
         return subprocess.run(
             [sys.executable, *words],
             env=self.environ,
@@ -142,7 +142,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
 def test_the_admin_shows_what_is_undecided_and_dead(
     installation: Installation, project: Project
 ) -> None:
-    """Users with the permission see this group's; `manage.py halfbridge` lists the same."""
+    """Users with the permission see this group's transactions, as `manage.py halfbridge` does."""
     installation.start(topic_gone_ms=3_000)
     topic, absent = installation.topic("orders"), installation.real("absent")
     undecided = installation.half(topic)
@@ -181,7 +181,7 @@ def test_the_admin_shows_what_is_undecided_and_dead(
 
 
 def test_what_cannot_be_read_is_a_line_of_the_page(database: Database) -> None:
-    """No broker, a busy page, no time, and a wrong setting: the page or the command says so."""
+    """The page or the command reports no broker, a busy page, a time-out and a wrong setting."""
     away = Project(database, "127.0.0.1:1", "away-", {})
     shown = away.pages()
     status, page = shown["anna"]
@@ -201,7 +201,7 @@ def test_what_cannot_be_read_is_a_line_of_the_page(database: Database) -> None:
 
 
 def life(project: Project, transaction_id: str) -> Any:
-    """Return what `tx show --json` says."""
+    """Return the output of `tx show --json`."""
     return json.loads(project.command("tx", "show", transaction_id, "--json").stdout)
 
 

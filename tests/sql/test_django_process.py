@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# A parent makes what it has for the database, as an application does that gunicorn preloads.
+# A parent makes a producer and a fence before it forks, as with --preload of gunicorn.
 FORKING = """
 import os
 from django.test.utils import override_settings
@@ -29,7 +29,7 @@ raise SystemExit(os.waitstatus_to_exitcode(status))
 
 
 def test_a_child_has_a_producer_and_connections_of_its_own() -> None:
-    """What a parent has made before the fork is kept, and not used."""
+    """A child makes new ones, and the parent keeps its own."""
     ran = subprocess.run(
         [sys.executable, "-c", FORKING], cwd=ROOT, check=False, timeout=60, capture_output=True
     )

@@ -1,4 +1,4 @@
-"""The Django project under gunicorn and uvicorn, whose workers are killed: orders are messages."""
+"""The Django project under gunicorn and uvicorn, whose workers are killed."""
 
 import json
 import os
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = 50
 ORDERS_BETWEEN_KILLS_MAX = 12
 CLIENTS = 4
-STARTED_S = 120.0  # on a machine that does other things too
+STARTED_S = 120.0  # on a busy machine
 _GUNICORN = ("gunicorn", "--preload", "--bind", "{host}:{port}", "tests.sql.django_shop.wsgi")
 _UVICORN = ("uvicorn", "--host", "{host}", "--port", "{port}", "tests.sql.django_shop.asgi:app")
 # The parent of gunicorn's workers has a producer before it forks; uvicorn does not fork.
@@ -88,7 +88,7 @@ class Shop:
         return server
 
     def place(self) -> bool:
-        """Place another order; return whether the worker lived to say so."""
+        """Place another order; return whether the worker answered 200."""
         url = f"http://{HOST}:{self._port}/place/{next(self._numbers)}"
         return answer_of(url, within_s=60.0)[0] == 200
 
@@ -124,7 +124,7 @@ def test_orders_are_messages_though_workers_are_killed(
     topic: str,
     words: tuple[str, ...],
 ) -> None:
-    """Each worker has a producer of its own, and dies under load."""
+    """The messages are those of the committed orders, though workers are killed under load."""
     shop = Shop(children, database, halfbridge_stack, topic)
     shop.migrate()
     server = shop.start(*words)

@@ -40,13 +40,13 @@ HELD_BACK = {"linger_ms": 1_000}  # records wait a second: none is acknowledged 
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 @WITH_MYSQL
 @pytest.mark.feature
 def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:
-    """The row has the count of messages, and so has the op; the half names the fence's table."""
+    """Row and op have the count of messages; the half message names the fence's table."""
     with scene.block() as (tx, connection):
         tx.send(scene.message(b"a hat"))
         work(connection, 1)
@@ -58,7 +58,7 @@ def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) 
 
 
 def test_a_session_of_the_users_own(scene: Scene) -> None:
-    """As a connection; savepoints inside may be rolled back."""
+    """A session works like a connection; savepoints inside may be rolled back."""
     with scene.fence.transaction(scene.producer, session_factory=sessionmaker(scene.engine)) as (
         tx,
         session,
@@ -74,7 +74,7 @@ def test_a_session_of_the_users_own(scene: Scene) -> None:
 
 
 def test_the_fence_row_is_the_first_statement(scene: Scene) -> None:
-    """Nothing is asked of the database while messages are sent; then the row goes first."""
+    """Sends run no statement in the database; the row is inserted before the first statement."""
     table = scene.fence.tables[0].name
     scene.fence.table_id()
     told: list[str] = []
@@ -100,7 +100,7 @@ def test_a_block_that_only_sends_is_refused(scene: Scene) -> None:
 
 
 def test_a_block_that_only_sends_and_means_it(scene: Scene) -> None:
-    """Its row is written all the same: a check finds that nothing failed."""
+    """With allow_empty its row is written all the same, for checks."""
     with scene.fence.transaction(scene.producer, allow_empty=True) as (tx, _):
         tx.send(scene.message())
     assert scene.fenced(tx.id) == ("committed", 1)
@@ -109,7 +109,7 @@ def test_a_block_that_only_sends_and_means_it(scene: Scene) -> None:
 
 @pytest.mark.feature
 def test_the_inbox_in_the_block(scene: Scene) -> None:
-    """A mark, the work and the fence row commit together; the mark is looked for before COMMIT."""
+    """A mark, the work and the fence row commit together; a repeated message is not taken."""
     inbox = Inbox(scene.engine, group_id="billing")
     inbox.create()
     with scene.block() as (tx, connection):
@@ -123,7 +123,7 @@ def test_the_inbox_in_the_block(scene: Scene) -> None:
 
 @on("sqlite", "postgresql", "mariadb", "mysql")
 def test_a_mark_that_is_gone_refuses_the_commit_before_it_is_sent(scene: Scene) -> None:
-    """Nothing is in doubt then: both roll back, and the error is the inbox's."""
+    """Database and messages roll back with the inbox's error; nothing is in doubt."""
     inbox = Inbox(scene.engine, group_id="billing")
     inbox.create()
     with (
@@ -148,7 +148,7 @@ def test_a_listener_of_the_application_may_work_at_the_commit(scene: Scene) -> N
 
 
 def test_a_commit_that_a_listener_of_the_application_refuses(scene: Scene) -> None:
-    """COMMIT did not go out, so nothing is in doubt."""
+    """COMMIT was not sent, so nothing is in doubt: database and messages roll back."""
 
     def refuse(_: object) -> None:
         raise BrokenError
@@ -161,7 +161,7 @@ def test_a_commit_that_a_listener_of_the_application_refuses(scene: Scene) -> No
 
 
 def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> None:
-    """No op; its row names no message. Left by an exception, or without a statement: no row."""
+    """It has no op, and its row counts 0; after an exception, or without a statement, no row."""
     with scene.fence.transaction(scene.producer) as (tx, connection):
         work(connection, 1)
     with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (_, connection):
@@ -177,7 +177,7 @@ def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> 
 
 @pytest.mark.feature
 def test_left_by_an_exception_neither_stands(scene: Scene) -> None:
-    """The fence says so for good, then the message transaction is rolled back."""
+    """The fence row is set to rolled_back, then the message transaction is rolled back."""
     with pytest.raises(BrokenError), scene.block() as (tx, connection):
         work(connection, 1)
         raise BrokenError
@@ -229,7 +229,7 @@ def _begin_and_commit(connection: Any) -> None:
 def test_only_the_block_commits(
     scene: Scene, commit: Callable[[Any], None], is_let_out: bool, has_session: bool
 ) -> None:
-    """The user's own commit is refused before it happens, swallowed or not; nothing stands."""
+    """The user's own commit is refused; nothing is committed, even if the error is swallowed."""
     given = {"session_factory": sessionmaker(scene.engine)} if has_session else {}
     with (
         pytest.raises(FenceUsageError, match="only the block commits"),
@@ -245,7 +245,7 @@ def test_only_the_block_commits(
 
 
 def test_a_rollback_inside_ends_the_block(scene: Scene) -> None:
-    """What would come after it has no fence row, and is refused."""
+    """Statements after it would have no fence row, and are refused."""
     with (
         pytest.raises(FenceUsageError, match="second database transaction"),
         scene.block() as (tx, connection),
@@ -269,7 +269,7 @@ def test_a_rollback_inside_ends_the_block(scene: Scene) -> None:
 
 
 def test_a_session_that_begins_anew_inside(scene: Scene) -> None:
-    """It would commit work that no row stands for."""
+    """It is refused, as it would commit work without a fence row."""
     with (
         pytest.raises(FenceUsageError, match="second database transaction"),
         scene.fence.transaction(scene.producer, session_factory=sessionmaker(scene.engine)) as (
@@ -285,7 +285,7 @@ def test_a_session_that_begins_anew_inside(scene: Scene) -> None:
 
 
 def test_a_rollback_of_the_message_transaction_inside(scene: Scene) -> None:
-    """The work would stand without its messages; both are rolled back."""
+    """The work would be committed without its messages, so both are rolled back."""
     with (
         pytest.raises(FenceUsageError, match="raise an exception instead"),
         scene.block() as (tx, connection),
@@ -299,7 +299,7 @@ def test_a_rollback_of_the_message_transaction_inside(scene: Scene) -> None:
 @pytest.mark.feature
 @pytest.mark.parametrize("is_let_out", [True, False])
 def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
-    """Its rollback is final: the block cannot commit, swallowed or not."""
+    """Its rollback is final: the block cannot commit, even if the error is swallowed."""
     with pytest.raises(FencedError, match="a check came before"), scene.block() as (tx, connection):
         assert scene.fence.check(scene.view(tx.id)).resolution is Resolution.ROLLBACK
         try:
@@ -312,7 +312,7 @@ def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
 
 @on("mariadb", "mysql")
 def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
-    """DDL on MariaDB: found out, and said what stands; what came after it is rolled back."""
+    """DDL commits on MariaDB: the error has the outcome, and the later work is rolled back."""
     with (
         pytest.raises(TransactionEndedError, match="before that are committed") as caught,
         scene.block() as (tx, connection),
@@ -326,7 +326,7 @@ def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
 
 @on("mariadb", "mysql")
 def test_an_exception_behind_a_statement_that_commits_by_itself(scene: Scene) -> None:
-    """The row stands, and rules: the messages of what stands are delivered."""
+    """The committed row decides: the messages of the committed work are committed."""
     with pytest.raises(BrokenError), scene.block() as (tx, connection):
         work(connection, 1)
         connection.execute(text("CREATE TABLE other (number INT)"))
@@ -336,7 +336,7 @@ def test_an_exception_behind_a_statement_that_commits_by_itself(scene: Scene) ->
 
 @on("sqlite")
 def test_a_script_of_the_drivers_own_commits(scene: Scene) -> None:
-    """executescript() commits before it begins; found out at the end of the block."""
+    """executescript() commits first; the end of the block raises TransactionEndedError."""
     with pytest.raises(TransactionEndedError) as caught, scene.block() as (tx, connection):
         work(connection, 1)
         connection.connection.dbapi_connection.executescript("SELECT 1;")
@@ -347,7 +347,7 @@ def test_a_script_of_the_drivers_own_commits(scene: Scene) -> None:
 
 @on("postgresql", "mariadb", "mysql")
 def test_a_commit_in_sql_text(scene: Scene) -> None:
-    """SQLAlchemy does not see it; the mark of the transaction is gone."""
+    """SQLAlchemy does not notice it; the block does, as its mark of the transaction is gone."""
     with pytest.raises(TransactionEndedError) as caught, scene.block() as (tx, connection):
         work(connection, 1)
         connection.execute(text("COMMIT"))
@@ -358,7 +358,7 @@ def test_a_commit_in_sql_text(scene: Scene) -> None:
 
 @on("mariadb", "mysql")
 def test_a_deadlock_that_is_swallowed(scene: Scene) -> None:
-    """MariaDB has rolled everything back, the row too; what came after must not stand alone."""
+    """MariaDB has rolled everything back, the row too, so the later work is rolled back as well."""
     with scene.truth.begin() as connection:
         for number in range(100, 120):
             work(connection, number)
@@ -369,7 +369,7 @@ def test_a_deadlock_that_is_swallowed(scene: Scene) -> None:
     ):
         tx.send(scene.message())
         work(connection, 1)
-        # The heavier one wins; it waits for row 1, and the block then asks for one of its rows.
+        # The rival has more changes, so it wins; it waits for row 1, the block then for its rows.
         rival.execute(text("SET SESSION innodb_lock_wait_timeout = 30"))
         rival.execute(text("UPDATE work SET number = number + 1000 WHERE number >= 100"))
         waiting = rival.connection.dbapi_connection
@@ -387,7 +387,7 @@ def test_a_deadlock_that_is_swallowed(scene: Scene) -> None:
 
 @on("postgresql")
 def test_an_error_of_a_statement_that_is_swallowed(scene: Scene) -> None:
-    """PostgreSQL answers COMMIT with a rollback then, and no error; the block does not ask."""
+    """PostgreSQL would answer COMMIT with a rollback and no error; the block raises the error."""
     with (
         pytest.raises(DBAPIError, match="current transaction is aborted"),
         scene.block() as (tx, connection),
@@ -400,7 +400,7 @@ def test_an_error_of_a_statement_that_is_swallowed(scene: Scene) -> None:
 
 @on("postgresql", "mariadb", "mysql")
 def test_a_connection_lost_before_the_commit(scene: Scene) -> None:
-    """Nothing can stand: the fence says so, and the message transaction is rolled back."""
+    """No work can be committed: the row is set to rolled_back, and the messages are rolled back."""
     with pytest.raises(DBAPIError), scene.block() as (tx, connection):
         work(connection, 1)
         kill_session(scene.database, connection)
@@ -409,7 +409,7 @@ def test_a_connection_lost_before_the_commit(scene: Scene) -> None:
 
 @on("postgresql", "mariadb", "mysql")
 def test_a_connection_lost_at_the_commit_decides_nothing(scene: Scene) -> None:
-    """The database did not say; the check finds that nothing was committed."""
+    """The outcome is unknown; the check finds that nothing was committed."""
     with pytest.raises(CommitUnknownError), scene.block() as (tx, connection):
         work(connection, 1)
         event.listen(connection, "commit", lambda each: kill_session(scene.database, each))
@@ -442,7 +442,7 @@ def test_a_commit_whose_answer_is_lost_decides_nothing(
 
 @on("postgresql", "sqlite")
 def test_a_constraint_that_refuses_the_commit(scene: Scene) -> None:
-    """The database says for certain that nothing was committed; so does the block."""
+    """The error proves that nothing was committed, so the block rolls back the messages."""
     with scene.truth.begin() as connection:
         connection.execute(
             text(
@@ -460,7 +460,7 @@ def test_a_constraint_that_refuses_the_commit(scene: Scene) -> None:
 
 @on("sqlite")
 def test_a_message_commit_in_doubt(scene: Scene) -> None:
-    """The error says so: the work stands, and a check commits the messages."""
+    """OutcomeUnknownError: the work is committed, and a check commits the messages."""
     assert scene.cluster is not None
     settings = {**HELD_BACK, "decisions": "acknowledged", "decision_timeout_ms": 10}
     with scene.cluster.producer(**settings) as slow:
@@ -481,7 +481,7 @@ async def _check(_: MessageView) -> Resolution:
 
 @on("sqlite")
 def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
-    """Another group, less time for a check than the fence waits, or asyncio: an error, at once."""
+    """Another group, a check_timeout_ms below 4000, and an asyncio producer raise ConfigError."""
     assert scene.cluster is not None
     hasty = scene.cluster.producer(check_timeout_ms=3_999)
     with pytest.raises(ConfigError, match=r"check_timeout_ms: 3999 .* at least 4000"):
@@ -495,7 +495,7 @@ def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
 
 @on("sqlite")
 def test_the_first_check_waits_as_long_as_is_asked(scene: Scene) -> None:
-    """immunity_ms is that of each message."""
+    """`immunity_ms` of the block is stored in each half message."""
     assert scene.cluster is not None
     with scene.block(immunity_ms=60_000) as (tx, connection):
         work(connection, 1)
@@ -505,7 +505,7 @@ def test_the_first_check_waits_as_long_as_is_asked(scene: Scene) -> None:
 
 @on("sqlite")
 def test_a_transaction_older_than_any_check(scene: Scene) -> None:
-    """The daemon has given it up by now, and rows of its age may be purged."""
+    """It is refused: the daemon has given it up, and rows of its age may be purged."""
     with (
         pytest.raises(FencedError, match="longer than transaction_age_ms_max"),
         scene.block() as (tx, connection),
@@ -518,7 +518,7 @@ def test_a_transaction_older_than_any_check(scene: Scene) -> None:
 @pytest.mark.parametrize("has_worked", [False, True])
 @on("sqlite")
 def test_only_the_block_commits_its_messages(scene: Scene, *, has_worked: bool) -> None:
-    """tx.commit() inside would be first, and final: the database might still roll back."""
+    """tx.commit() inside is refused, as the database might still roll back."""
     with (
         pytest.raises(IllegalTransitionError, match="only the block commits"),
         scene.block() as (tx, connection),
@@ -532,7 +532,7 @@ def test_only_the_block_commits_its_messages(scene: Scene, *, has_worked: bool) 
 
 @on("sqlite")
 def test_a_producer_that_is_closed_meanwhile(scene: Scene, cluster: Cluster) -> None:
-    """Its error would read as if nothing had been done; the database has committed."""
+    """OutcomeUnknownError: the database has committed, so the work must not be repeated."""
     with (
         cluster.producer() as own,
         pytest.raises(OutcomeUnknownError, match="do not repeat the work"),
@@ -564,7 +564,7 @@ def test_a_refused_send_that_is_swallowed(scene: Scene, sent: int) -> None:
 
 @on("sqlite")
 def test_a_session_that_is_used_again(scene: Scene) -> None:
-    """What a block listened to ends with the block."""
+    """The end of a block removes its listeners."""
     sessions = scoped_session(sessionmaker(scene.engine))
     for number in (1, 2):
         with scene.block(session_factory=sessions) as (_, session):

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.broker
 SEND_MS = 3_000
 # A wait for a ROLLBACK, or for the broker that is asked before one, would take this long.
 DECISION_MS = 60_000
-# A machine that does other things too; far below DECISION_MS.
+# For a busy machine; far below DECISION_MS.
 FACTOR = 4
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def away(broker: EmbeddedBroker, database: Database) -> Iterator[Scene]:
 
 @contextmanager
 def frozen(broker: EmbeddedBroker) -> Iterator[None]:
-    """Have the broker alive and silent."""
+    """Keep the broker alive and silent."""
     broker.pause()
     try:
         yield
@@ -55,7 +55,7 @@ def frozen(broker: EmbeddedBroker) -> Iterator[None]:
 
 @contextmanager
 def dead(broker: EmbeddedBroker) -> Iterator[None]:
-    """Have nobody listen."""
+    """Kill the broker meanwhile."""
     broker.kill()
     try:
         yield
@@ -116,8 +116,8 @@ WAYS = (in_a_block, with_the_send_outstanding, by_an_exception, without_a_fence,
 def test_a_request_meets_one_send_timeout(
     broker: EmbeddedBroker, away: Scene, gone: Callable[[EmbeddedBroker], Any]
 ) -> None:
-    """Nothing waits for a ROLLBACK; whatever was stored nevertheless, a check rolls back."""
-    with away.block() as (tx, connection):  # all connections are there
+    """No way waits for a ROLLBACK; a check rolls back messages that were stored nevertheless."""
+    with away.block() as (tx, connection):  # opens all connections
         work(connection, 0)
     away.check_committed(tx, 0)
     txs: list[Any] = []
@@ -137,7 +137,7 @@ def test_a_request_meets_one_send_timeout(
         try:
             with away.block() as (tx, connection):
                 work(connection, 1)
-        except BridgeError:  # the broker is still on its way back
+        except BridgeError:  # the broker is not back yet
             return None
         return tx
 

@@ -1,4 +1,4 @@
-"""fence.check and purge: what is answered, and when nothing is."""
+"""fence.check and purge: the answers, and the cases without one."""
 
 import threading
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def scene(database: Database) -> Scene:
 
 @pytest.mark.feature
 def test_no_row_is_proof(scene: Scene) -> None:
-    """The check rolls back for good: who enters afterwards is refused."""
+    """The check rolls back for good: a later `enter` is refused."""
     mine = new_id()
     assert scene.fence.check(scene.view(mine)).resolution is Resolution.ROLLBACK
     assert scene.fenced(mine) == ("rolled_back", 0)
@@ -46,7 +46,7 @@ def test_no_row_is_proof(scene: Scene) -> None:
 
 @pytest.mark.feature
 def test_what_was_committed_is_told_with_its_count(scene: Scene) -> None:
-    """So that a missing message is noticed; asked again, the answer is the same."""
+    """The answer COMMIT has the number of messages; a repeated check has the same answer."""
     mine = new_id()
     scene.commit(mine, message_count=3)
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_what_was_committed_is_told_with_its_count(scene: Scene) -> None:
 @pytest.mark.feature
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: bool) -> None:
-    """The key lets one of both through; the check says what became of the other one."""
+    """The check waits for the row's key, then answers how the transaction ended."""
     mine = new_id()
     asked = threading.Event()
 
@@ -70,7 +70,7 @@ def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: b
     with ThreadPoolExecutor(1) as pool:
         with scene.in_flight(mine) as connection:
             answer = pool.submit(scene.fence.check, scene.view(mine))
-            if scene.database.name != "sqlite":  # there it waits to begin
+            if scene.database.name != "sqlite":  # whose check waits at BEGIN
                 assert asked.wait(JOIN_S_MAX)
             assert not answer.done()
             if is_committed:
@@ -83,7 +83,7 @@ def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: b
 
 @pytest.mark.feature
 def test_a_check_that_waits_learns_the_number_written_last(scene: Scene) -> None:
-    """The transaction updates its row while the check waits for it: neither hinders the other."""
+    """A transaction updates its row while a check waits; the check answers the last number."""
     mine = new_id()
     asked = threading.Event()
 
@@ -106,7 +106,7 @@ def test_a_check_that_waits_learns_the_number_written_last(scene: Scene) -> None
 
 
 def test_a_number_goes_only_into_the_row_of_the_open_transaction(scene: Scene) -> None:
-    """A row that the database has rolled back, or that a check has written, takes none."""
+    """No number is written into a row that was rolled back, or that a check has written."""
     gone, refused = new_id(), new_id()
     with scene.in_flight(gone) as connection:
         connection.rollback()
@@ -119,7 +119,7 @@ def test_a_number_goes_only_into_the_row_of_the_open_transaction(scene: Scene) -
 
 
 def test_a_row_without_a_number_gives_no_answer(scene: Scene) -> None:
-    """A statement that commits by itself has shown it: how many messages belong to it is open."""
+    """NoAnswerError: a statement committed by itself before the messages were counted."""
     mine = new_id()
     scene.commit(mine, message_count=0)
     with pytest.raises(NoAnswerError, match="committed inside its block"):
@@ -128,7 +128,7 @@ def test_a_row_without_a_number_gives_no_answer(scene: Scene) -> None:
 
 
 def test_a_transaction_that_stays_in_flight_gives_no_answer(scene: Scene) -> None:
-    """Neither UNKNOWN, of which fifteen make a dead letter, nor ROLLBACK."""
+    """It is neither UNKNOWN, of which fifteen make a dead letter, nor ROLLBACK."""
     mine = new_id()
     with ThreadPoolExecutor(1) as pool, scene.in_flight(mine) as connection:
         with pytest.raises(NoAnswerError, match=r"(?i)lock"):
@@ -152,7 +152,7 @@ class _Order:
         event.listen(scene.engine, "commit", self._on_commit)
 
     def begin(self, first: str | None) -> None:
-        """Begin another round; without a first one, whoever comes."""
+        """Begin another round; None lets the threads race."""
         self._first = first
         self._is_written, self._is_met = threading.Event(), threading.Event()
 
@@ -182,9 +182,9 @@ class _Order:
 
 
 def test_checks_and_local_transactions_race(scene: Scene) -> None:
-    """Whoever is first, each transaction ends one way, and all checks say which.
+    """Whichever thread is first, each transaction has one outcome, which all checks answer.
 
-    The one that is to be first commits when another one is about to meet its row. Both ends occur.
+    The first thread commits when another thread is about to meet its row. Both outcomes occur.
     """
 
     def enter() -> bool:
@@ -227,7 +227,7 @@ def test_checks_and_local_transactions_race(scene: Scene) -> None:
 def test_work_that_was_not_fenced_gets_no_answer(
     scene: Scene, given: dict[str, Any], told: str
 ) -> None:
-    """The want of a row proves nothing then, and none is written."""
+    """A missing row proves nothing then, and none is written."""
     with pytest.raises(NoAnswerError, match=told):
         scene.fence.check(scene.view(**{"transaction_id": new_id(), **given}))
     assert scene.rows() == 0
@@ -245,7 +245,7 @@ def test_another_fences_work_gets_no_answer(scene: Scene) -> None:
 
 
 def test_a_table_that_was_made_anew_gives_no_answer(scene: Scene) -> None:
-    """Its rows went with its identity; a fence that remembers the old one takes no row either."""
+    """Its old rows are lost; a fence that remembers the old identity writes no row either."""
     mine = new_id()
     scene.commit(mine)
     scene.fence.metadata.drop_all(scene.truth)
@@ -260,7 +260,7 @@ def test_a_table_that_was_made_anew_gives_no_answer(scene: Scene) -> None:
 
 
 def test_a_table_that_another_process_made_anew_is_noticed(scene: Scene) -> None:
-    """A fence that remembers the old identity answers for what was begun under the new one."""
+    """A fence that remembers the old identity answers for transactions begun under the new one."""
     old = scene.fence
     old.table_id()
     old.metadata.drop_all(scene.truth)
@@ -272,7 +272,7 @@ def test_a_table_that_another_process_made_anew_is_noticed(scene: Scene) -> None
 
 
 def test_an_emptied_table_gives_no_answer(scene: Scene) -> None:
-    """The table's own row went with the others: no committed work is rolled back."""
+    """The table's own row is gone too, so no committed work is rolled back."""
     mine = new_id()
     scene.commit(mine)
     with scene.truth.begin() as connection:
@@ -329,7 +329,7 @@ _TRIGGERS = {
     indirect=["database"],
 )
 def test_trouble_of_the_database_gives_no_answer(scene: Scene, what: str) -> None:
-    """Deadlock, time-out, serialization failure: the daemon asks again."""
+    """After a deadlock, time-out or similar error, the check raises NoAnswerError."""
     number = TROUBLE[scene.database.name][what]
     with scene.database.admin_engine().begin() as connection:
         for statement in _TRIGGERS[scene.database.name]:
@@ -356,7 +356,7 @@ def test_a_server_that_was_killed_gives_no_answer(own_database: OwnDatabase) -> 
 
 
 def _asked_again(scene: Scene, transaction_id: str) -> Answer:
-    """Ask as the daemon does: the pool has connections that the kill has ended."""
+    """Repeat the check, as the daemon does: the pool has connections that the kill has ended."""
     for _ in range(9):
         with suppress(NoAnswerError):
             return scene.fence.check(scene.view(transaction_id))
@@ -404,7 +404,7 @@ def test_a_check_leaves_the_connection_as_it_was(database: Database, isolation: 
 @on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_an_answer_is_no_old_snapshot(database: Database, isolation: str) -> None:
-    """The row that the insert met is read as it stands, at whichever isolation the engine has."""
+    """The check reads the current row, at each isolation level of the engine."""
     scene = Scene(database, isolation_level=isolation)
     mine = new_id()
     scene.commit(mine, message_count=2)
@@ -429,7 +429,7 @@ def test_names_are_compared_byte_by_byte(scene: Scene) -> None:
     indirect=["database"],
 )
 def test_a_table_without_transactions_is_refused(scene: Scene, engine: str) -> None:
-    """A row of it would stand though the local transaction is rolled back."""
+    """Its row would stay after a rollback of the local transaction."""
     with scene.truth.begin() as connection:
         connection.execute(text(f"ALTER TABLE halfbridge_fence ENGINE={engine}"))
     fence = scene.fence_on(scene.engine)
@@ -450,7 +450,7 @@ def test_how_long_rows_are_needed(age_days: int, retention_days: int, kept_days:
 
 
 def _age(scene: Scene, transaction_id: str, age_ms: int) -> None:
-    """Make a row as old as if it had been written then."""
+    """Make a row older by `age_ms`."""
     table = scene.fence.tables[0]
     mine = table.c.transaction_id == transaction_id
     aged = update(table).where(mine).values(created_at_ms=table.c.created_at_ms - age_ms)
@@ -460,7 +460,7 @@ def _age(scene: Scene, transaction_id: str, age_ms: int) -> None:
 
 @pytest.mark.feature
 def test_a_purge_leaves_what_may_be_asked_for(scene: Scene) -> None:
-    """A row goes when its id and the row itself are old; of all groups."""
+    """A purge deletes rows of all groups whose id and creation time are both old."""
     old, young = new_id(KEPT_MS + 10_000), new_id(KEPT_MS - 10_000)
     late = new_id(KEPT_MS + 10_000)  # born long ago, by a clock that may be wrong; just written
     theirs = new_id(KEPT_MS + 10_000)
@@ -480,7 +480,7 @@ def test_a_purge_leaves_what_may_be_asked_for(scene: Scene) -> None:
 
 
 def test_a_purge_deletes_in_batches(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that stay do not stop it, nor hide those behind them."""
+    """Rows that stay do not stop it, nor hide later rows."""
     monkeypatch.setattr("halfbridge.sql.fence_purge._PURGE_BATCH", 2)
     names = [new_id(KEPT_MS + 10_000) for _ in range(7)]
     for number, each in enumerate(names):
@@ -494,7 +494,7 @@ def test_a_purge_deletes_in_batches(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_may_have_been_purged_gets_no_answer(scene: Scene) -> None:
-    """A dead letter that is resumed late is not rolled back by a purge; nor is it entered."""
+    """A dead letter as old as purged rows is not rolled back when resumed; `enter` is refused."""
     committed, left = new_id(KEPT_MS + 10_000), new_id(KEPT_MS + 10_000)
     near = new_id(KEPT_MS - CLOCK_MARGIN_MS // 2)
     scene.commit(committed)
@@ -514,7 +514,7 @@ def test_what_may_have_been_purged_gets_no_answer(scene: Scene) -> None:
 
 @on("postgresql", "mariadb", "mysql")
 def test_a_purge_between_a_checks_statements(scene: Scene) -> None:
-    """The watermark is looked at behind the insert: the row's want proves nothing by then."""
+    """The check reads the watermark after its insert, as its row may have been purged."""
     mine = new_id(KEPT_MS + 10_000)
     rival = scene.fence_on(scene.truth)
     rival.table_id()
@@ -532,7 +532,7 @@ def test_a_purge_between_a_checks_statements(scene: Scene) -> None:
 
 @on("sqlite")
 def test_a_purge_of_young_rows_is_refused(scene: Scene) -> None:
-    """And the watermark never goes back, though a later purge may keep more."""
+    """The watermark never goes back, though a later purge may keep more."""
     with pytest.raises(ValueError, match="rows are needed for"):
         scene.fence.purge(older_than_ms=KEPT_MS - 1)
     mine = new_id(10 * DAY_MS)
@@ -561,7 +561,7 @@ def test_resume_of_a_dead_letter_has_the_answer_from_before(scene: Scene) -> Non
 
 
 def test_a_table_is_made_once(scene: Scene) -> None:
-    """By whoever is first, at each start; its identity stays."""
+    """Concurrent and repeated calls of `create` keep one table with one identity."""
     fences = [scene.fence_on(scene.database.engine(), name="another") for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda fence: fence.create(), fences))
@@ -571,14 +571,14 @@ def test_a_table_is_made_once(scene: Scene) -> None:
 
 
 def test_a_missing_table_is_named(scene: Scene) -> None:
-    """With what makes it."""
+    """The error names the table and the call that creates it."""
     missing = scene.fence_on(scene.engine, name="missing")
     with pytest.raises(TableError, match=r"there is no table missing: fence\.create\(\)"):
         missing.context()
 
 
 def test_a_table_that_a_migration_made_lacks_its_own_row(scene: Scene) -> None:
-    """The metadata is the migration tool's; `create` adds the row."""
+    """A migration tool makes the table from the metadata; `create` adds the row."""
     migrated = scene.fence_on(scene.engine, name="migrated")
     migrated.metadata.create_all(scene.truth)
     with pytest.raises(TableError, match="no row of its own"):

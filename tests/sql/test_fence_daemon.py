@@ -1,4 +1,4 @@
-"""The fence and the daemon: what a service leaves behind comes out as its database has it."""
+"""The fence and the daemon: transactions of dead services end as their databases have decided."""
 
 from typing import Any
 
@@ -28,9 +28,9 @@ QUICK: dict[str, Any] = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1
 def test_what_nobody_decided_comes_out_as_the_database_has_it(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:
-    """Committed work is delivered, with all its messages; what never began is rolled back.
+    """Committed work is delivered, with all its messages; work that never began is rolled back.
 
-    Work in flight gets no answer as long as it is, and work that is not fenced gets none at all.
+    Work in flight gets no answer until it ends, and work that is not fenced gets none at all.
     """
     topic, scene = halfbridge_topics.create("orders"), Scene(database)
     fence = scene.fence
@@ -70,10 +70,10 @@ def test_what_nobody_decided_comes_out_as_the_database_has_it(
 def test_committed_work_that_lacks_a_message_is_never_delivered_in_part(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:
-    """The count in the fence row tells: a check answers COMMIT of 3, and 2 messages are there.
+    """A check answers COMMIT of 3, by the fence row, and 2 messages are stored: none is delivered.
 
-    As after a power cut of a broker without replicas, which has lost the last of 3. Nothing of the
-    transaction is delivered: its messages become INCOMPLETE dead letters. The work stands.
+    A power cut of a broker without replicas can lose the last of 3. The messages become INCOMPLETE
+    dead letters. The work stays committed.
     """
     topic, scene = halfbridge_topics.create("orders"), Scene(database)
     with halfbridge_stack.producer(GROUP, checker=scene.fence.check) as producer:
@@ -96,7 +96,7 @@ def test_committed_work_that_lacks_a_message_is_never_delivered_in_part(
 def _committed_by_the_dead(
     scene: Scene, producer: Any, topic: str, values: tuple[bytes, ...], *, message_count: int
 ) -> str:
-    """Commit work in the database, and nothing more, as a client that is killed then."""
+    """Commit work in the database only, as a client that is killed then."""
     tx = producer.begin(context=scene.fence.context())
     for value in values:
         tx.send(Message(topic, key=b"customer-42", value=value))
@@ -111,7 +111,7 @@ def _dead_letters(
     found = []
     for record in stack.read_committed(stack.config.names.dead):
         headers = dict(record.headers)
-        half = headers.get(HALF)  # None: of a record that no client of ours wrote, in another test
+        half = headers.get(HALF)  # None: a record of another test, from another client
         if half is not None and HALF_METADATA.decode(half).transaction_id == transaction_id:
             found.append((record.value, DEAD_LETTER.decode(headers[DEAD] or b"")))
     return found
@@ -121,9 +121,9 @@ def _dead_letters(
 def test_committed_work_whose_first_message_is_lost_gets_no_answer(
     database: Database, installation: Installation
 ) -> None:
-    """The fence's context goes with it: nothing is delivered in part, nor rolled back.
+    """The fence's context is lost with it: nothing is delivered in part, nor rolled back.
 
-    The record is lost as a retention that is too short loses it, and the daemon tells an operator.
+    The record is lost as by a retention that is too short; the daemon stops for an operator.
     """
     installation.make(groups=(GROUP,))
     orders, half = installation.topic("orders"), installation.names.half

@@ -34,7 +34,7 @@ def sent(scene: Scene) -> Transaction:
 @pytest.mark.feature
 @pytest.mark.parametrize("has_session", [True, False])
 def test_by_hand(scene: Scene, has_session: bool) -> None:
-    """Sends, database transaction with the row first, message commit."""
+    """Sends, a database transaction with the row first, and tx.commit() commit both."""
     tx = sent(scene)
     opened = Session(scene.engine) if has_session else scene.engine.connect()
     with opened as handle, handle.begin():
@@ -62,7 +62,7 @@ def test_rolled_back_by_hand_the_row_goes_too(scene: Scene) -> None:
 
 @pytest.mark.parametrize("has_session", [True, False])
 def test_a_fenced_transaction_cannot_commit(scene: Scene, has_session: bool) -> None:
-    """Though the error was swallowed, and though MariaDB and SQLite would let it."""
+    """COMMIT is refused though the error was swallowed, and MariaDB and SQLite would commit."""
     tx = sent(scene)
     scene.fence.roll_back(tx.id)
     opened = Session(scene.engine) if has_session else scene.engine.connect()
@@ -77,7 +77,7 @@ def test_a_fenced_transaction_cannot_commit(scene: Scene, has_session: bool) -> 
 
 
 def test_autocommit_is_refused(database: Database, cluster: Cluster, producer: Any) -> None:
-    """By hand and in a block; no row and no work stands."""
+    """`enter` and the block refuse it; no work is committed."""
     scene = Scene(database, cluster=cluster, producer=producer, isolation_level="AUTOCOMMIT")
     tx = sent(scene)
     with scene.engine.connect() as connection:
@@ -96,7 +96,7 @@ def test_autocommit_is_refused(database: Database, cluster: Cluster, producer: A
 
 @on("sqlite")
 def test_a_begin_event_of_the_users_own(scene: Scene) -> None:
-    """SQLAlchemy's recipe for sqlite3: no isolation level, and BEGIN by an event."""
+    """A block works with SQLAlchemy's recipe for sqlite3: no isolation level, BEGIN by an event."""
 
     @event.listens_for(scene.engine, "connect")
     def _(driver: Any, _: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_begin_event_of_the_users_own(scene: Scene) -> None:
 
 @on("sqlite")
 def test_the_drivers_late_begin_is_no_gap(scene: Scene) -> None:
-    """sqlite3 begins at the first INSERT only; here a transaction is open before it."""
+    """sqlite3 begins at the first INSERT only; `enter` opens a transaction before it."""
     tx = sent(scene)
     with scene.engine.connect() as connection:
         driver = connection.connection.dbapi_connection
@@ -131,7 +131,7 @@ def test_the_drivers_late_begin_is_no_gap(scene: Scene) -> None:
 
 
 def test_a_savepoint_alone_is_refused(scene: Scene) -> None:
-    """It may be rolled back with the row, and leave what the transaction did before."""
+    """Its rollback would remove the row, and keep the work before the savepoint."""
     tx = sent(scene)
     with scene.engine.connect() as connection, connection.begin():
         work(connection, 1)
@@ -142,7 +142,7 @@ def test_a_savepoint_alone_is_refused(scene: Scene) -> None:
 
 
 def test_a_savepoint_of_sql_text_that_takes_the_row_with_it(scene: Scene) -> None:
-    """COMMIT is refused: what was done before the savepoint would stand without the row."""
+    """COMMIT is refused: the work before the savepoint would be committed without the row."""
     tx = sent(scene)
     with scene.engine.connect() as connection:
         work(connection, 1)
@@ -157,7 +157,7 @@ def test_a_savepoint_of_sql_text_that_takes_the_row_with_it(scene: Scene) -> Non
 
 @on("postgresql", "mariadb", "mysql")
 def test_a_two_phase_commit_is_refused(scene: Scene) -> None:
-    """It commits in two steps, neither of which the fence can stand before."""
+    """It commits in two steps, neither of which the fence can guard."""
     tx = sent(scene)
     with scene.engine.connect() as connection, connection.begin_twophase() as begun:
         with pytest.raises(FenceUsageError, match="two-phase"):
@@ -170,7 +170,7 @@ def test_a_two_phase_commit_is_refused(scene: Scene) -> None:
 
 @on("sqlite")
 def test_a_session_of_somebody_elses_transaction_is_refused(scene: Scene) -> None:
-    """Its commit commits nothing."""
+    """A session bound to a connection is refused, as its commit commits nothing."""
     tx = sent(scene)
     with scene.engine.connect() as connection, connection.begin():
         with Session(connection) as session:
@@ -193,7 +193,7 @@ def test_a_session_that_has_begun_is_refused(scene: Scene) -> None:
 
 
 def test_a_connection_to_another_database(scene: Scene, tmp_path: Path) -> None:
-    """Its table would take the row, and no check would find it there."""
+    """It is refused: its table would take the row, and no check would find it there."""
     tx = sent(scene)
     with scene.truth.connect() as connection:
         connection.execute(text("DROP TABLE halfbridge_fence"))
@@ -211,7 +211,7 @@ def test_a_connection_to_another_database(scene: Scene, tmp_path: Path) -> None:
 def test_synchronous_commit_is_turned_on_for_the_transaction(
     database: Database, cluster: Cluster, producer: Any
 ) -> None:
-    """A server that is killed would forget what was committed with it off."""
+    """With it off, a server that is killed would lose committed work."""
     options = {"connect_args": {"options": "-c synchronous_commit=off"}}
     scene = Scene(database, cluster=cluster, producer=producer, pool_size=1, **options)
     shown = text("SHOW synchronous_commit")
@@ -233,7 +233,7 @@ def test_synchronous_commit_is_turned_on_for_the_transaction(
 def test_other_levels_of_synchronous_commit_stay(
     database: Database, cluster: Cluster, producer: Any, level: str
 ) -> None:
-    """They are durable, or more than that."""
+    """`enter` does not change levels that are durable."""
     options = {"connect_args": {"options": f"-c synchronous_commit={level}"}}
     scene = Scene(database, cluster=cluster, producer=producer, **options)
     with scene.engine.connect() as connection:
@@ -243,7 +243,7 @@ def test_other_levels_of_synchronous_commit_stay(
 
 @on("sqlite")
 def test_a_file_that_is_not_synchronised_is_refused(scene: Scene) -> None:
-    """PRAGMA synchronous=OFF may lose the whole file; checks do not answer by it either."""
+    """PRAGMA synchronous=OFF may lose the whole file: `enter` and `roll_back` refuse it."""
     tx = sent(scene)
     event.listen(scene.engine, "connect", lambda each, _: each.execute("PRAGMA synchronous = OFF"))
     scene.engine.dispose()
@@ -257,7 +257,7 @@ def test_a_file_that_is_not_synchronised_is_refused(scene: Scene) -> None:
 
 @on("mariadb", "mysql")
 def test_a_server_that_forgets_a_second_is_refused(scene: Scene) -> None:
-    """innodb_flush_log_at_trx_commit=0: what was committed is in the server's memory only."""
+    """innodb_flush_log_at_trx_commit=0: a commit is in the server's memory only."""
     tx = sent(scene)
     query = text("SELECT @@GLOBAL.innodb_flush_log_at_trx_commit")
     change = "SET GLOBAL innodb_flush_log_at_trx_commit = {}"
@@ -280,7 +280,7 @@ def test_a_server_that_forgets_a_second_is_refused(scene: Scene) -> None:
 def test_blocks_at_each_isolation_level(
     database: Database, cluster: Cluster, producer: Any, isolation: str
 ) -> None:
-    """One that commits, one that a check came before, one that is left."""
+    """One block commits, and one that a check came before is fenced."""
     scene = Scene(database, cluster=cluster, producer=producer, isolation_level=isolation)
     with scene.fence.transaction(producer) as (tx, connection):
         tx.send(scene.message())
@@ -294,7 +294,7 @@ def test_blocks_at_each_isolation_level(
 
 
 def test_messages_are_not_committed_before_the_database(scene: Scene) -> None:
-    """By hand: neither where COMMIT was forgotten, nor behind a rollback."""
+    """tx.commit() is refused before the database's COMMIT, and after its rollback."""
     for ending in ("rollback", "commit"):
         tx = sent(scene)
         with scene.engine.connect() as connection:

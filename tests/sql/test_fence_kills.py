@@ -1,4 +1,4 @@
-"""Order services that die, and databases and daemons that do: what stands is what comes out."""
+"""Order services, database servers and daemons that are killed: messages match rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.sql.fence_plan import Kind
 pytestmark = pytest.mark.broker
 
 KILLS, SERVER_EVERY, DAEMON_EVERY = 7, 4, 6  # the fourth is the server's, the sixth a daemon's
-BLOCKS_MAX = 12  # of a service, before it dies
+BLOCKS_MAX = 12  # per service, before it dies
 BLOCKS_BEFORE_DEATH = 6
 
 
@@ -33,7 +33,7 @@ def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database
 
 
 def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database) -> None:
-    """Services are killed at steps that a seed draws, the database server and a daemon once."""
+    """Messages match rows though services, the database server and a daemon are killed."""
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--brief",))
     scene.begin(services=2)
     scene.run(
@@ -58,16 +58,16 @@ def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database
     indirect=True,
 )
 def test_late_sends_at_each_step(stage: Stage, durable: Database, kind: Kind) -> None:
-    """A service is killed at each step of a block that sends after its statements: all or none."""
+    """A block that sends after its statements commits all or none, after a kill at each step."""
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", kind.name))
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
 
 
 @pytest.mark.parametrize("durable", ["sqlite", "postgresql", "mariadb", "mysql"], indirect=True)
 def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable: Database) -> None:
-    """Inbox and fence in one block: each successor of a killed service takes all messages again.
+    """With inbox and fence in one block, a successor that takes all messages again repeats nothing.
 
-    Marks, work and messages are those of the messages taken, each once.
+    Each message taken has one mark, its work once, and its messages once.
     """
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--only", Kind.TAKEN.name))
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)
@@ -87,7 +87,7 @@ def test_what_is_taken_is_done_and_said_once_at_each_step(stage: Stage, durable:
 def test_blocks_on_asyncio_at_each_step(
     stage: Stage, durable: Database, driver: str, kind: Kind
 ) -> None:
-    """Services with AsyncFence die as those with threads do, and leave as little behind."""
+    """A block of AsyncFence commits all or none, after a kill at each step."""
     flags = ("--asyncio", driver, "--only", kind.name)
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=flags)
     scene.kill_at_each_step(BLOCKS_BEFORE_DEATH)

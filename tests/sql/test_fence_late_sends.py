@@ -21,11 +21,11 @@ NUMBERED = Table("numbered", MetaData(), Column("id", Integer, primary_key=True)
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 class Base(DeclarativeBase):
-    """Of the ORM's tables."""
+    """The base of the ORM's tables."""
 
 
 class Placed(Base):
@@ -50,7 +50,7 @@ def test_a_message_carries_an_id_that_the_database_made(scene: Scene) -> None:
 
 @pytest.mark.feature
 def test_sends_before_between_and_after_statements(scene: Scene) -> None:
-    """The number in row and op is that of all; those not awaited are awaited before COMMIT."""
+    """Row and op count all messages; the block waits for each send before COMMIT."""
     assert scene.cluster is not None
     with (
         scene.cluster.producer(**HELD_BACK) as slow,
@@ -70,7 +70,7 @@ def test_sends_before_between_and_after_statements(scene: Scene) -> None:
 
 @on("sqlite")
 def test_the_number_is_written_only_where_it_differs(scene: Scene) -> None:
-    """A block whose sends all come first has the same statements as ever."""
+    """A block whose sends all come first runs no UPDATE."""
     updates: list[str] = []
 
     @event.listens_for(scene.engine, "before_cursor_execute")
@@ -98,7 +98,7 @@ def test_an_exception_after_a_late_send(scene: Scene) -> None:
 
 @pytest.mark.feature
 def test_a_check_that_meets_the_open_block_gets_no_answer(scene: Scene) -> None:
-    """It waits for the row, and never answers ROLLBACK; after COMMIT it knows the number."""
+    """It waits for the row, and never answers ROLLBACK; after COMMIT it answers the number."""
     with (
         ThreadPoolExecutor(1) as pool,
         scene.fence.transaction(scene.producer) as (tx, connection),
@@ -115,7 +115,7 @@ def test_a_check_that_meets_the_open_block_gets_no_answer(scene: Scene) -> None:
 
 @on("sqlite")
 def test_a_check_between_a_send_and_the_first_statement(scene: Scene) -> None:
-    """Its rollback is final; what is sent afterwards belongs to nothing."""
+    """Its rollback is final; messages sent afterwards are rolled back too."""
     with pytest.raises(FencedError), scene.block() as (tx, connection):
         assert scene.fence.check(scene.view(tx.id)).resolution is Resolution.ROLLBACK
         with suppress(FencedError):
@@ -128,7 +128,7 @@ def test_a_check_between_a_send_and_the_first_statement(scene: Scene) -> None:
 @pytest.mark.parametrize("is_async", [True, False])
 @on("sqlite")
 def test_a_late_send_that_is_not_acknowledged(scene: Scene, *, is_async: bool) -> None:
-    """The database rolls back, though the failure was swallowed, or nobody asked the future."""
+    """The database rolls back, even if the error is swallowed, or the future is never read."""
     assert scene.cluster is not None
     settings = {"linger_ms": 1_000, "send_timeout_ms": 500}
     with (
@@ -145,7 +145,7 @@ def test_a_late_send_that_is_not_acknowledged(scene: Scene, *, is_async: bool) -
         work(connection, 2)
     assert scene.worked() == []
     assert scene.fenced(tx.id) == ("rolled_back", 0)
-    # Where no broker has answered yet, nobody waits for the ROLLBACK: a check settles it.
+    # Where no broker has answered yet, the block does not wait for the ROLLBACK: a check decides.
     assert scene.decisions(tx.id) in ([], [("ROLLBACK", 1)])
 
 
@@ -165,7 +165,7 @@ def test_a_refused_late_send_that_is_swallowed(scene: Scene) -> None:
 @on("sqlite")
 @pytest.mark.parametrize("sent", [0, 1])
 def test_a_send_while_the_database_commits(scene: Scene, sent: int) -> None:
-    """The number is in the row by then: the send is refused, and so is the commit."""
+    """The row has the number already: the send is refused, and so is the commit."""
     with (
         pytest.raises(IllegalTransitionError, match="send before that"),
         scene.fence.transaction(scene.producer) as (tx, connection),
@@ -181,7 +181,7 @@ def test_a_send_while_the_database_commits(scene: Scene, sent: int) -> None:
 @on("sqlite")
 @pytest.mark.parametrize("worked", [(), (1,)])
 def test_a_send_after_the_block(scene: Scene, worked: tuple[int, ...]) -> None:
-    """It would never be decided COMMIT; it is refused, also where the block has sent nothing."""
+    """It is refused, as it could not be committed, also if the block has sent nothing."""
     with scene.fence.transaction(scene.producer) as (tx, connection):
         for number in worked:
             work(connection, number)
@@ -191,7 +191,7 @@ def test_a_send_after_the_block(scene: Scene, worked: tuple[int, ...]) -> None:
 
 
 def test_a_listener_of_the_orm_sends(scene: Scene) -> None:
-    """The flush at the end of the block comes before the number."""
+    """The flush at the end of the block comes before the number is written."""
     Base.metadata.create_all(scene.truth)
     with scene.fence.transaction(scene.producer, session_factory=sessionmaker(scene.engine)) as (
         tx,
@@ -210,7 +210,7 @@ def test_a_listener_of_the_orm_sends(scene: Scene) -> None:
 @on("mariadb", "mysql")
 @pytest.mark.parametrize("early", [0, 1])
 def test_a_late_send_behind_a_statement_that_commits_by_itself(scene: Scene, early: int) -> None:
-    """The row of what is committed has the early number; the block delivers all it has sent."""
+    """The committed row has the early number; the op commits all messages of the block."""
     with (
         pytest.raises(TransactionEndedError) as caught,
         scene.fence.transaction(scene.producer) as (tx, connection),
@@ -239,7 +239,7 @@ def test_a_block_without_sends_may_commit_by_itself(scene: Scene) -> None:
 
 @on("mariadb", "mysql", "sqlite")
 def test_the_row_is_gone_when_the_number_is_written(scene: Scene) -> None:
-    """The database has rolled everything back, and the code went on: nothing is committed."""
+    """The database has rolled back, and the code has continued: nothing is committed."""
     with (
         pytest.raises(TransactionEndedError) as caught,
         scene.fence.transaction(scene.producer) as (tx, connection),

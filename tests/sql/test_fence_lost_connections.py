@@ -27,7 +27,7 @@ IMPATIENT: dict[str, dict[str, Any]] = {
     "mariadb": {"connect_timeout": 3, "read_timeout": 3, "write_timeout": 3},
 }
 IMPATIENT["mysql"] = IMPATIENT["mariadb"]
-CHECK_TIMEOUT_MS = 4_000  # the least that the fence takes
+CHECK_TIMEOUT_MS = 4_000  # the minimum that the fence accepts
 ENTER, MARK, COMMIT = "before enter", "before COMMIT", "at COMMIT"
 NUMBER = "after a late send, before its number"
 STEPS = pytest.mark.parametrize("step", [ENTER, MARK, NUMBER])
@@ -35,7 +35,7 @@ STEPS = pytest.mark.parametrize("step", [ENTER, MARK, NUMBER])
 
 @pytest.fixture
 def scene(proxied_database: ProxiedDatabase, cluster: Cluster, producer: Any) -> Scene:
-    """A service behind the proxy; the truth is looked up past it."""
+    """A service behind the proxy; the test reads the database past the proxy."""
     return behind(proxied_database, cluster=cluster, producer=producer)
 
 
@@ -69,7 +69,7 @@ def run_block(
                 fault()
             work(connection, 1)
             if step == COMMIT:
-                event.listen(connection, "commit", lambda _: fault())  # behind the mark's look
+                event.listen(connection, "commit", lambda _: fault())  # after the mark is read
             if step == NUMBER:
                 tx.send(scene.message())
             if step in (MARK, NUMBER):
@@ -111,7 +111,7 @@ def check_rolled_back(scene: Scene, name: str) -> None:
 
 
 def check_undecided(scene: Scene, name: str, resolution: Resolution) -> None:
-    """Check that the block has decided nothing, and that a check goes by what stands."""
+    """Check that the block has decided nothing, and that a check answers by the committed work."""
     assert scene.decisions(name) == []
     answer = scene.fence.check(scene.view(name))
     assert answer.resolution is resolution
@@ -122,7 +122,7 @@ def check_undecided(scene: Scene, name: str, resolution: Resolution) -> None:
 
 @STEPS
 def test_a_connection_that_is_cut(scene: Scene, step: str) -> None:
-    """The database is there for a new connection: the fence says "rolled back", then the op."""
+    """The block writes rolled_back on a new connection, then sends the op ROLLBACK."""
 
     def cut() -> None:
         proxy_of(scene).cut()
@@ -135,7 +135,7 @@ def test_a_connection_that_is_cut(scene: Scene, step: str) -> None:
 
 @STEPS
 def test_a_database_that_is_cut_off(scene: Scene, step: str) -> None:
-    """Nothing is decided, as nobody can tell; a check rolls back later."""
+    """Nothing is decided, as the outcome is unknown; a check rolls back later."""
     name, error = run_block(scene, step, proxy_of(scene).cut)
     assert isinstance(error, DBAPIError)
     assert scene.fenced(name) is None
@@ -145,14 +145,14 @@ def test_a_database_that_is_cut_off(scene: Scene, step: str) -> None:
 
 @STEPS
 def test_a_connection_in_a_black_hole(scene: Scene, step: str) -> None:
-    """Reset at last, it is a lost connection like any other."""
+    """Once it is reset, it is handled like any lost connection."""
     name, error = in_a_black_hole(scene, step)
     assert isinstance(error, DBAPIError)
     check_rolled_back(scene, name)
 
 
 def test_a_black_hole_that_the_server_does_not_notice(scene: Scene) -> None:
-    """The database transaction stays in flight there: who is asked past the hole cannot tell."""
+    """The transaction stays in flight on the server: a check past the proxy gets no answer."""
     other = scene.fence_on(scene.database.admin_engine())
     sent: list[str] = []
 
@@ -168,7 +168,7 @@ def test_a_black_hole_that_the_server_does_not_notice(scene: Scene) -> None:
 @pytest.mark.parametrize("proxied_database", ["mariadb", "mysql"], indirect=True)
 @STEPS
 def test_a_driver_that_gives_up_in_a_black_hole(scene: Scene, step: str) -> None:
-    """The block ends by its time-outs; what it cannot find out is left to a check."""
+    """The block ends by its time-outs; the outcome is left to a check."""
     name, error = run_block(scene, step, proxy_of(scene).blackhole)
     assert isinstance(error, DBAPIError)
     assert scene.fenced(name) is None
@@ -180,7 +180,7 @@ def test_a_driver_that_gives_up_in_a_black_hole(scene: Scene, step: str) -> None
     ("act", "resolution"), [(Act.STRAND, Resolution.COMMIT), (Act.REFUSE, Resolution.ROLLBACK)]
 )
 def test_a_commit_that_is_cut(scene: Scene, act: Act, resolution: Resolution) -> None:
-    """The same error whether COMMIT arrived or not; the check knows which."""
+    """CommitUnknownError, whether COMMIT arrived or not; the check finds the outcome."""
     proxy_of(scene).aim(act, scene.database.commit_text)
     name, error = run_block(scene, "", lambda: None)
     assert isinstance(error, CommitUnknownError)
@@ -214,7 +214,7 @@ def test_checks_in_a_black_hole_are_asked_again(
     halfbridge_stack: HalfbridgeStack,
     halfbridge_topics: OwnTopics,
 ) -> None:
-    """No answer within the time-out is none; asked again, what stands is delivered, and no more."""
+    """A check that times out is repeated; committed work is delivered, other work is not."""
     topic, made = halfbridge_topics.create("orders"), behind(proxied_database)
     proxy = proxied_database.proxy
     with halfbridge_stack.producer(

@@ -28,7 +28,7 @@ STATES_MAX = 2_000_000  # a model that grows beyond this is wrong
 
 
 class State(NamedTuple):
-    """Where all are. `row`: None, or its outcome and number; "open" is not committed yet."""
+    """State of the model. `row`: None, or its outcome and number; "open" is not committed yet."""
 
     steps: str  # that the block has still to do; empty: it is over
     sent: int = 0
@@ -59,7 +59,7 @@ def programs() -> Iterator[str]:
 
 
 def successors(state: State, rules: Rules) -> Iterator[State]:
-    """Yield what may be next."""
+    """Yield all possible next states."""
     yield from _broker(state)
     yield from _check(state, rules)
     if state.steps:
@@ -190,13 +190,13 @@ def explore(program: str, rules: Rules) -> set[State]:
 
 
 def test_all_messages_or_none_in_each_interleaving() -> None:
-    """Wherever the sends are, whoever dies, whatever the broker loses, whenever a check comes."""
+    """In all orders of sends, deaths, lost sends and checks, all messages or none are delivered."""
     ends = set()
     for program in programs():
         for state in explore(program, Rules()):
             if not state.steps and state.check is None:
                 ends.add((state.row, tuple(kind for kind, _, _ in state.ops)))
-    # What is claimed has happened: commits and rollbacks, decided by block and check.
+    # Commits and rollbacks, decided by block and check, have occurred.
     assert {row for row, _ in ends if row is not None} == {
         ("rolled_back", 0),
         *(("committed", count) for count in range(MESSAGES_MAX + 1)),
@@ -230,7 +230,7 @@ DEFECTS: dict[str, tuple[Callable[[str], str], Rules]] = {
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_each_planted_defect_is_found(name: str) -> None:
-    """By an interleaving of at least one program."""
+    """An interleaving of at least one program fails."""
     change, rules = DEFECTS[name]
     with pytest.raises(AssertionError):
         for program in programs():

@@ -1,6 +1,6 @@
-"""Defects planted in the fence's block: what its tests could not notice, they could not promise.
+"""Defects planted in the fence's block, each of which a probe must notice.
 
-On the broker in memory and SQLite, so that each defect is tried in a second.
+The probes use the broker in memory and SQLite, so that each defect is tried in a second.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ WORK = text("INSERT INTO placed VALUES ('two shirts')")
 
 
 class BrokenError(Exception):
-    """What a listener of the application raises."""
+    """An error that the application raises."""
 
 
-# --- what must hold ------------------------------------------------------------------------
+# --- probes --------------------------------------------------------------------------------
 
 
 def agree(stack: MemoryStack, shop: Shop) -> None:
-    """Check that what stands is what was delivered."""
+    """Check that the delivered messages are those of the committed rows."""
     stack.wait_until_decided()
     assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed()
 
@@ -63,7 +63,7 @@ def ends(stack: MemoryStack, shop: Shop, error: type[Exception], act: Callable[.
 
 
 def refuses_the_commit(stack: MemoryStack, shop: Shop) -> None:
-    """COMMIT did not go out, so nothing is in doubt: the error is the listener's."""
+    """COMMIT was not sent, so nothing is in doubt: the error is the listener's."""
 
     def refuse(_: object) -> None:
         raise BrokenError
@@ -81,7 +81,7 @@ def only_sends(stack: MemoryStack, shop: Shop) -> None:
 
 
 def commits_the_messages(stack: MemoryStack, shop: Shop) -> None:
-    """In the middle of the block, and fails afterwards."""
+    """Commit the messages in the middle of the block, and fail afterwards."""
 
     def act(tx: Any, connection: Any) -> None:
         connection.execute(WORK)
@@ -92,7 +92,7 @@ def commits_the_messages(stack: MemoryStack, shop: Shop) -> None:
 
 
 def commits_as_text(stack: MemoryStack, shop: Shop) -> None:
-    """The fence row stands with the work, so the message is committed."""
+    """The fence row is committed with the work, so the message is committed."""
 
     def act(_tx: object, connection: Any) -> None:
         connection.execute(WORK)
@@ -112,7 +112,7 @@ def sends_around(tx: Any, connection: Any) -> None:
 
 
 def dies_around(stack: MemoryStack, shop: Shop) -> None:
-    """Die as the database has committed; a successor answers the check."""
+    """Die after the database's COMMIT; a successor answers the check."""
     producer = stack.producer(GROUP, checker=shop.fence.check)
     producer.start()
     with (
@@ -127,7 +127,7 @@ def dies_around(stack: MemoryStack, shop: Shop) -> None:
 
 
 def sends_during_the_commit(stack: MemoryStack, shop: Shop) -> None:
-    """The number is in the row by then, so the send is refused."""
+    """The row has the number already, so the send is refused."""
 
     def act(tx: Any, connection: Any) -> None:
         connection.execute(WORK)
@@ -136,7 +136,7 @@ def sends_during_the_commit(stack: MemoryStack, shop: Shop) -> None:
     ends(stack, shop, IllegalTransitionError, act)
 
 
-# --- what is planted -----------------------------------------------------------------------
+# --- defects -------------------------------------------------------------------------------
 
 
 def _messages_first(self: Any) -> None:
@@ -236,7 +236,7 @@ def test_the_block_keeps_its_promises(mutation: Mutation, probe: Probe, tmp_path
 
 @EACH
 def test_every_planted_defect_is_noticed(mutation: Mutation, probe: Probe, tmp_path: Path) -> None:
-    """By the probe, and by no error of the probe's own."""
+    """The probe fails, and not by an error of its own."""
     noticed = (AssertionError, pytest.fail.Exception, CommitUnknownError, BrokenError)
     with mutation.planted(), pytest.raises(noticed):
         _run(probe, tmp_path)

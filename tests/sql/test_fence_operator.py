@@ -1,4 +1,4 @@
-"""What an operator's decisions ask of a fence, on each database."""
+"""An operator's decisions by a fence, on each database."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def _context(scene: Scene) -> bytes:
 
 
 def test_a_commit_takes_the_count_of_a_committed_row(scene: Scene) -> None:
-    """And writes none: without a row, or with one that says rolled_back, it is refused."""
+    """It writes no row: without a row, or with a rolled_back row, it is refused."""
     fence, context = OperatorFence(scene.engine), _context(scene)
     committed, unknown, rolled_back = new_id(), new_id(), new_id()
     scene.commit(committed, message_count=3)
@@ -44,7 +44,7 @@ def test_a_commit_takes_the_count_of_a_committed_row(scene: Scene) -> None:
 
 
 def test_a_commit_covers_what_was_sent_after_the_look(scene: Scene) -> None:
-    """The op would name too low a half offset, and dead-letter what was committed."""
+    """Else the op would have too low a half offset, and dead-letter committed messages."""
     fence, context, mine, uncounted = OperatorFence(scene.engine), _context(scene), *_ids(2)
     scene.commit(mine, message_count=3)
     with pytest.raises(
@@ -61,7 +61,7 @@ def _ids(count: int) -> list[str]:
 
 
 def test_a_rollback_stops_the_local_transaction(scene: Scene) -> None:
-    """For good, and again; one that has committed is not rolled back."""
+    """A rollback is final and repeatable; a committed transaction is not rolled back."""
     fence, context = OperatorFence(scene.engine), _context(scene)
     mine, committed = new_id(), new_id()
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_rollback_stops_the_local_transaction(scene: Scene) -> None:
 
 
 def test_another_fences_transaction_is_refused(scene: Scene) -> None:
-    """A row in the wrong database would contradict what the right one says."""
+    """A row in the wrong database would contradict the right one."""
     fence, mine = OperatorFence(scene.engine), new_id()
     other = FENCE_CONTEXT.encode(FenceContext("0" * 32))
     for context, wanted in ((None, "begun without a fence"), (other, "is fenced by table 0000")):

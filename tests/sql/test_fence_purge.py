@@ -36,7 +36,7 @@ def scene(database: Database) -> Scene:
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have locks waited for a second at most, the least that MariaDB can, or less."""
+    """Limit lock waits to 100 ms, or to a second on MariaDB and MySQL."""
     for name, wait_ms in (("sqlite", 100), ("postgresql", 100), ("mariadb", 1_000)):
         monkeypatch.setattr(f"halfbridge.sql.dialects.{name}.CHECK_WAIT_MS", wait_ms)
 
@@ -56,9 +56,9 @@ def aged(scene: Scene, count: int, outcome: str = "committed") -> list[str]:
 def test_long_local_transactions_do_not_hold_up_a_purge(
     database: Database, level: str | None
 ) -> None:
-    """Nor does a purge wait for a fence row beside those that it deletes, in a table of any size.
+    """A purge does not wait for a fence row beside those that it deletes, in a table of any size.
 
-    MariaDB locks the rows that INSERT ... SELECT reads, and the one behind a range that it deletes.
+    MariaDB locks the rows that INSERT ... SELECT reads, and the one after a range that it deletes.
     """
     given = {} if level is None else {"isolation_level": level}
     scene = Scene(database, **given)
@@ -109,7 +109,7 @@ def test_a_purge_in_the_middle_holds_up_no_local_transaction(
 def test_a_purge_that_is_held_up_says_by_what(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_released: bool
 ) -> None:
-    """It waits so many times, and nobody waits for it meanwhile; then it says what to look for."""
+    """It waits ATTEMPTS_MAX times and blocks nobody; PurgeError has PostgreSQL's process id."""
     monkeypatch.setattr("halfbridge.sql.fence_purge.ATTEMPTS_MAX", 2)
     table = scene.fence.tables[0]
     (old,) = aged(scene, 1)
@@ -142,13 +142,13 @@ def test_a_purge_that_is_held_up_says_by_what(
 def test_a_purge_tries_again_where_it_may_not_even_read(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, uses: int
 ) -> None:
-    """A writer's commit locks SQLite's file against readers too, where it is not in WAL mode."""
+    """A writer's commit locks SQLite's file against readers too, if it is not in WAL mode."""
     (old,) = aged(scene, 1)
     ended: list[None] = []
     with scene.database.engine().connect() as holder:
 
         def lock(_connection: Any, _record: Any) -> None:
-            """Lock the file once the purge has used so many connections."""
+            """Lock the file once the purge has used `uses` connections."""
             ended.append(None)
             if len(ended) == uses:
                 holder.exec_driver_sql("BEGIN EXCLUSIVE")
@@ -165,9 +165,9 @@ def test_a_purge_tries_again_where_it_may_not_even_read(
 def test_work_older_than_the_watermark_that_ends_behind_the_purge(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
-    """A row that comes behind the purge's delete is found; where none comes, nothing is proven.
+    """A row committed after the purge began is found; without a row, a check has no answer.
 
-    Such work has a lock on the watermark, so a purge waits: it is the only one that does.
+    Such work locks the watermark, so a purge waits for it, and for no other work.
     """
     monkeypatch.setattr("halfbridge.sql.fence_purge.ATTEMPTS_MAX", 1)
     mine = new_id(OLD_MS)
@@ -190,12 +190,12 @@ def test_work_older_than_the_watermark_that_ends_behind_the_purge(
 @on("postgresql", "mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_an_old_snapshot_lets_nobody_enter_behind_a_purge(database: Database, level: str) -> None:
-    """The check's rolled_back row was purged, and the snapshot is from before the watermark."""
+    """`enter` fails though its rolled_back row was purged, and the snapshot is older than that."""
     scene = Scene(database, isolation_level=level)
     (mine,) = aged(scene, 1, "rolled_back")
     with scene.engine.connect() as connection:
         own = scene.fence.tables[0].c.table_id
-        if database.name == "postgresql" or level != "SERIALIZABLE":  # there a look is a lock
+        if database.name == "postgresql" or level != "SERIALIZABLE":  # there a SELECT locks
             assert connection.execute(select(own).where(own.is_not(None))).one()
         scene.fence_on(scene.truth).purge()
         with pytest.raises((FencedError, DBAPIError)) as caught:
@@ -229,7 +229,7 @@ def test_a_service_needs_no_rights_to_update_or_delete(scene: Scene) -> None:
         assert scene.fence.check(scene.view(mine)).resolution is Resolution.COMMIT
         assert scene.fence.check(scene.view(never)).resolution is Resolution.ROLLBACK
         late = new_id(2 * YOUNG_MS)
-        if scene.database.name == "postgresql":  # where a lock on the watermark is an update's
+        if scene.database.name == "postgresql":  # where a lock on the watermark needs UPDATE
             with pytest.raises(DBAPIError, match="permission denied"):
                 scene.commit(late)
         else:
@@ -240,7 +240,7 @@ def test_a_service_needs_no_rights_to_update_or_delete(scene: Scene) -> None:
 
 @contextmanager
 def _user(scene: Scene, name: str) -> Iterator[None]:
-    """Have a user of the server for a while."""
+    """Make a user of the server, and drop it at the end."""
     statements = {
         "postgresql": ("CREATE ROLE {} LOGIN", "DROP OWNED BY {}; DROP ROLE {}"),
         "mariadb": ("CREATE USER {}", "DROP USER {}"),
@@ -260,7 +260,7 @@ def _user(scene: Scene, name: str) -> Iterator[None]:
 
 
 def test_what_is_young_cannot_have_been_purged() -> None:
-    """What enters without a look at the watermark is younger than all that a purge deletes."""
+    """An id that enters without a read of the watermark is younger than all purged rows."""
     assert needed_ms(1, 0) == YOUNG_MS + CLOCK_MARGIN_MS
 
 
@@ -269,7 +269,7 @@ def test_what_is_young_cannot_have_been_purged() -> None:
 def test_a_purge_by_a_wrong_clock_is_refused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
 ) -> None:
-    """Of the database's clock and this machine's one is wrong: rows could be younger than told."""
+    """It is refused if the clocks of database and machine differ: rows may be too young."""
     (old,) = aged(scene, 1)
     monkeypatch.setattr(
         "halfbridge.sql.fence_purge.time_ns", lambda: time.time_ns() - ahead_ms * 1_000_000

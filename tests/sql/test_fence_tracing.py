@@ -1,4 +1,4 @@
-"""The blocks of a fence are spans, with what happens in them."""
+"""Blocks of a fence are spans, with spans of their sends, statements and decisions."""
 
 from pathlib import Path
 
@@ -21,11 +21,11 @@ GROUP = "order-service"
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 def test_a_block_is_a_span_with_its_sends_statements_and_decision(tmp_path: Path) -> None:
-    """As that of `producer.begin()`; an error is its status."""
+    """The span is like that of `producer.begin()`; an error is its status."""
     tracer = trace.get_tracer("driver")
     engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
     fence = Fence(engine, producer_group=GROUP)
@@ -67,7 +67,7 @@ def test_a_block_is_a_span_with_its_sends_statements_and_decision(tmp_path: Path
 
 @on_drivers("sqlite")
 def test_an_asynchronous_block_is_a_span(database: Database, driver: str) -> None:
-    """Current in the block, and no longer behind it."""
+    """The span is current in the block, and not after it."""
     tracing = OpenTelemetryTracing()
 
     async def main() -> None:

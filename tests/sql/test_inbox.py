@@ -1,4 +1,4 @@
-"""The inbox: True the first time in a database, False afterwards, whatever else goes on."""
+"""The inbox: `once` returns True the first time in a database, and False afterwards."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ WORK = Table("work", MetaData(), TableColumn("number", Integer))
 
 @pytest.fixture
 def engine(database: Database) -> Engine:
-    """An engine, with the table that the consumer's work goes to."""
+    """An engine, with the table of the consumer's work."""
     made = database.engine()
     WORK.create(made)
     return made
@@ -51,7 +51,7 @@ def done(engine: Engine) -> list[int]:
 @WITH_MYSQL
 @pytest.mark.feature
 def test_a_message_is_taken_once(inbox: Inbox, engine: Engine) -> None:
-    """However often it comes; by its transaction and its index in it, in each group by itself."""
+    """Transaction id and index identify it, in each group separately, however often it comes."""
     messages = [delivered(), delivered(index=1), delivered("b" * 32), delivered(index=11)]
     came = [*messages, *messages, delivered()]
     taken = [take(inbox, engine, each, number) for number, each in enumerate(came)]
@@ -63,7 +63,7 @@ def test_a_message_is_taken_once(inbox: Inbox, engine: Engine) -> None:
 
 @pytest.mark.feature
 def test_a_rollback_takes_the_mark_back(inbox: Inbox, engine: Engine) -> None:
-    """Work that failed is done when the message comes again; a savepoint may be what fails."""
+    """After a rollback, also of a savepoint, the message is taken when it comes again."""
     with engine.connect() as connection:
         assert inbox.once(connection, delivered())
         assert not inbox.once(connection, delivered())
@@ -106,7 +106,7 @@ def test_a_session_is_a_connection(inbox: Inbox, engine: Engine, *, registry: bo
 
 
 def test_autocommit_is_refused(inbox: Inbox, database: Database, engine: Engine) -> None:
-    """By engine, by option, in a session: a mark would stand that the work does not."""
+    """By engine, option or session: a mark could be committed without the work."""
     always = database.engine(isolation_level="AUTOCOMMIT")
     with always.connect() as connection, pytest.raises(InboxUsageError, match="AUTOCOMMIT"):
         inbox.once(connection, delivered())
@@ -123,7 +123,7 @@ def test_autocommit_is_refused(inbox: Inbox, database: Database, engine: Engine)
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_sqlite_with_a_begin_of_the_engines_own(database: Database) -> None:
-    """As SQLAlchemy's documentation has it for savepoints: the driver alone would autocommit."""
+    """Marks work with SQLAlchemy's recipe for savepoints; the driver alone would autocommit."""
     engine = database.engine()
     event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
@@ -140,9 +140,9 @@ def test_sqlite_with_a_begin_of_the_engines_own(database: Database) -> None:
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
-    """What another one took since this transaction began is never taken again.
+    """A message that another transaction has taken since this one began is never taken again.
 
-    PostgreSQL cannot say False above READ COMMITTED: it raises, and the next attempt knows.
+    Above READ COMMITTED, PostgreSQL raises an error in place of False; a retry returns False.
     """
     engine = engine.execution_options(isolation_level=level)
     with engine.connect() as connection:
@@ -162,7 +162,7 @@ def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_snapshot_isolation(inbox: Inbox, engine: Engine) -> None:
-    """MariaDB's own way of being strict, newer versions' default: it raises in place of False."""
+    """innodb_snapshot_isolation, newer versions' default: MariaDB raises in place of False."""
     with engine.connect() as connection:
         connection.execute(text("SET SESSION innodb_snapshot_isolation = ON"))
         connection.execute(select(inbox.table)).all()  # the snapshot is taken
@@ -176,7 +176,7 @@ def test_snapshot_isolation(inbox: Inbox, engine: Engine) -> None:
 
 
 def test_a_message_without_an_id_needs_a_key(inbox: Inbox, engine: Engine) -> None:
-    """Another producer's, or one whose headers are odd; the error names its place."""
+    """A message of another producer, or with malformed headers; the error has its position."""
     for headers in (
         None,
         [],
@@ -192,7 +192,7 @@ def test_a_message_without_an_id_needs_a_key(inbox: Inbox, engine: Engine) -> No
 
 
 def test_a_record_of_aiokafka_is_a_message(inbox: Inbox, engine: Engine) -> None:
-    """With the same identity as the same message of confluent-kafka; its headers are a tuple."""
+    """It has the identity of the same message of confluent-kafka; its headers are a tuple."""
     given = delivered(index=2)
     record: Any = ConsumerRecord(
         "orders", 3, 7, 0, 0, None, b"", None, 0, 0, tuple(given.headers() or ())
@@ -205,7 +205,7 @@ def test_a_record_of_aiokafka_is_a_message(inbox: Inbox, engine: Engine) -> None
 
 
 def test_keys_are_exact_and_meet_no_id(inbox: Inbox, engine: Engine) -> None:
-    """Case, spaces at the end, accents and length: each its own, and none is a message's id."""
+    """Keys may differ in case, trailing spaces, accents or length only; none is a message's id."""
     keys = ["a" * 32, "A", "a", "a ", "\u00e4", "a\u0308", "\U0001f600", "\U0001f601" * 255, "?"]
     for is_first in (True, False):
         assert [take(inbox, engine, delivered(), key=key) for key in keys] == [is_first] * len(keys)
@@ -231,13 +231,13 @@ def test_what_cannot_be_stored_as_it_is_is_refused(inbox: Inbox, engine: Engine,
 
 
 def test_errors_of_kafka_are_no_messages(inbox: Inbox, engine: Engine) -> None:
-    """Whoever forgets to look at error() is told."""
+    """A message with an error() is refused, and the exception has the error's text."""
     with pytest.raises(InboxUsageError, match="timed out"):
         take(inbox, engine, Message(None, error="timed out"))
 
 
 def test_what_is_no_connection_is_refused(inbox: Inbox) -> None:
-    """An asyncio session's connection() is a promise."""
+    """An asyncio session is refused: its connection() returns a coroutine."""
 
     class AsyncSession:
         def connection(self, **_: object) -> str:
@@ -249,7 +249,7 @@ def test_what_is_no_connection_is_refused(inbox: Inbox) -> None:
 
 
 def test_the_table_is_named_and_made_once(database: Database, engine: Engine) -> None:
-    """Under any name; by several processes; from its metadata too."""
+    """It has any name; `create` may be repeated, and `metadata.create_all` makes it too."""
     inbox = Inbox(engine, group_id="billing", name="Taken Messages")
     with pytest.raises(DBAPIError, match="Taken Messages"):
         take(inbox, engine, delivered())
@@ -263,7 +263,7 @@ def test_the_table_is_named_and_made_once(database: Database, engine: Engine) ->
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_the_table_may_be_in_a_schema(engine: Engine, database: Database) -> None:
-    """Of PostgreSQL; MariaDB and MySQL call their databases so."""
+    """On MariaDB and MySQL a schema is a database."""
     schema = "messages" if database.name == "postgresql" else str(engine.url.database)
     if database.name == "postgresql":
         with engine.begin() as connection:
@@ -297,7 +297,7 @@ def test_a_table_without_transactions_is_refused(engine: Engine) -> None:
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_mariadb_under_the_name_of_mysql(database: Database) -> None:
-    """SQLAlchemy knows it by both; what one wrote, the other one finds."""
+    """SQLAlchemy accepts both names; a mark of one is found by the other."""
     engine, alias = database.engine(), database.engine()
     alias = type(database)("mysql", database.url.replace("mariadb", "mysql", 1), "").engine()
     WORK.create(alias)
@@ -310,7 +310,7 @@ def test_mariadb_under_the_name_of_mysql(database: Database) -> None:
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_commit_with_a_mark_is_durable(inbox: Inbox, engine: Engine) -> None:
-    """Kafka will be told that the message is done; a server that is killed must know it still."""
+    """A mark turns synchronous_commit on for its transaction, so a killed server keeps it."""
 
     def setting(connection: Connection) -> Any:
         return connection.execute(text("SHOW synchronous_commit")).scalar_one()
@@ -325,14 +325,14 @@ def test_a_commit_with_a_mark_is_durable(inbox: Inbox, engine: Engine) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_database_that_forgets_is_refused(inbox: Inbox, engine: Engine) -> None:
-    """What it committed may be gone after a crash, and Kafka's offset would be behind it."""
+    """A crash may lose a commit, and Kafka's offset would be after the message."""
     with engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA synchronous = OFF")
         with pytest.raises(NotDurableError):
             inbox.once(connection, delivered())
 
 
-# --- what a purge deletes, and what it must not; what the table says of itself -------------
+# --- purge and show ------------------------------------------------------------------------
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -363,7 +363,7 @@ def left(inbox: Inbox, engine: Engine) -> int:
 def test_old_marks_are_deleted(
     inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batch by batch, of this group only, and only what is old enough; a second time nothing."""
+    """A purge deletes, in batches, only marks of this group that are old enough."""
     monkeypatch.setattr(inbox_module, "PURGE_ROWS", 10)
     for number in range(7):
         mark(inbox, engine, 8 * DAY_MS + number, range(5 * number, 5 * number + 5))
@@ -375,7 +375,7 @@ def test_old_marks_are_deleted(
 
 
 def test_the_clock_is_the_databases(inbox: Inbox, engine: Engine) -> None:
-    """In UTC, whatever the session's time zone is: a mark is new when it is made."""
+    """Ages are by the database's clock, whatever the session's time zone is."""
     zones = {
         "postgresql": "SET TIME ZONE 'Pacific/Auckland'",
         "mariadb": "SET time_zone = '+13:00'",
@@ -391,7 +391,7 @@ def test_the_clock_is_the_databases(inbox: Inbox, engine: Engine) -> None:
 
 
 def test_show_tells_of_all_groups(inbox: Inbox, engine: Engine) -> None:
-    """How many marks there are, and how old they are."""
+    """`show` returns the number and the ages of the marks of each group."""
     assert inbox.show() == ()
     mark(inbox, engine, 2 * DAY_MS, range(3))
     mark(inbox, engine, DAY_MS, range(3, 4))
@@ -423,14 +423,14 @@ def test_a_mark_outlives_its_message(
     topics: tuple[str, ...],
     told: str,
 ) -> None:
-    """What can still be read again would be taken again: refused, and nothing is deleted."""
+    """A purge of marks whose messages can be read again is refused, and deletes nothing."""
     mark(inbox, engine, 30 * DAY_MS, range(2))
     with pytest.raises(ConfigError, match=told):
         inbox.purge(older_than_ms=older_than_ms, retention_ms=retention_ms, topics=topics)
     assert left(inbox, engine) == 2
 
 
-# --- `halfbridge inbox`: made, shown, purged; and how long brokers say that messages stay --
+# --- `halfbridge inbox`, and the retention of brokers --------------------------------------
 
 DELETION_MS = 12 * 60_000
 
@@ -442,10 +442,10 @@ def invoke(command: str, database: Database, *words: str) -> Result:
 
 @pytest.mark.feature
 def test_the_table_is_made_shown_and_purged(database: Database) -> None:
-    """In the lines of an operator, and as JSON."""
+    """The commands print lines for an operator, or JSON."""
     for _ in range(2):
         made = invoke("create", database)
-        assert (made.exit_code, made.output) == (0, "table halfbridge_inbox is there\n")
+        assert (made.exit_code, made.output) == (0, "table halfbridge_inbox exists\n")
     assert invoke("show", database).output == "no marks\n"
     inbox = Inbox(database.engine(), group_id="billing")
     with database.engine().begin() as connection:
@@ -463,7 +463,7 @@ def test_the_table_is_made_shown_and_purged(database: Database) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_mistakes_are_one_line(database: Database) -> None:
-    """Each says what to do; a password is not shown."""
+    """Each error has the remedy; a password is not shown."""
     purge = ("--group-id", "billing", "--older-than-ms", "10")
     for words, told in (
         (("show",), "no such table: halfbridge_inbox"),
@@ -487,7 +487,7 @@ def test_mistakes_are_one_line(database: Database) -> None:
 @pytest.mark.broker
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_brokers_say_how_long_messages_stay(installation: Installation, database: Database) -> None:
-    """Retention, the segment that is written to, and the time of deletion; the greatest of all."""
+    """The sum of retention, active segment and deletion time; of several topics the maximum."""
     settings = {"retention_ms": str(7 * DAY_MS), "segment_ms": str(DAY_MS)}
     orders = installation.topic("orders", **settings)
     stock = installation.topic("stock", retention_ms="1000", segment_ms="1000")
@@ -505,7 +505,7 @@ def test_brokers_say_how_long_messages_stay(installation: Installation, database
 
 @pytest.mark.broker
 def test_what_is_kept_for_ever_is_never_purged(installation: Installation) -> None:
-    """Nor what is compacted, or not there: nobody can tell when a message is gone."""
+    """Topics with unlimited retention, and compacted or missing topics, raise ConfigError."""
     forever = installation.topic("forever", retention_ms="-1")
     compacted = installation.topic("compacted", cleanup_policy="compact")
     for topic in (forever, compacted, installation.real("nothing")):

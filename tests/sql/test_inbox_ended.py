@@ -1,4 +1,4 @@
-"""The inbox where the database transaction is not any more what the caller takes it for."""
+"""The inbox after a database transaction has ended without the caller."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ WORK = Table("work", MetaData(), Column("number", Integer, primary_key=True), my
 
 @pytest.fixture
 def engine(database: Database) -> Engine:
-    """An engine with one connection, so that what one transaction leaves the next one meets."""
+    """An engine with one connection, so that the next transaction meets what one leaves behind."""
     made = database.engine(pool_size=1, max_overflow=0, pool_timeout=1)
     WORK.create(made)
     return made
@@ -42,13 +42,13 @@ def work(connection: Connection | Session, number: int) -> None:
 
 
 def done(database: Database) -> list[int]:
-    """Return the work that stands."""
+    """Return the committed work."""
     with database.engine().connect() as connection:
         return sorted(connection.execute(select(WORK.c.number)).scalars())
 
 
 def check_untaken(inbox: Inbox, engine: Engine, database: Database) -> None:
-    """Check that nothing stands, and that the message can be taken on the same connection."""
+    """Check that nothing is committed, and that the message can be taken on the same connection."""
     assert done(database) == []
     with engine.begin() as connection:
         assert inbox.once(connection, delivered())
@@ -62,7 +62,7 @@ def deadlock(connection: Connection | Session, database: Database) -> None:
         other.execute(insert(WORK), [{"number": number} for number in range(100, 100 + HEAVY)])
     work(connection, 50)
     with database.engine().connect() as rival:
-        # The heavier one wins; it waits for row 50, and the caller then asks for one of its rows.
+        # The rival has more changes, so it wins; it waits for row 50, the caller then for its rows.
         rival.execute(text("SET SESSION innodb_lock_wait_timeout = 30"))
         rival.execute(text("UPDATE work SET number = number + 10000 WHERE number >= 100"))
         waiting: Any = rival.connection.dbapi_connection
@@ -79,7 +79,7 @@ def deadlock(connection: Connection | Session, database: Database) -> None:
 def test_a_deadlock_that_is_swallowed(
     inbox: Inbox, engine: Engine, database: Database, messages: int
 ) -> None:
-    """MariaDB has rolled the mark back too; what came after must not stand alone."""
+    """MariaDB has rolled the mark back too, so COMMIT of the later work is refused."""
     with engine.connect() as connection:
         for index in range(messages):
             assert inbox.once(connection, delivered(index=index))
@@ -107,7 +107,7 @@ def test_a_deadlock_that_a_session_swallows(
 
 @on("postgresql")
 def test_an_error_that_is_swallowed(inbox: Inbox, engine: Engine, database: Database) -> None:
-    """PostgreSQL answers COMMIT with a rollback then, and no error; the mark is asked for first."""
+    """PostgreSQL would answer COMMIT with a rollback and no error; the mark is read first."""
     with engine.connect() as connection:
         assert inbox.once(connection, delivered())
         work(connection, 1)
@@ -120,7 +120,7 @@ def test_an_error_that_is_swallowed(inbox: Inbox, engine: Engine, database: Data
 
 @on("sqlite")
 def test_a_conflict_that_rolls_back(inbox: Inbox, engine: Engine, database: Database) -> None:
-    """SQLite's OR ROLLBACK ends the transaction; its next statement begins another one."""
+    """SQLite's OR ROLLBACK ends the transaction; COMMIT of the next one is refused."""
     with engine.connect() as connection:
         assert inbox.once(connection, delivered())
         work(connection, 1)
@@ -136,7 +136,7 @@ def test_a_conflict_that_rolls_back(inbox: Inbox, engine: Engine, database: Data
 def test_a_statement_that_commits_by_itself(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:
-    """The mark stands with what came before; what comes after commits by itself, or does not."""
+    """The mark is committed with the earlier work; later work is committed by itself, or not."""
     with engine.begin() as connection:
         assert inbox.once(connection, delivered())
         work(connection, 1)
@@ -158,7 +158,7 @@ def test_a_statement_that_commits_by_itself(
 def test_a_commit_that_somebody_else_refuses(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:
-    """SQLAlchemy tells nobody of its end: the next transaction is not asked for its marks."""
+    """SQLAlchemy has no event of its end; the next transaction is not checked for its marks."""
 
     def refuse(_: Connection) -> None:
         raise RuntimeError("refused")
@@ -177,7 +177,7 @@ def test_a_commit_that_somebody_else_refuses(
 
 
 def test_savepoints_take_their_marks_back(inbox: Inbox, engine: Engine, database: Database) -> None:
-    """A savepoint that is rolled back is no loss, whenever it was made."""
+    """Marks of a rolled back savepoint can be taken again, and COMMIT is not refused."""
     with engine.begin() as connection:
         early = connection.begin_nested()
         assert inbox.once(connection, delivered())
@@ -198,5 +198,5 @@ def test_savepoints_take_their_marks_back(inbox: Inbox, engine: Engine, database
         assert inbox.once(connection, delivered())
         connection.rollback()
         work(connection, 2)
-        connection.commit()  # nothing is asked for that was rolled back
+        connection.commit()  # no check for marks that were rolled back
     assert done(database) == [1, 2]

@@ -1,4 +1,4 @@
-"""The consumers of examples/ that are made with a framework: killed, and with its own settings."""
+"""The consumers of examples/ that use a framework: killed, and with the framework's settings."""
 
 import os
 import sys
@@ -31,14 +31,14 @@ SEED = 20261129
 
 
 class Framework(NamedTuple):
-    """An example, and what makes other programs of it.
+    """An example, and replacements that make other programs of it.
 
     Attributes:
         name: Of the file in examples/.
         word: Its consumer group and its table.
         once: The call of the inbox.
-        defaults: What makes it a program with the framework's defaults.
-        client: What makes it one on another client.
+        defaults: Replacements for a program with the framework's defaults.
+        client: Replacements for a program on another client.
     """
 
     name: str
@@ -85,7 +85,7 @@ FRAMEWORKS = [
 
 
 class FrameworkScene(InboxScene):
-    """Processes of an example on one real topic and one database, in place of the reference's."""
+    """Processes of an example on one real topic and one database."""
 
     framework: Framework
     other: dict[str, str]  # what makes NAIVE differ from the example
@@ -180,7 +180,7 @@ def scene(
     database: Database,
     tmp_path: Path,
 ) -> Iterator[FrameworkScene]:
-    """A topic and a database, and nobody who reads yet."""
+    """A topic and a database, without consumers yet."""
     with (
         closing(Installation(kafka_bootstrap_servers, topic_prefix)) as installation,
         Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
@@ -209,7 +209,7 @@ def test_fifty_kills_take_each_message_once(scene: FrameworkScene) -> None:
 def test_by_default_failed_work_is_lost_and_aborted_messages_are_read(
     scene: FrameworkScene,
 ) -> None:
-    """The example takes what failed again, and nothing that was aborted.
+    """The example takes failed messages again, and no aborted ones.
 
     With the framework's own isolation level and commits, the inbox alone does not help.
     """
@@ -220,7 +220,7 @@ def test_by_default_failed_work_is_lost_and_aborted_messages_are_read(
     scene.deliver("coat")
     scene.await_failures("coat")
     scene.accept("coat")
-    scene.deliver("hat")  # behind the coat
+    scene.deliver("hat")  # after the coat
     for group in (GROUP, NAIVE):
         scene.await_work(group, "hat")
     assert scene.done(GROUP) == Counter(["coat", "hat"])
@@ -229,9 +229,9 @@ def test_by_default_failed_work_is_lost_and_aborted_messages_are_read(
 
 @pytest.mark.parametrize("scene", [ON_CONFLUENT], indirect=True, ids=["faststream_on_confluent"])
 def test_faststream_commits_what_is_stored(scene: FrameworkScene) -> None:
-    """Work in one partition fails, work in another one does not: only its offset is committed.
+    """If work in one partition fails, only the offset of the other partition is committed.
 
-    Where the client stores offsets by itself, the offset behind the failed message is, too.
+    If the client stores offsets by itself, the offset after the failed message is committed too.
     """
     scene.other = STORED
     scene.refuse("coat")

@@ -1,4 +1,4 @@
-"""The reference consumer of the document: as it stands, and while it is killed."""
+"""The reference consumer of the document: unchanged, and while it is killed."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, reference_consumer
 
 pytestmark = pytest.mark.broker
 
-LINES_MAX = 27  # with imports and settings; twenty for the rest
+LINES_MAX = 27  # with imports and settings; twenty without them
 KILLS = 3
 DAEMON_KILLS = 15
 BURST = 25
@@ -30,7 +30,7 @@ SEED = 20261123
 def scene(
     kafka_bootstrap_servers: str, topic_prefix: str, database: Database, tmp_path: Path
 ) -> Iterator[InboxScene]:
-    """A topic and a database, and nobody who reads yet."""
+    """A topic and a database, without consumers yet."""
     with (
         closing(Installation(kafka_bootstrap_servers, topic_prefix)) as installation,
         Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
@@ -55,7 +55,7 @@ def test_killed_consumers_take_each_message_once(scene: InboxScene) -> None:
 def test_the_reference_consumer_as_it_stands(
     scene: InboxScene, halfbridge_stack: HalfbridgeStack
 ) -> None:
-    """Word for word but for addresses and names: what a daemon delivers, and what comes again."""
+    """With only addresses and names replaced, it takes delivered and repeated messages once."""
     with halfbridge_stack.producer(
         "order-service", checker=lambda _: Resolution.UNKNOWN, topics=[scene.topic]
     ) as producer:
@@ -76,7 +76,7 @@ def test_the_reference_consumer_as_it_stands(
 def test_a_daemon_that_delivers_at_least_once_and_an_inbox_are_exactly_once(
     scene: InboxScene, kafka_bootstrap_servers: str
 ) -> None:
-    """Daemon and consumers are killed at random: the effects are the messages, each once."""
+    """Daemon and consumers are killed at random: the work of each message is done once."""
     draw = random.Random(SEED)
     scene.start((GROUP, "one"), (GROUP, "two"))
     expected: list[str] = []
@@ -107,6 +107,6 @@ def test_a_daemon_that_delivers_at_least_once_and_an_inbox_are_exactly_once(
 
 
 def test_the_reference_consumer_is_short() -> None:
-    """A reader takes it in at once."""
+    """It has at most LINES_MAX lines that are not blank."""
     lines = [line for line in reference_consumer().splitlines() if line.strip()]
     assert len(lines) <= LINES_MAX

@@ -1,4 +1,4 @@
-"""The inbox under concurrency: who is second waits for the first one's end."""
+"""The inbox under concurrency: a second transaction waits for the end of the first."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +16,7 @@ from tests.sql.kafka_message import delivered
 
 WAITING = {
     "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-    # Not innodb_trx: what it says stays as it is while it is asked more often than each 100 ms.
+    # Not innodb_trx: it does not change while it is queried more often than each 100 ms.
     "mariadb": "SELECT CAST(variable_value AS INT) FROM information_schema.global_status"
     " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
     "mysql": "SELECT CAST(variable_value AS SIGNED) FROM performance_schema.global_status"
@@ -40,7 +40,7 @@ def take(inbox: Inbox, engine: Engine, index: int = 0) -> bool:
 
 @contextmanager
 def second(inbox: Inbox, engine: Engine, database: Database) -> Iterator[Future[bool]]:
-    """Yield the answer of somebody who waits by now for the transaction in flight."""
+    """Yield the answer of a second transaction, which waits for the one in flight."""
     with ThreadPoolExecutor(1) as pool, database.admin_engine().connect() as administrator:
         answer = pool.submit(take, inbox, engine)
         query = text(WAITING[database.name])
@@ -58,7 +58,7 @@ def second(inbox: Inbox, engine: Engine, database: Database) -> Iterator[Future[
 def test_the_second_waits_for_the_first(
     inbox: Inbox, engine: Engine, database: Database, *, commits: bool
 ) -> None:
-    """Told False after a commit and True after a rollback, and not before either."""
+    """The second gets False after a commit and True after a rollback, and no answer before."""
     with engine.connect() as first:
         assert inbox.once(first, delivered())
         with second(inbox, engine, database) as answer:
@@ -90,7 +90,7 @@ def test_the_second_waits_for_a_first_that_is_gone(
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_sqlite_says_that_it_cannot_say(inbox: Inbox, engine: Engine, database: Database) -> None:
-    """It has one lock for all: who does not get it in time is told nothing, and asks again."""
+    """SQLite has one lock: a transaction that does not get it in time fails, and can be retried."""
     hasty = database.engine(connect_args={"timeout": 0})
     with engine.connect() as first:
         assert inbox.once(first, delivered())
@@ -105,11 +105,11 @@ def test_sqlite_says_that_it_cannot_say(inbox: Inbox, engine: Engine, database: 
 def test_a_wait_that_ends_in_vain_decides_nothing(
     inbox: Inbox, engine: Engine, database: Database
 ) -> None:
-    """The lock's time-out is an error; the message is taken by who comes again."""
+    """The lock's time-out is an error; the message can be taken later."""
     limits = {
         "postgresql": "SET LOCAL lock_timeout = 10",
         "mariadb": "SET innodb_lock_wait_timeout = 0",
-        "mysql": "SET innodb_lock_wait_timeout = 1",  # the least
+        "mysql": "SET innodb_lock_wait_timeout = 1",  # the minimum
     }
     with engine.connect() as first, engine.connect() as hasty:
         assert inbox.once(first, delivered())
@@ -122,7 +122,7 @@ def test_a_wait_that_ends_in_vain_decides_nothing(
 
 
 def test_of_many_at_once_each_message_has_one(inbox: Inbox, engine: Engine) -> None:
-    """Eight takers race for each of 40 messages, some roll back; a deadlock is taken again."""
+    """Eight takers race for each of 40 messages; some roll back, and deadlocks are retried."""
     start = Barrier(TAKERS)
 
     def run(number: int) -> list[int]:
@@ -149,7 +149,7 @@ def test_of_many_at_once_each_message_has_one(inbox: Inbox, engine: Engine) -> N
 
 
 def test_many_processes_make_the_table(engine: Engine) -> None:
-    """All at once: each finds it there afterwards."""
+    """Concurrent calls of `create` succeed, and each caller can use the table."""
     start = Barrier(TAKERS)
 
     def make(number: int) -> bool:

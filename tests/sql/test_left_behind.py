@@ -1,7 +1,7 @@
-"""What transactions leave behind in the memory of a service that runs for weeks: nothing.
+"""Transactions leave nothing behind in the memory of a service that runs for weeks.
 
-A kept object grows with the number of transactions. One in a cycle of references is freed, but by
-the collector of cycles, whose work a busy service notices.
+Kept objects grow with the number of transactions. Objects in reference cycles are freed, but by the
+garbage collector, whose work slows a busy service.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ FIRST, COUNTED = 20, 60  # transactions: until caches are full, and from then on
 
 
 class BrokenError(Exception):
-    """What goes wrong in a block."""
+    """An error that a block raises."""
 
 
 class _Client:
-    """Begins transactions as TransactionProducer does, on a Kafka that a test holds."""
+    """Begins transactions as TransactionProducer does, on a HeldKafka."""
 
     def __init__(self) -> None:
         self.kafka = HeldKafka()
@@ -55,7 +55,7 @@ class _Client:
         self.config = self.shared.config
 
     def start(self) -> None:
-        """Say by its kind that it blocks."""
+        """Do nothing; a plain function here marks a blocking client."""
 
     def begin(self, **given: Any) -> Transaction:
         return Transaction(self.shared, **given)

@@ -1,4 +1,4 @@
-"""What a look finds, on each database. No Kafka."""
+"""The rows that a poll finds, on each database. No Kafka."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +31,19 @@ def add(messages: LocalMessages, *keys: bytes | None) -> list[int]:
 
 
 def change(messages: LocalMessages, row_id: int, **values: Any) -> None:
-    """Change a row behind everybody's back."""
+    """Change a row directly."""
     table = messages.tables.messages
     with messages.engine.begin() as connection:
         connection.execute(update(table).where(table.c.id == row_id).values(**values))
 
 
 def claims(messages: LocalMessages, **given: Any) -> Claims:
-    """Return what looks."""
+    """Return the Claims of a relay."""
     return Claims(messages, RelayConfig(**{"window_rows": 100, "window_bytes": 1_000_000} | given))
 
 
 def read(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> Snapshot:
-    """Look once."""
+    """Poll once."""
     with engine_of(messages).connect() as connection:
         return claims(messages, **given).read(connection, buckets)
 
@@ -54,7 +54,7 @@ def found(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> list[int
 
 
 def test_rows_come_by_id_with_all_that_is_sent(messages: LocalMessages) -> None:
-    """Both states that are to be relayed, in one order; others not."""
+    """A poll returns rows of both states to relay, in one order, and no others."""
     first, second, third = add(messages, b"a", b"b", b"c")
     change(messages, first, state="LOCAL_SUCCESS")
     change(messages, third, state="LOCAL_ROLLBACK")
@@ -72,7 +72,7 @@ def test_rows_come_by_id_with_all_that_is_sent(messages: LocalMessages) -> None:
 
 
 def test_a_window_ends_where_the_first_of_its_states_does(messages: LocalMessages) -> None:
-    """What lies beyond is left, for a row of another state may be missing before it."""
+    """Rows after it are left, as a row of another state may be missing before them."""
     ids = add(messages, *[b"k"] * 6)
     change(messages, ids[0], state="LOCAL_SUCCESS")
     change(messages, ids[5], state="LOCAL_SUCCESS")
@@ -83,7 +83,7 @@ def test_a_window_ends_where_the_first_of_its_states_does(messages: LocalMessage
 def test_a_row_that_waits_holds_back_later_rows_of_its_key_only(
     messages: LocalMessages, state: str
 ) -> None:
-    """Earlier ones and other keys go; after an error all go, where that is the option."""
+    """Earlier rows and other keys are found; by an option, later rows after an error too."""
     before, waiting, after, other = add(messages, b"k", b"k", b"k", b"l")
     change(messages, waiting, state=state)
     assert found(messages) == [before, other]
@@ -92,7 +92,7 @@ def test_a_row_that_waits_holds_back_later_rows_of_its_key_only(
 
 
 def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages) -> None:
-    """By the database's clock."""
+    """`next_attempt_at` is compared with the database's clock."""
     resting, later, other = add(messages, b"k", b"k", b"l")
     change(messages, resting, next_attempt_at=NowMs() + HOUR_MS)
     assert found(messages) == [other]
@@ -102,8 +102,8 @@ def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_statement_has_one_moment(messages: LocalMessages) -> None:
-    """A row that is due in one part of a look is not resting in another one."""
-    # Enough for a clock in milliseconds to go on within the statement.
+    """A row that is due in one part of a poll is due in each other part."""
+    # Enough for a clock in milliseconds to advance within the statement.
     pause = func.pg_sleep(0.02) if messages.database.name == "postgresql" else func.sleep(0.02)
     with messages.engine.connect() as connection:
         query = select(NowMs().label("one"), pause, NowMs().label("other"))
@@ -114,7 +114,7 @@ def test_a_statement_has_one_moment(messages: LocalMessages) -> None:
 
 
 def test_a_look_is_about_the_buckets_asked_for(messages: LocalMessages) -> None:
-    """Rows and transactions of other buckets are somebody else's."""
+    """A poll finds no rows of other buckets."""
     keys = [b"key-%d" % n for n in range(20)]
     ids = add(messages, *keys)
     half = range(0, BUCKETS, 2)
@@ -124,7 +124,7 @@ def test_a_look_is_about_the_buckets_asked_for(messages: LocalMessages) -> None:
 
 
 def test_a_marked_transaction_is_found_until_it_is_acknowledged(messages: LocalMessages) -> None:
-    """Once, however many rows it has, with all that repeats its COMMIT."""
+    """It is found once, however many rows it has, with the data to repeat its COMMIT."""
     ids = add(messages, b"a", b"b", b"c")
     place = {"half_partition": 1, "half_offset": 77, "message_count": 2}
     for row_id in ids[:2]:
@@ -153,7 +153,7 @@ def test_rows_without_keys_are_told_of_and_locked(messages: LocalMessages) -> No
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_row_that_commits_late_is_not_stepped_over(messages: LocalMessages) -> None:
-    """Its id is lower than one that was found, and relayed, before it could be seen."""
+    """It is found, though its id is lower than that of a row that was relayed before."""
     with messages.engine.connect() as slow:
         low = messages.add(slow, Message("t", key=b"k"))
         (high,) = add(messages, b"k")
@@ -198,7 +198,7 @@ def test_a_failure_is_counted_for_rows_that_are_where_they_were(messages: LocalM
 
 
 def test_a_purge_keeps_what_a_dead_letter_may_still_need(messages: LocalMessages) -> None:
-    """Until the age that the daemon gives up at, which may be longer than the default."""
+    """A purge of rows younger than transaction_age_ms_max is refused."""
     (row_id,) = add(messages, b"k")
     change(messages, row_id, state="GLOBAL_COMMIT", decision_acknowledged=True, updated_at=0)
     week_ms = 7 * 24 * HOUR_MS

@@ -1,4 +1,4 @@
-"""How a look's transaction ends, on each database. No Kafka."""
+"""The end of a poll's transaction, on each database. No Kafka."""
 
 from sqlalchemy import Connection, text
 
@@ -15,12 +15,12 @@ _PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE statement LI
 
 
 def looking(messages: LocalMessages) -> Claims:
-    """Return what looks, with the limits of a relay."""
+    """Return Claims with the limits of a relay."""
     return Claims(messages, RelayConfig())
 
 
 def plans(connection: Connection, name: str) -> int:
-    """Return how many plans of looks the server keeps for a connection."""
+    """Return how many plans of polls the server keeps for a connection."""
     if name != "postgresql":
         return 0
     kept = int(connection.execute(_PREPARED).scalar_one())
@@ -29,7 +29,7 @@ def plans(connection: Connection, name: str) -> int:
 
 
 def test_looks_are_planned_once_for_a_while(database: Database) -> None:
-    """PostgreSQL keeps the plan of the first looks, and makes a new one once it is old."""
+    """PostgreSQL keeps the plan of the first polls, and makes a new one after PLAN_S_MAX."""
     messages = LocalMessages(database.engine())
     messages.create()
     claims = looking(messages)
@@ -49,7 +49,7 @@ def test_looks_are_planned_once_for_a_while(database: Database) -> None:
 
 
 def test_each_look_sees_what_was_committed_before(database: Database) -> None:
-    """A look whose plan is kept has a snapshot of its own, and its transaction is over."""
+    """A poll whose plan is kept has a snapshot of its own, and leaves no transaction open."""
     messages = LocalMessages(database.engine())
     messages.create()
     claims = looking(messages)

@@ -32,7 +32,7 @@ LEGAL = {
 
 
 def test_the_table_of_transitions() -> None:
-    """What is listed leads where it says; any other event changes no row."""
+    """TRANSITIONS has the transitions of LEGAL; any other event changes no row."""
     found = {
         (state.value, event.value): after.value
         for state, events in TRANSITIONS.items()
@@ -43,25 +43,25 @@ def test_the_table_of_transitions() -> None:
 
 @pytest.mark.parametrize("event", RowEvent)
 def test_an_event_is_one_update(event: RowEvent) -> None:
-    """Each event has one state after it, and is legal somewhere: an UPDATE can say it."""
+    """Each event has one state after it, and is legal somewhere: one UPDATE can apply it."""
     before = states_before(event)
     assert before
     assert {TRANSITIONS[state][event] for state in before} == {state_after(event)}
 
 
 def test_what_is_to_be_relayed_is_what_can_be_marked() -> None:
-    """No row is looked for that could not be marked, and none that could is left out."""
+    """The states of rows to relay are those in which MARK is legal."""
     assert states_before(RowEvent.MARK) == TO_RELAY
 
 
 def test_unsettled_rows_are_never_marked_or_given_up() -> None:
-    """What may not have happened is neither sent nor, by an operator's retry, made to happen."""
+    """An unsettled row is neither sent nor, by an operator's retry, made ready to be sent."""
     for state in UNSETTLED:
         assert not {RowEvent.MARK, RowEvent.GIVE_UP, RowEvent.RETRY} & TRANSITIONS[state].keys()
 
 
 def test_a_rolled_back_row_stays_so() -> None:
-    """LOCAL_ROLLBACK is final, as a confirmation that comes late must find it."""
+    """LOCAL_ROLLBACK is final, also for a late confirmation."""
     assert TRANSITIONS[RowState.LOCAL_ROLLBACK] == {}
 
 

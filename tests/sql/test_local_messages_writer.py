@@ -80,7 +80,7 @@ def test_autocommit_is_refused(messages: LocalMessages) -> None:
 
 @pytest.mark.feature
 def test_a_pre_sent_row_is_confirmed_by_its_local_transaction(messages: LocalMessages) -> None:
-    """It stands before the transaction, and is confirmed with the commit, not by a rollback."""
+    """It is stored before the transaction, and is confirmed by its commit, not by a rollback."""
     row_id = messages.pre_send(Message("orders", value=b"1"))
     assert [row["state"] for row in stored(messages)] == ["UNKNOWN"]
     with messages.engine.connect() as connection:
@@ -132,7 +132,7 @@ def test_a_row_is_confirmed_once(messages: LocalMessages) -> None:
 @pytest.mark.feature
 @pytest.mark.parametrize(("success", "after"), [(True, "LOCAL_SUCCESS"), (False, "LOCAL_ROLLBACK")])
 def test_a_prepared_row_is_settled_once(messages: LocalMessages, success: bool, after: str) -> None:
-    """Its first settlement stands."""
+    """The first settlement is final."""
     row_id = messages.prepare(Message("orders", value=b"1"))
     messages.settle(row_id, success=success)
     with pytest.raises(RowStateError):
@@ -155,7 +155,7 @@ def test_creating_twice_changes_nothing(messages: LocalMessages) -> None:
 
 
 def test_other_names_make_other_tables(engine: Engine) -> None:
-    """Two tables stand in one database, each with its relays' own."""
+    """Two tables can be in one database, each with a relay table of its own."""
     first, second = LocalMessages(engine), LocalMessages(engine, name="second", relay_name="relay2")
     for each in (first, second):
         each.create()
@@ -165,7 +165,7 @@ def test_other_names_make_other_tables(engine: Engine) -> None:
 
 
 def test_the_hash_names_the_half_partition() -> None:
-    """A row's key_hash modulo a count is where the client places its key."""
+    """A row's key_hash modulo the count is the partition where the client places its key."""
     keys = (b"", b"k", b"customer-42")
     assert all(key_hash(key) % n == partition_of(key, n) for key in keys for n in (1, 4, 7))
 
@@ -176,7 +176,7 @@ def test_the_hash_names_the_half_partition() -> None:
 def test_a_row_with_an_impossible_hash_is_refused(
     messages: LocalMessages, key: bytes | None, hashed: int | None
 ) -> None:
-    """By the database, whatever the language that writes it."""
+    """The database refuses it, whatever the language that writes it."""
     with messages.engine.begin() as connection:
         row_id = messages.add(connection, Message("orders", key=key))
     table = messages.tables.messages
@@ -187,7 +187,7 @@ def test_a_row_with_an_impossible_hash_is_refused(
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000])
 def test_headers_nested_too_deep_are_the_rows_fault(text: str) -> None:
-    """As headers in any other form: an error of the row, which ends no relay."""
+    """They raise ValueError like headers in any other form, which ends no relay."""
     with pytest.raises(ValueError, match="headers are no JSON list"):
         headers_of(text)
 
@@ -195,7 +195,7 @@ def test_headers_nested_too_deep_are_the_rows_fault(text: str) -> None:
 def test_a_prepared_row_that_cannot_be_shown_keeps_no_other_one_waiting(
     messages: LocalMessages,
 ) -> None:
-    """Its headers are nobody's JSON: it stays, says why, and is asked about once it is mended."""
+    """With invalid headers it stays, with the cause, and is settled once they are repaired."""
     bad = messages.prepare(Message("orders", value=b"bad"))
     messages.prepare(Message("orders", value=b"good"))
     table = messages.tables.messages

@@ -1,4 +1,4 @@
-"""Databases behind the proxy: what a client is told, and what the database did."""
+"""Databases behind the proxy: the errors of clients, and the rows of the database."""
 
 import pytest
 from sqlalchemy import text
@@ -12,7 +12,7 @@ from tests.sql.databases import ProxiedDatabase
 def test_a_commit_whose_outcome_the_client_is_not_told(
     proxied_database: ProxiedDatabase, act: Act, there: list[int]
 ) -> None:
-    """The same error for a commit that arrived and for one that did not."""
+    """A commit that arrived and one that did not raise the same error."""
     with proxied_database.engine().begin() as connection:
         connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
     proxied_database.proxy.aim(act, proxied_database.commit_text)

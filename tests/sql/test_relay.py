@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.feature, pytest.mark.broker]
 def test_rows_are_delivered_once_and_in_order(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """With keys in order of insertion, without keys too, bytes and headers as they were given."""
+    """Rows of a key come in order of insertion, with their headers; rows without keys come too."""
     messages = relaying.messages
     with messages.engine.begin() as connection:
         for n in range(60):

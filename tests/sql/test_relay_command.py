@@ -1,4 +1,4 @@
-"""`halfbridge relay run` and `local-messages`: real processes, killed and ended in order."""
+"""`halfbridge relay run` and `local-messages`: real processes, killed and stopped."""
 
 import json
 import os
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 KEYS = 6
 END_S_MAX = 60.0
 PARTITIONS = 2
-# Most of the time a relay needs to start; kills fall into its work and into its start alike.
+# Up to about the time that a relay needs to start: kills hit its work and its start.
 KILL_AFTER_S = (0.0, 4.0)
 
 
@@ -59,7 +59,7 @@ class RelayProcess:
         return self.process.wait(END_S_MAX)
 
     def says(self, path: str) -> str:
-        """Return what it serves; empty while it does not."""
+        """Return the page that it serves; empty while it serves none."""
         return answer_of(f"http://127.0.0.1:{self.port}/{path}", within_s=END_S_MAX)[1]
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ def states(messages: LocalMessages) -> list[str]:
 def test_a_relay_ends_in_order_on_sigterm(
     database: Database, halfbridge_stack: HalfbridgeStack, messages: LocalMessages, topic: str
 ) -> None:
-    """It makes its tables, is ready, shows metrics; its buckets are free when it has ended."""
+    """It makes its tables, is ready, and shows metrics; after SIGTERM its buckets are free."""
     with messages.engine.begin() as connection:
         ids = messages.add_all(
             connection, [Message(topic, key=b"k%d" % n, value=b"%d" % n) for n in range(30)]
@@ -110,14 +110,14 @@ def _relay_under_kills(
     transactions: int,
     kills: int,
 ) -> None:
-    """Write while two relays are killed; judge by what the database has committed."""
+    """Write while two relays are killed; compare the topic with the committed rows."""
     seed = int(os.environ.get("HALFBRIDGE_TEST_SEED", random.randrange(1 << 30)))
     print(f"HALFBRIDGE_TEST_SEED={seed}")
     chance = random.Random(seed)
     written = 0
     committed: list[tuple[bytes | None, int]] = []
     with ExitStack() as exits:
-        # One has a name of its own and so its leases at once; the other one waits for them.
+        # The named relay gets its leases at once after a restart; the other one waits for them.
         relays = [
             exits.enter_context(RelayProcess(database, stack, name)) for name in ("first", "")
         ]
@@ -142,7 +142,7 @@ def _relay_under_kills(
             relay.end(signal.SIGKILL)
             relay.start()
         wait_until(lambda: set(states(messages)) == {"GLOBAL_COMMIT*"})
-        stack.wait_until_decided()  # a killed relay's half messages too, while somebody answers
+        stack.wait_until_decided()  # a killed relay's half messages too, while checks work
     records = stack.read_committed(topic, count=len(committed))
     delivered = [(record.key, int(record.value or b"")) for record in records]
     assert sorted(delivered, key=lambda each: each[1]) == committed
@@ -153,7 +153,7 @@ def _relay_under_kills(
 def test_killed_relays_deliver_each_row_once_and_in_order(
     database: Database, halfbridge_stack: HalfbridgeStack, messages: LocalMessages, topic: str
 ) -> None:
-    """Two relays under SIGKILL, rows in some transactions that roll back."""
+    """Two relays are killed by SIGKILL; some transactions with rows roll back."""
     _relay_under_kills(database, halfbridge_stack, topic, messages, transactions=60, kills=3)
 
 
@@ -161,14 +161,14 @@ def test_killed_relays_deliver_each_row_once_and_in_order(
 def test_a_hundred_kills(
     database: Database, halfbridge_stack: HalfbridgeStack, messages: LocalMessages, topic: str
 ) -> None:
-    """The same, for long."""
+    """The same, with 2000 transactions and 100 kills."""
     _relay_under_kills(database, halfbridge_stack, topic, messages, transactions=2_000, kills=100)
 
 
 @pytest.mark.feature
 def test_operators_list_show_retry_and_purge(database: Database, messages: LocalMessages) -> None:
-    """In an operator's lines, and as JSON; nothing goes that may be needed."""
-    assert invoke("create", database).output == "halfbridge_local_message is there\n"
+    """The commands print lines or JSON; a purge deletes no row that may be needed."""
+    assert invoke("create", database).output == "table halfbridge_local_message exists\n"
     with messages.engine.begin() as connection:
         first, second = messages.add_all(
             connection, [Message("orders", key=b"k", value=b"\x00v", headers=[("h", b"1")])] * 2

@@ -29,13 +29,13 @@ for _each in (_NUMBERS, _KILLS, _BUSY):
 
 
 def number_of(engine: Engine, name: str) -> int:
-    """Return the database's number of the connection that a use has."""
+    """Return the server's number of the connection that the engine gives."""
     with engine.connect() as connection:
         return int(connection.execute(text(_NUMBERS[name])).scalar_one())
 
 
 def make_numbers(engine: Engine) -> None:
-    """Make a table with one row, by an engine that lets a busy machine take its time."""
+    """Make a table with one row, by an engine without time-outs."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
         connection.execute(text("INSERT INTO numbers VALUES (1)"))
@@ -43,7 +43,7 @@ def make_numbers(engine: Engine) -> None:
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_command_that_runs_on_keeps_connections_that_live(database: Database) -> None:
-    """The same one for each use; another one, without an error, once that one has died."""
+    """Each use has the same connection, and a new one, without an error, after that has died."""
     engine = engine_of(database.url, bounds=RELAY_BOUNDS)
     try:
         number = number_of(engine, database.name)
@@ -57,7 +57,7 @@ def test_a_command_that_runs_on_keeps_connections_that_live(database: Database) 
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_relay_ends_in_order_though_its_connection_died(database: Database) -> None:
-    """Whichever layer raises: the leases run out, and nothing is raised."""
+    """`close` raises nothing, whichever layer fails; the leases expire."""
     engine = database.engine(pool_size=1, max_overflow=0)
     messages = LocalMessages(engine)
     messages.create()
@@ -71,7 +71,7 @@ def test_a_relay_ends_in_order_though_its_connection_died(database: Database) ->
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) -> None:
-    """The server ends it, and the connection stays; a lock that is not had is such a statement."""
+    """The server ends a statement that waits for a lock, and the connection stays usable."""
     make_numbers(database.engine())
     engine = engine_of(database.url, bounds=Bounds(statement_s=2))
     try:
@@ -89,7 +89,7 @@ def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) ->
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_query_that_computes_for_long_ends_as_an_error(database: Database) -> None:
-    """The server ends it, and the connection stays."""
+    """The server ends the query, and the connection stays usable."""
     make_numbers(database.engine())
     engine = engine_of(database.url, bounds=Bounds(statement_s=1))
     try:
@@ -105,7 +105,7 @@ def test_a_query_that_computes_for_long_ends_as_an_error(database: Database) -> 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_time_outs_are_not_left_to_whoever_has_the_connection_next(database: Database) -> None:
-    """They are the connection's from its start: a pooler of transactions hands on what SET sets."""
+    """They are startup options: a transaction pooler would pass values of SET to other clients."""
     bounds = Bounds(statement_s=17, idle_transaction_s=71)
     url = database.url + "?options=-c%20work_mem%3D1234kB"
     engine = engine_of(url, bounds=bounds)
@@ -124,7 +124,7 @@ def test_time_outs_are_not_left_to_whoever_has_the_connection_next(database: Dat
 def test_a_pooler_that_refuses_time_outs_is_used_without_them(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says so, once; the server's own time-outs are in force."""
+    """One warning is logged; the server's own time-outs are in force."""
     port = make_url(database.url).port
     assert port is not None
     with closing(RefusingPooler(port)) as pooler:
@@ -142,7 +142,7 @@ def test_a_pooler_that_refuses_time_outs_is_used_without_them(
 
 
 def settings_of(connection: Connection) -> dict[str, tuple[str, str]]:
-    """Return the value of each setting, and where it comes from."""
+    """Return value and source of each setting."""
     names = "('statement_timeout', 'idle_in_transaction_session_timeout', 'work_mem')"
     query = text(f"SELECT name, setting, source FROM pg_settings WHERE name IN {names}")
     return {name: (value, source) for name, value, source in connection.execute(query)}
@@ -151,7 +151,7 @@ def settings_of(connection: Connection) -> dict[str, tuple[str, str]]:
 def test_an_answer_that_does_not_come_ends_the_connection(
     proxied_database: ProxiedDatabase,
 ) -> None:
-    """Nothing says that the server is away; the ROLLBACK behind it does not wait as long again."""
+    """It ends after answer_s without a network error; the ROLLBACK after it does not wait again."""
     engine = engine_of(proxied_database.url, bounds=Bounds(connect_s=4, answer_s=4))
     try:
         with engine.connect() as connection:
@@ -170,7 +170,7 @@ def test_an_answer_that_does_not_come_ends_the_connection(
 
 
 def test_a_check_of_a_relay_ends_before_it_counts_as_hung() -> None:
-    """An answer that does not come, and a new connection; and a lock's wait ends by itself."""
+    """Its answer and connect bounds sum to less than check_timeout_ms; lock waits end first."""
     ends_s = CHECK_BOUNDS.answer_s + CHECK_BOUNDS.connect_s
     config = BridgeConfig(bootstrap_servers="127.0.0.1:1", producer_group="relay")
     assert ends_s * 1_000 < config.check_timeout_ms
@@ -179,7 +179,7 @@ def test_a_check_of_a_relay_ends_before_it_counts_as_hung() -> None:
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "mysql"], indirect=True)
 def test_a_server_lets_go_of_what_a_lost_relay_has_locked(database: Database) -> None:
-    """The transaction of a client that says nothing more is rolled back."""
+    """The transaction of a client that sends nothing more is rolled back."""
     make_numbers(database.engine())
     engine = engine_of(database.url, bounds=Bounds(idle_transaction_s=2))
     try:

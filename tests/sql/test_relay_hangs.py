@@ -29,12 +29,12 @@ ROWS = 20
 END_S_MAX = 60.0
 KUBERNETES_S, SPARE_S = 30.0, 5.0
 
-# Short, for a black hole is waited out; long enough for a machine that does much else.
+# Short, as the test waits for them in a black hole; long enough for a busy machine.
 BOUNDS = Bounds(connect_s=5, statement_s=5, answer_s=7)
 
 
 def make_tables(engine: Engine) -> None:
-    """Make what a scene finds there."""
+    """Make the tables of a scene."""
     LocalMessages(engine).create()
     Fence(engine, producer_group="any").create()
 
@@ -50,7 +50,7 @@ def test_a_connection_that_is_lost_costs_a_relay_its_bounds_and_no_row(
     fault: str,
     step: RelayStep,
 ) -> None:
-    """In front of the marks, or of COMMIT: an error in time, then it goes on by itself."""
+    """Lost before the marks or COMMIT: an error within the bounds, then the relay continues."""
     holes = [1]
 
     def on_step(reached: RelayStep) -> None:
@@ -74,7 +74,7 @@ def test_a_connection_that_is_lost_costs_a_relay_its_bounds_and_no_row(
         proxied_database.proxy.heal()
         wait_until(lambda: set(states_of(beside)) == {"GLOBAL_COMMIT*"})
         wait_until(lambda: service.health().all_well)
-        halfbridge_stack.wait_until_decided()  # what was given up too, while somebody answers
+        halfbridge_stack.wait_until_decided()  # transactions given up too, while checks work
     records = halfbridge_stack.read_committed(topic, count=2 * ROWS)
     numbers = [int(record.value or b"") for record in records]
     assert sorted(numbers) == list(range(2 * ROWS))
@@ -84,7 +84,7 @@ def test_a_connection_that_is_lost_costs_a_relay_its_bounds_and_no_row(
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_health_tells_of_a_round_that_hangs(relaying: Scene, topic: str) -> None:
-    """With the step behind which it hangs; well again once it has ended."""
+    """The reason has the last step of the round; health is well again once the round has ended."""
     hangs, may_go_on = Event(), Event()
 
     def on_step(step: RelayStep) -> None:
@@ -97,7 +97,7 @@ def test_health_tells_of_a_round_that_hangs(relaying: Scene, topic: str) -> None
         relaying.messages.add(connection, Message(topic, key=b"k"))
     with running(service):
         try:
-            # Before, a round that is merely slow is told of too, with another step.
+            # Before that, a round that is only slow may be reported too, with another step.
             assert hangs.wait(END_S_MAX)
             wait_until(lambda: not service.health().all_well)
             reason = service.health().reason
@@ -112,7 +112,7 @@ def test_health_tells_of_a_round_that_hangs(relaying: Scene, topic: str) -> None
 def test_a_relay_that_hangs_is_not_waited_for_without_end(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """Told to stop, `run` ends in time with an error that says what hangs."""
+    """After `stop`, `run` ends in time with a DrainError that names what hangs."""
     hangs, may_go_on = Event(), Event()
 
     def on_step(step: RelayStep) -> None:
@@ -138,7 +138,7 @@ def test_a_relay_that_hangs_is_not_waited_for_without_end(
 
 
 def round_age_s(relay: RelayProcess) -> float:
-    """Return how long ago a relay's round ended well."""
+    """Return how long ago a round of a relay succeeded."""
     lines = relay.says("metrics").splitlines()
     found = [line for line in lines if line.startswith("halfbridge_relay_round_age_seconds ")]
     return float(found[0].split()[1]) if found else 0.0
@@ -148,7 +148,7 @@ def round_age_s(relay: RelayProcess) -> float:
 def test_sigterm_ends_a_relay_whose_database_is_a_black_hole(
     proxied_database: ProxiedDatabase, halfbridge_stack: HalfbridgeStack
 ) -> None:
-    """Before its database gives an error, with a status that says that something was left."""
+    """It ends before its database raises an error, with status 1."""
     with RelayProcess(proxied_database, halfbridge_stack) as relay:
         wait_until(lambda: '"ready": true' in relay.says("readyz"))
         proxied_database.proxy.blackhole()
@@ -160,7 +160,7 @@ def test_sigterm_ends_a_relay_whose_database_is_a_black_hole(
 def test_a_relay_that_fails_leaves_its_buckets_to_others_at_once(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """An error that nobody has thought of ends `run`, and no key waits for leases to run out."""
+    """An unexpected error ends `run`, which frees the buckets before their leases expire."""
 
     def on_step(step: RelayStep) -> None:
         if step is RelayStep.SENT:
@@ -180,7 +180,7 @@ def test_a_relay_that_fails_leaves_its_buckets_to_others_at_once(
 def test_a_callback_that_hangs_keeps_no_bucket(
     relaying: Scene, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`run` ends with an error that names what hangs; the rounds have had their last word."""
+    """`run` ends with an error that names the callback's thread; the rounds free the buckets."""
     may_go_on = Event()
     with ExitStack() as exits:
         exits.callback(may_go_on.set)
@@ -199,19 +199,19 @@ def test_a_callback_that_hangs_keeps_no_bucket(
 
 
 def test_a_relay_has_ended_before_it_is_killed() -> None:
-    """All that is waited for after SIGTERM fits into the time that Kubernetes gives a process."""
+    """All waits after SIGTERM together are shorter than the grace period of Kubernetes."""
     assert DRAIN_S_MAX + CHECKERS_STOP_S + CLOSE_S_MAX <= KUBERNETES_S - SPARE_S
 
 
 def held(relaying: Scene) -> int:
-    """Return how many buckets some relay has."""
+    """Return how many buckets have an owner."""
     buckets = relaying.messages.tables.buckets
     query = select(func.count()).where(buckets.c.owner != "")
     with relaying.messages.engine.connect() as connection:
         return connection.execute(query).scalar_one()
 
 
-# --- a relay beside a database that dies, and one that nobody wakes but the database -------
+# --- a database that is killed, and a relay that only the database wakes -------------------
 
 NEVER_MS = 3_600_000
 
@@ -243,13 +243,13 @@ def test_a_database_that_is_killed_under_a_relay_costs_no_row(
         def is_done() -> bool:
             try:
                 return set(made.states()) == {"GLOBAL_COMMIT*"}
-            except DBAPIError:  # it is just being restarted
+            except DBAPIError:  # the server restarts
                 return False
 
         with running(service):
             wait_until(is_done)
         assert not kills
-        halfbridge_stack.wait_until_decided()  # what was in doubt too, while somebody answers
+        halfbridge_stack.wait_until_decided()  # transactions in doubt too, while checks work
     records = halfbridge_stack.read_committed(topic, count=ROWS)
     numbers = [int(record.value or b"") for record in records]
     assert sorted(numbers) == list(range(ROWS))
@@ -260,7 +260,7 @@ def test_a_database_that_is_killed_under_a_relay_costs_no_row(
 def test_writers_wake_a_relay_on_postgresql(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:
-    """A relay that would look again in an hour only has each row at once, settled ones too."""
+    """A relay whose next poll is in an hour relays each row at once, settled ones too."""
     topic = halfbridge_topics.create("orders")
     with scene(database.engine(), halfbridge_stack, topic) as made:
         service = made.service(poll_ms_min=NEVER_MS, poll_ms_max=NEVER_MS)

@@ -18,7 +18,7 @@ ROUNDS = 12
 
 
 class DiedError(BaseException):
-    """Stands for SIGKILL inside of a relay: nothing catches it, nothing is tidied up."""
+    """Simulates SIGKILL inside of a relay: nothing catches it, nothing is cleaned up."""
 
 
 def write(relaying: Scene, topic: str, numbers: range) -> None:
@@ -30,7 +30,7 @@ def write(relaying: Scene, topic: str, numbers: range) -> None:
 
 
 def check(stack: HalfbridgeStack, topic: str, count: int) -> None:
-    """Check that each row was delivered once, and each key's in order."""
+    """Check that each row was delivered once, and the rows of each key in order."""
     stack.wait_until_decided()
     records = stack.read_committed(topic, count=count)
     values = [int(record.value or b"") for record in records]
@@ -41,7 +41,7 @@ def check(stack: HalfbridgeStack, topic: str, count: int) -> None:
 
 
 def dies_at(step: RelayStep) -> Callable[[RelayStep], None]:
-    """Return an `on_step` that dies when a round comes to `step`."""
+    """Return an `on_step` that dies when a round reaches `step`."""
 
     def on_step(reached: RelayStep) -> None:
         if reached is step:
@@ -54,7 +54,7 @@ def dies_at(step: RelayStep) -> Callable[[RelayStep], None]:
 def test_a_relay_that_dies_at_any_step_leaves_each_row_to_be_delivered_once(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str, step: RelayStep
 ) -> None:
-    """Later rows of the same keys come, another relay takes over at once, and order holds."""
+    """Later rows of the same keys come, another relay takes over at once, and keeps the order."""
     write(relaying, topic, range(20))
     relay = relaying.relay(relay_name="relay", on_step=dies_at(step), transaction_rows_max=3)
     with pytest.raises(DiedError):
@@ -69,7 +69,7 @@ def test_a_relay_that_dies_at_any_step_leaves_each_row_to_be_delivered_once(
 def test_what_was_marked_is_committed_before_what_comes_later(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """A death between the database's commit and COMMIT: the next relay repeats it first."""
+    """After a death between database commit and COMMIT, the next relay first repeats COMMIT."""
     write(relaying, topic, range(4))
     with pytest.raises(DiedError):
         run_dry(relaying.relay(relay_name="relay", on_step=dies_at(RelayStep.COMMITTED)))
@@ -82,7 +82,7 @@ def test_what_was_marked_is_committed_before_what_comes_later(
 
 
 def test_a_relay_without_its_lease_cannot_mark(relaying: Scene, topic: str) -> None:
-    """Another one took over between its look and its mark: all of it is rolled back."""
+    """If another relay takes over between its poll and its marks, all marks are rolled back."""
     write(relaying, topic, range(4))
     successor = relaying.relay(relay_name="relay")
 
@@ -99,14 +99,14 @@ def test_a_relay_without_its_lease_cannot_mark(relaying: Scene, topic: str) -> N
 def test_a_row_that_another_relay_marked_is_not_marked_again(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """Both have sent it, one database transaction finds it, the other is rolled back."""
+    """Both relays send the row, and one marks it; the transaction of the other is rolled back."""
     write(relaying, topic, range(5))
     other = relaying.relay(relay_name="other")
 
     def overtake(step: RelayStep) -> None:
         if step is not RelayStep.SENT:
             return
-        # Leases are as they were afterwards: what keeps a row from being sent twice is its state.
+        # The leases are restored afterwards: only the state keeps a row from being marked twice.
         buckets = relaying.messages.tables.buckets
         with relaying.messages.engine.begin() as connection:
             held = connection.execute(select(buckets)).mappings().all()
@@ -127,7 +127,7 @@ def test_a_row_that_another_relay_marked_is_not_marked_again(
 def test_two_relays_share_a_table(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """Both work at once, in small batches, while rows are written: each row comes once."""
+    """Both work at once, in small batches: each row is delivered once."""
     relays = [relaying.relay(transaction_rows_max=5, lease_ms=1_500) for _ in range(2)]
     for relay in relays:
         relay._keep_leases()

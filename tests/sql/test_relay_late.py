@@ -18,7 +18,7 @@ from tests.sql.databases import Database
 from tests.sql.relaying import GROUP, WAIT_S_MAX, Scene, run_dry
 
 pytestmark = pytest.mark.broker
-LINGER_MS = 100  # a round that does not wait is over sooner
+LINGER_MS = 100  # a round that does not wait ends sooner
 TO_RELAY, MARKED, DONE = "LOCAL_COMMIT", "GLOBAL_COMMIT", "GLOBAL_COMMIT*"
 
 
@@ -55,7 +55,7 @@ def add(relaying: Scene, topic: str, key: bytes) -> None:
 def test_a_late_batch_that_a_check_has_rolled_back_undoes_no_other_batch(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other batch of that round is marked in it; the late row is sent again, once."""
+    """The other batch of that round is marked in it; the late row is sent again, delivered once."""
     places = relaying.producer.half_partitions
     late, prompt = key_of(0, places), key_of(1, places)
     begun: list[Transaction] = []
@@ -74,7 +74,7 @@ def test_a_late_batch_that_a_check_has_rolled_back_undoes_no_other_batch(
         while not begun:  # its first rounds may be without buckets
             assert monotonic() < deadline
             relay.round()
-    assert relaying.states() == [TO_RELAY]  # left under way
+    assert relaying.states() == [TO_RELAY]  # the send is in flight
     assert relaying.fence.roll_back(begun[0].id)  # as a check does
     until("the late send is acknowledged", lambda: begun[0].state is State.HALF_SENT)
     add(relaying, topic, prompt)

@@ -1,4 +1,4 @@
-"""What a relay makes of dead letters: of its rows', of others', and of ones that nobody knows."""
+"""A relay's handling of dead letters: of its rows, of other groups, and without rows."""
 
 import logging
 from dataclasses import replace
@@ -35,7 +35,7 @@ GIVEN_UP = "MESSAGE_ERROR"
 
 
 def letters_of(messages: LocalMessages, **given: Any) -> DeadLetters:
-    """Return what takes letters."""
+    """Return the DeadLetters of a relay."""
     place = messages, engine_of(messages), Marks(messages)
     return DeadLetters(*place, RelayMetrics(), RelayConfig(**given))
 
@@ -51,14 +51,14 @@ def sent(messages: LocalMessages, count: int, transaction_id: str = "t1") -> lis
 
 
 def change(messages: LocalMessages, row_id: int, **values: Any) -> None:
-    """Change a row behind everybody's back."""
+    """Change a row directly."""
     table = messages.tables.messages
     with messages.engine.begin() as connection:
         connection.execute(update(table).where(table.c.id == row_id).values(**values))
 
 
 def row(messages: LocalMessages, row_id: int) -> Any:
-    """Return a row, and how long it has to wait still."""
+    """Return a row, with its remaining wait as `wait_ms`."""
     table = messages.tables.messages
     wait_ms = (table.c.next_attempt_at - NowMs()).label("wait_ms")
     with messages.engine.connect() as connection:
@@ -66,7 +66,7 @@ def row(messages: LocalMessages, row_id: int) -> Any:
 
 
 def value(counter: Any) -> float:
-    """Return what a counter has come to."""
+    """Return the value of a counter."""
     return float(counter._value.get())
 
 
@@ -76,14 +76,14 @@ def value(counter: Any) -> float:
 def test_a_row_is_not_to_blame_for_its_age(
     messages: LocalMessages, reason: DeadReason, state: str
 ) -> None:
-    """A row whose transaction died alone is given up, but for one that was too old."""
+    """A row that was alone in a dead transaction is given up, unless the reason is AGE."""
     sent(messages, 1)
     assert letters_of(messages).take(Letter("t1", reason, "why")) == 1
     assert states_of(messages) == [state]
 
 
 def test_rows_of_a_dead_transaction_wait_as_after_any_failure(messages: LocalMessages) -> None:
-    """Each has a failure more, waits by its own count of them, keeps the cause, and goes alone."""
+    """Each has one more retry, waits by its own count, keeps the cause, and is sent alone."""
     first, second = sent(messages, 2)
     change(messages, second, retries=3)
     letters = letters_of(messages, retry_ms_min=HOUR_MS, retry_ms_max=8 * HOUR_MS)
@@ -100,7 +100,7 @@ def test_rows_of_a_dead_transaction_wait_as_after_any_failure(messages: LocalMes
 def test_a_row_that_dies_again_and_again_is_given_up(
     messages: LocalMessages, reason: DeadReason
 ) -> None:
-    """By the count of its failures, with the cause; the others of its transaction are not."""
+    """It is given up at retries_max, with the cause; other rows of its transaction are not."""
     first, second = sent(messages, 2)
     change(messages, second, retries=2)
     letters = letters_of(messages, retries_max=3)
@@ -113,7 +113,7 @@ def test_a_row_that_dies_again_and_again_is_given_up(
 
 
 def test_a_row_that_died_for_another_and_is_old_is_given_up(messages: LocalMessages) -> None:
-    """By its age, but where its transaction died of that."""
+    """It is given up by its age, unless the reason is AGE."""
     for transaction_id in ("t1", "t2"):
         for row_id in sent(messages, 2, transaction_id):
             change(messages, row_id, created_at=0)
@@ -127,7 +127,7 @@ def test_a_row_that_died_for_another_and_is_old_is_given_up(messages: LocalMessa
 def test_letters_without_rows_are_counted_and_told(
     messages: LocalMessages, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once a transaction; one line for many; not those whose rows an earlier letter took."""
+    """They count once per transaction, with one log line for many; letters of rows do not."""
     sent(messages, 2)
     letters = letters_of(messages)
     with caplog.at_level(logging.WARNING, logger="halfbridge.sql"):
@@ -145,7 +145,7 @@ def test_letters_without_rows_are_counted_and_told(
 def test_the_group_of_relays_gets_over_letters_of_others(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:
-    """Its offset comes to the end of the topic though no letter is its own."""
+    """Its offset reaches the end of the topic though no letter is its own."""
     with scene(database.engine(), halfbridge_stack, halfbridge_topics.create("orders")) as made:
         names = made.producer.config.names
         servers = {"bootstrap.servers": halfbridge_stack.bootstrap_servers}
@@ -172,7 +172,7 @@ def test_the_group_of_relays_gets_over_letters_of_others(
 
 
 class Record:
-    """A record of the dead-letter topic as the Kafka client hands it over."""
+    """A record of the dead-letter topic as the Kafka client returns it."""
 
     def __init__(self, *headers: tuple[str, bytes]) -> None:
         self._headers = list(headers)
@@ -193,7 +193,7 @@ def letter(reason: DeadReason, *, group: str = "relay", is_stub: bool = False) -
 @pytest.mark.parametrize("is_stub", [False, True])
 @pytest.mark.parametrize("reason", list(DeadReason))
 def test_letters_of_whole_transactions_are_taken(reason: DeadReason, is_stub: bool) -> None:
-    """Stubs too; what is about one stray record says nothing of its transaction."""
+    """Letters are taken, stubs too, except LATE and EXTRA ones, which are about one record."""
     found = letter_of(letter(reason, is_stub=is_stub), "relay")
     if reason in (DeadReason.LATE, DeadReason.EXTRA):
         assert found is None
@@ -202,13 +202,13 @@ def test_letters_of_whole_transactions_are_taken(reason: DeadReason, is_stub: bo
 
 
 def test_letters_of_others_and_unreadable_ones_are_left() -> None:
-    """Nobody's rows are touched by what cannot be read, or is another group's."""
+    """A letter of another group, or one that cannot be read, is ignored."""
     assert letter_of(letter(DeadReason.AGE, group="other"), "relay") is None
     assert letter_of(Record((HALF, b"\x00"), (DEAD, b"\x00")), "relay") is None
     assert letter_of(Record(), "relay") is None
 
 
-# --- how far a reader of dead letters commits, whoever has its partitions meanwhile --------
+# --- offsets that a reader of dead letters commits -----------------------------------------
 
 CONFIG = BridgeConfig(bootstrap_servers="b:1", producer_group="g")
 LETTERS = CONFIG.names.dead
@@ -216,7 +216,7 @@ FIRST, SECOND = (LETTERS, 0), (LETTERS, 1)
 
 
 class _Member:
-    """A member whose records, partitions and failures a test says."""
+    """A member whose records, partitions and failures a test sets."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
@@ -240,7 +240,7 @@ class _Member:
         return self.assigned
 
     def commit(self, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
-        """Note what is committed, or fail."""
+        """Record the offsets, or fail."""
         if self.failure is not None:
             raise self.failure
         self.commits.append({place: at for place, (at, _) in offsets.items()})
@@ -265,7 +265,7 @@ def _record(place: TopicPartition, offset: int, error: KafkaFailure | None = Non
 
 
 def test_what_was_read_is_committed_once(member: _Member, reader: LetterReader) -> None:
-    """Behind the last record of each partition; nothing is asked of brokers without news."""
+    """The offset after the last record of each partition is committed; a repetition is not sent."""
     member.records = [_record(FIRST, 4), _record(FIRST, 5), _record(SECOND, 0)]
     assert reader.read(0.0) == []
     reader.commit()
@@ -277,7 +277,7 @@ def test_what_was_read_is_committed_once(member: _Member, reader: LetterReader) 
 def test_a_partition_that_another_member_has_is_left_to_it(
     member: _Member, reader: LetterReader
 ) -> None:
-    """Its offset might go back otherwise."""
+    """No offset is committed for it, as its offset might go back."""
     member.records = [_record(FIRST, 4), _record(SECOND, 0)]
     reader.read(0.0)
     member.assigned = [SECOND]
@@ -286,7 +286,7 @@ def test_a_partition_that_another_member_has_is_left_to_it(
 
 
 def test_a_commit_that_failed_is_tried_again(member: _Member, reader: LetterReader) -> None:
-    """Reading goes on meanwhile."""
+    """The next `commit` commits the offset."""
     member.records = [_record(FIRST, 4)]
     reader.read(0.0)
     member.failure = KafkaFailure(Code.ILLEGAL_GENERATION)
@@ -299,7 +299,7 @@ def test_a_commit_that_failed_is_tried_again(member: _Member, reader: LetterRead
 def test_a_topic_that_cannot_be_read_is_the_operators(
     member: _Member, reader: LetterReader
 ) -> None:
-    """The error says who must act."""
+    """An authorization error raises TopicSetupError."""
     member.records = [_record(FIRST, 0, KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED))]
     with pytest.raises(TopicSetupError):
         reader.read(0.0)

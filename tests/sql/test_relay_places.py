@@ -1,4 +1,4 @@
-"""Half partitions whose broker is gone: their keys wait, and nobody else's."""
+"""Half partitions whose broker is gone: their keys wait, and no others."""
 
 import secrets
 from collections import Counter
@@ -22,7 +22,7 @@ from tests.sql.databases import Database
 from tests.sql.relaying import WAIT_S_MAX, Scene, run_dry
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
-AWAY = 2  # the node that nobody reaches
+AWAY = 2  # the node that cannot be reached
 LEADERS = [1, AWAY, 1, AWAY]  # by half partition
 TIMEOUT_S = 30.0
 TIMEOUT_MS = 3_000
@@ -66,9 +66,9 @@ def new_cluster(servers: str) -> Cluster:
 def test_a_half_partition_without_a_broker_keeps_no_other_one_waiting(
     database: Database, brokers: ProxiedCluster
 ) -> None:
-    """Neither half messages nor COMMITs of others wait, nor rows without keys; later all are sent.
+    """Half messages and COMMITs of others and rows without keys do not wait; later all are sent.
 
-    The relay tells of the half partition, and no longer once its broker is back.
+    The relay reports the half partition as failing until its broker is back.
     """
     cluster = new_cluster(brokers.proxied_servers)
     messages = LocalMessages(database.engine())

@@ -1,4 +1,4 @@
-"""Which rows go together, and which relay has which buckets: pure decisions."""
+"""The plan of batches, and of the buckets of relays: pure decisions."""
 
 import pytest
 
@@ -54,25 +54,25 @@ def test_each_half_partition_has_a_batch_of_its_own() -> None:
 
 
 def test_a_batch_has_one_topic_and_keys_keep_their_order_across_topics() -> None:
-    """A key's row for another topic holds its later rows back; other keys go on."""
+    """A key's row for another topic holds its later rows back, and no other keys."""
     rows = [row(1), row(2, topic="b"), row(3), row(4, key_hash=3), row(5, key_hash=3, topic="b")]
     assert plan(rows) == [[1, 4]]
 
 
 def test_a_full_batch_holds_back_the_rest_of_its_keys() -> None:
-    """By count and by bytes; what is smaller does not overtake within its key."""
+    """Batches are full by count or by bytes; a smaller row does not overtake within its key."""
     assert plan([row(1), row(2), row(3)], messages_max=2) == [[1, 2]]
     rows = [row(1, size=5), row(2, size=9), row(3, size=2), row(4, key_hash=3, size=2)]
     assert plan(rows, bytes_max=10) == [[1, 4]]
 
 
 def test_the_first_row_goes_however_large_it_is() -> None:
-    """The client refuses what is too large; nothing waits for ever."""
+    """The client refuses a row that is too large; it does not wait for ever."""
     assert plan([row(1, size=5_000), row(2)]) == [[1]]
 
 
 def test_what_is_sent_alone_stands_alone() -> None:
-    """Neither joined nor joining, and still in the order of its key."""
+    """Such a row shares no batch, and keeps the order of its key."""
     assert plan([row(1, alone=True), row(2), row(3, key_hash=3)]) == [[1]]
     assert plan([row(1), row(2, alone=True), row(3), row(4, key_hash=3)]) == [[1, 4]]
 
@@ -101,7 +101,7 @@ def test_a_blocked_half_partition_sends_nothing() -> None:
 def test_rounds_relay_all_and_each_key_in_order(
     made: list[LocalMessage], blocked: set[int], messages_max: int, bytes_max: int
 ) -> None:
-    """Any rows: of each key a round sends a beginning, and rounds end with everything sent."""
+    """For any rows, a round sends a prefix of each key, and rounds end with everything sent."""
     left = [
         row(n, key_hash=m.key_hash, topic=m.topic, alone=m.send_alone, size=len(m.value or b""))
         for n, m in enumerate(made)
@@ -133,7 +133,7 @@ def test_rounds_relay_all_and_each_key_in_order(
 
 
 def test_rows_without_keys_go_by_topic() -> None:
-    """All of them, in batches that are full."""
+    """Each topic has its own batches, which are full; rows to be sent alone are alone."""
     rows = [row(n, key_hash=None, topic="ab"[n % 2], alone=n == 4) for n in range(7)]
     assert ids(plan_keyless(rows, messages_max=2, bytes_max=100)) == [[0, 2], [1, 3], [4], [5], [6]]
 
@@ -146,18 +146,18 @@ def buckets(owners: dict[int, tuple[str, int, int]]) -> list[BucketRow]:
 def leases(
     rows: list[BucketRow], held: dict[int, int], members: set[str], *, is_first: bool = False
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return what the relay `a` does at time 100."""
+    """Return the buckets that the relay `a` keeps, releases and claims at time 100."""
     found = plan_leases(rows, owner="a", held=held, members=members, now_ms=100, is_first=is_first)
     return found.keep, found.release, found.claim
 
 
 def test_a_lone_relay_takes_all_buckets() -> None:
-    """There is nobody to leave any to."""
+    """A relay without others claims each bucket."""
     assert leases(buckets({}), {}, {"a"}) == ([], [], list(range(BUCKETS)))
 
 
 def test_relays_share_and_make_room_for_a_newcomer() -> None:
-    """Who has more than its share releases, and does not take what is free."""
+    """A relay with more than its share releases buckets, and claims none."""
     rows = buckets(dict.fromkeys(range(BUCKETS), ("a", 1, 200)))
     keep, release, claim = leases(rows, dict.fromkeys(range(BUCKETS), 1), {"a", "b"})
     assert (len(keep), len(release), claim) == (BUCKETS // 2, BUCKETS // 2, [])
@@ -165,20 +165,20 @@ def test_relays_share_and_make_room_for_a_newcomer() -> None:
 
 
 def test_another_relays_lease_is_respected_until_it_expires() -> None:
-    """By the database's clock, at 100."""
+    """At time 100 a lease that expires at 101 is not claimed; one that expires at 100 is."""
     rows = buckets({0: ("b", 3, 101), 1: ("b", 3, 100)})
     assert leases(rows, {}, {"a", "b"})[2][:2] == [1, 2]
 
 
 def test_a_lease_at_another_epoch_is_not_held() -> None:
-    """Somebody of the same name took it, or it went and came back: it is not kept silently."""
+    """A relay of the same name took it, or it was lost and taken back: it is not kept."""
     rows = buckets({0: ("a", 2, 200)})
     keep, _, claim = leases(rows, {0: 1}, {"a"})
     assert 0 not in keep + claim
 
 
 def test_a_restarted_relay_takes_over_from_its_own_name_at_once() -> None:
-    """Only in its first plan."""
+    """Its first plan claims leases of its own name; later plans do not."""
     rows = buckets({0: ("a", 2, 200)})
     assert 0 in leases(rows, {}, {"a"}, is_first=True)[2]
     assert 0 not in leases(rows, {}, {"a"})[2]
@@ -186,7 +186,7 @@ def test_a_restarted_relay_takes_over_from_its_own_name_at_once() -> None:
 
 @given(st.sets(st.sampled_from("abcdefg"), min_size=1))
 def test_shares_add_up(members: set[str]) -> None:
-    """Any number of relays: together they take every bucket, none more than one above another."""
+    """Any number of relays claim all buckets together; their shares differ by one at most."""
     shares = [
         len(
             plan_leases(
@@ -200,7 +200,7 @@ def test_shares_add_up(members: set[str]) -> None:
 
 
 def test_rows_rest_for_longer_and_longer() -> None:
-    """The wait doubles from the least to the most."""
+    """The wait doubles from retry_ms_min up to retry_ms_max."""
     config = RelayConfig(retry_ms_min=100, retry_ms_max=1_000)
     assert [config.retry_wait_ms(n) for n in (1, 2, 3, 4, 5, 99)] == [
         100,

@@ -1,4 +1,4 @@
-"""A relay that runs by itself: dead letters, refusals, what is settled later, and its health."""
+"""A relay that runs by itself: dead letters, refused rows, rows settled later, and health."""
 
 from contextlib import suppress
 from threading import Event
@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture
 def small_topic(halfbridge_stack: HalfbridgeStack, topic: str) -> str:
-    """A real topic that takes small messages only."""
+    """A real topic that accepts small messages only."""
     name = f"{topic}-small"
     admin_client = AdminClient({"bootstrap.servers": halfbridge_stack.bootstrap_servers})
     config = {"max.message.bytes": str(SMALL_BYTES)}
@@ -50,7 +50,7 @@ def states_are(relaying: Scene, *expected: str) -> bool:
 def test_a_dead_letter_takes_no_innocent_row_with_it(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, small_topic: str
 ) -> None:
-    """The row to blame is MESSAGE_ERROR with the cause, the others arrive, its key waits."""
+    """The faulty row is MESSAGE_ERROR with the cause, the others are delivered, its key waits."""
     large = Message(small_topic, key=b"k", value=b"x" * 5_000)
     others = [Message(small_topic, key=b"k%d" % n, value=b"%d" % n) for n in range(3)]
     ids = add(relaying, others[0], large, *others[1:])
@@ -79,7 +79,7 @@ def test_a_dead_letter_takes_no_innocent_row_with_it(
 def test_a_row_that_is_retried_goes_on_where_it_failed(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """A topic that is not there: retries with a growing wait, then MESSAGE_ERROR; then it is."""
+    """A row for a missing topic becomes MESSAGE_ERROR; with the topic, a retry delivers it."""
     missing = f"{topic}-missing"
     add(relaying, Message(missing, key=b"k", value=b"1"), Message(topic, key=b"k", value=b"2"))
     with running(relaying.service(retries_max=3)):
@@ -94,14 +94,14 @@ def test_a_row_that_is_retried_goes_on_where_it_failed(
 
 
 def test_later_rows_may_go_on_after_an_error(relaying: Scene, topic: str) -> None:
-    """By an option: the key's other rows do not wait."""
+    """With after_error set to go-on, the key's other rows do not wait."""
     add(relaying, Message(topic, key=b"k", partition=99), Message(topic, key=b"k", value=b"2"))
     with running(relaying.service(retries_max=1, after_error="go-on")):
         wait_until(lambda: states_are(relaying, "MESSAGE_ERROR", "GLOBAL_COMMIT*"))
 
 
 def test_an_unconfirmed_row_is_withdrawn_and_its_key_goes_on(relaying: Scene, topic: str) -> None:
-    """Until then its key waits; a confirmation that comes later fails."""
+    """Until then its key waits; a later confirmation fails."""
     messages = relaying.messages
     row_id = messages.pre_send(Message(topic, key=b"k", value=b"1"))
     add(relaying, Message(topic, key=b"k", value=b"2"), Message(topic, key=b"l", value=b"3"))
@@ -116,7 +116,7 @@ def test_an_unconfirmed_row_is_withdrawn_and_its_key_goes_on(relaying: Scene, to
 def test_a_callback_settles_prepared_rows(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
-    """True relays, False does not, None and what it raises have it asked again."""
+    """True relays the row, False rolls it back; after an error the callback is called again."""
     messages = relaying.messages
     sent = {
         messages.prepare(Message(topic, key=name, value=name)): name
@@ -146,7 +146,7 @@ def test_a_callback_settles_prepared_rows(
 
 
 def test_health_and_metrics_say_what_is_wrong(relaying: Scene, topic: str) -> None:
-    """Ready once it works; not healthy while the table is not there; well again afterwards."""
+    """The relay is ready once it works, unhealthy while a table is missing, and well afterwards."""
     service = relaying.service()
     assert not service.health().ready
     add(relaying, Message(topic, value=b"1"))
@@ -166,7 +166,7 @@ def test_health_and_metrics_say_what_is_wrong(relaying: Scene, topic: str) -> No
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_row_with_a_wrong_hash_fails_alone(relaying: Scene, topic: str) -> None:
-    """It is MESSAGE_ERROR with the cause, and the rows of its round go."""
+    """It is MESSAGE_ERROR with the cause, and the other row of its round is delivered."""
     wrong, _ = add(relaying, Message(topic, key=b"k"), Message(topic, key=b"l"))
     table = relaying.messages.tables.messages
     with relaying.messages.engine.begin() as connection:
@@ -181,7 +181,7 @@ def test_a_row_with_a_wrong_hash_fails_alone(relaying: Scene, topic: str) -> Non
 def test_health_tells_of_rounds_that_are_lost_one_after_the_other(
     relaying: Scene, topic: str
 ) -> None:
-    """And is well again once a round is not."""
+    """Health is well again once a round is not lost."""
     engine, buckets = relaying.messages.engine, relaying.messages.tables.buckets
     is_over = Event()
 
@@ -201,7 +201,7 @@ def test_health_tells_of_rounds_that_are_lost_one_after_the_other(
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_no_thread_beside_the_rounds_ends_in_silence(relaying: Scene) -> None:
-    """An error that nobody has thought of is told as others are, and forgotten once all is well."""
+    """An unexpected error is in the reason of health, until the next success."""
     service = relaying.service()
     with service.surviving("settling"):
         raise RuntimeError("nobody has thought of it")
@@ -212,7 +212,7 @@ def test_no_thread_beside_the_rounds_ends_in_silence(relaying: Scene) -> None:
 
 
 def kill_connections(connection: Connection, *, user: str | None) -> None:
-    """Have MariaDB or MySQL end all connections of a user."""
+    """Have MariaDB or MySQL kill all connections of a user."""
     query = text("SELECT id FROM information_schema.processlist WHERE user = :user")
     for number in connection.scalars(query, {"user": user}).all():
         with suppress(DBAPIError):  # it has just ended
@@ -223,7 +223,7 @@ def kill_connections(connection: Connection, *, user: str | None) -> None:
 def test_a_connection_that_dies_in_the_pool_ends_no_relay(
     relaying: Scene, database: Database, topic: str
 ) -> None:
-    """The driver's own error, where SQLAlchemy sets the isolation level, is a trouble as others."""
+    """The driver's own error, as SQLAlchemy sets the isolation level, is handled like others."""
     table, mine = relaying.messages.tables.messages, database.admin_engine()
     query = select(func.count()).where(table.c.decision_acknowledged)
 
@@ -244,7 +244,7 @@ def test_a_connection_that_dies_in_the_pool_ends_no_relay(
 def test_a_connection_lost_at_its_return_costs_the_pool_no_place(
     relaying: Scene, database: Database, topic: str
 ) -> None:
-    """Lost while the relay counts its rows; a pool that loses places has none left some day."""
+    """After a connection is lost while the relay counts its rows, the pool has all its slots."""
     engine = relaying.messages.engine
     with killed_at_return(engine, database) as killed, running(relaying.service()):
         assert killed.wait(TIMEOUT_S)

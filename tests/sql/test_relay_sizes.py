@@ -1,4 +1,4 @@
-"""Rows that are large: how much of them is read together, on each database. No Kafka."""
+"""Large rows: how many are read together, on each database. No Kafka."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ def add(messages: LocalMessages, count: int, *, key: bytes | None = b"k") -> lis
 
 
 def claims(messages: LocalMessages) -> Claims:
-    """Return what looks."""
+    """Return the Claims of a relay."""
     return Claims(messages, RelayConfig(window_rows=100, window_bytes=WINDOW_BYTES))
 
 
 def read(messages: LocalMessages) -> Snapshot:
-    """Look once."""
+    """Poll once."""
     with engine_of(messages).connect() as connection:
         return claims(messages).read(connection, ALL)
 
@@ -45,7 +45,7 @@ def ids_of(rows: list[LocalMessage]) -> list[int]:
 
 
 def test_no_more_bytes_are_read_than_the_window_has(messages: LocalMessages) -> None:
-    """By id, up to the row that comes over the limit; bytes are those of value, key and headers."""
+    """A poll reads by id, up to the row that exceeds the limit; value, key and headers count."""
     ids = add(messages, 10)
     rows = read(messages).messages
     assert ids_of(rows) == ids[:3]
@@ -56,7 +56,7 @@ def test_no_more_bytes_are_read_than_the_window_has(messages: LocalMessages) -> 
 
 
 def test_no_row_is_stepped_over_where_bytes_end_one_state(messages: LocalMessages) -> None:
-    """Rows of the other state that come behind the end wait for the next look."""
+    """Rows of the other state after the end wait for the next poll."""
     ids = add(messages, 6)
     table = messages.tables.messages
     settled = update(table).where(table.c.id.in_((ids[1], ids[5]))).values(state="LOCAL_SUCCESS")
@@ -66,7 +66,7 @@ def test_no_row_is_stepped_over_where_bytes_end_one_state(messages: LocalMessage
 
 
 def test_rows_without_a_key_are_read_up_to_the_limit(messages: LocalMessages) -> None:
-    """As others are."""
+    """`lock_keyless` has the limit of a poll."""
     ids = add(messages, 10, key=None)
     with engine_of(messages).connect() as connection:
         assert ids_of(claims(messages).lock_keyless(connection)) == ids[:3]
@@ -75,8 +75,8 @@ def test_rows_without_a_key_are_read_up_to_the_limit(messages: LocalMessages) ->
 
 @pytest.mark.parametrize("key", [b"k", None])
 def test_a_row_that_nobody_can_send_is_not_read(messages: LocalMessages, key: bytes | None) -> None:
-    """Its size is told; a relay has it fail as one that the client refuses."""
-    half = ROW_BYTES_MAX // 2 + 1  # of one statement, which MariaDB limits too
+    """The row has its size and no value; its `message` raises a ValueError with the size."""
+    half = ROW_BYTES_MAX // 2 + 1  # per statement, which MariaDB limits too
     given: dict[str, Any] = {"state": "LOCAL_COMMIT", "topic": "t", "value": b"x" * half}
     given |= {"created_at": 0, "updated_at": 0}
     given |= {} if key is None else {"key": key, "key_hash": 1}

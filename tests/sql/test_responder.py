@@ -45,7 +45,7 @@ def made_fence(engine: Engine, group: str = GROUP) -> Fence:
 def test_a_member_that_sends_nothing_answers_for_a_dead_service(
     engine: Engine, step: Step, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the database has committed is delivered, what it has not is rolled back; each logged."""
+    """Committed transactions are delivered, others are rolled back; each answer is logged."""
     fence = made_fence(engine)
     answer = "COMMIT" if step is Step.AFTER_LOCAL_COMMIT else "ROLLBACK"
     with MemoryStack() as stack, caplog.at_level(logging.INFO, "halfbridge.sql"):
@@ -63,7 +63,7 @@ def test_a_member_that_sends_nothing_answers_for_a_dead_service(
 
 @contextmanager
 def running(*fences: Fence) -> Iterator[Responder]:
-    """Yield a responder that asks its databases all the time; it has ended afterwards."""
+    """Yield a responder that probes its databases each 10 ms; stop it afterwards."""
     members = [
         (
             fence,
@@ -85,7 +85,7 @@ def running(*fences: Fence) -> Iterator[Responder]:
 
 
 def test_health_is_that_of_all_databases(engine: Engine, tmp_path: Path) -> None:
-    """It is ready once each has answered, and names the group whose table cannot be read."""
+    """It is ready once each has answered; the reason names the group whose table cannot be read."""
     other = create_engine(f"sqlite:///{tmp_path / 'bills.db'}")
     orders, bills = made_fence(engine), Fence(other, producer_group="billing-service")
     with running(orders, bills) as responder:
@@ -107,7 +107,7 @@ def test_health_is_that_of_all_databases(engine: Engine, tmp_path: Path) -> None
 
 @contextmanager
 def responding(directory: Path, *words: str) -> Iterator[Any]:
-    """Yield the process of `halfbridge fence respond`; kill it at last.
+    """Yield the process of `halfbridge fence respond`; kill it at the end.
 
     Its log is in respond.log, and its output, with its spans, in respond.out.
     """
@@ -133,7 +133,7 @@ def responding(directory: Path, *words: str) -> Iterator[Any]:
 def test_checks_are_answered_while_no_service_runs(
     halfbridge_stack: HalfbridgeStack, topic: str, tmp_path: Path
 ) -> None:
-    """Two services die, one behind the COMMIT of its database; one process answers for both."""
+    """Two services die, one after the COMMIT of its database; one process answers for both."""
     stack = halfbridge_stack
     servers, prefix = stack.bootstrap_servers, stack.topic_prefix
     committed, open_ = f"{prefix}orders", f"{prefix}bills"

@@ -1,4 +1,4 @@
-"""The databases that tests meet: real servers, which die and come back as they do elsewhere."""
+"""The tests' database servers: real processes, which are killed and restarted."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ RUNNING = {
     "WHERE info LIKE 'SELECT BENCHMARK%'",
 }
 RUNNING["mysql"] = RUNNING["mariadb"]
-# A process that starts a server, says where its data is, and waits to be killed.
+# A process that starts a server, prints the data directory, and waits to be killed.
 OWNER = """
 import sys
 from tests.sql.servers import {kind}, Template
@@ -59,7 +59,7 @@ def numbers(database: Database) -> list[int]:
 
 
 def scalar(database: Database, query: str) -> object:
-    """Return what a query of one value returns."""
+    """Return the value of a query."""
     with database.engine().connect() as connection:
         return connection.scalar(text(query))
 
@@ -83,14 +83,14 @@ def test_each_database_is_empty_and_takes_rows(database: Database) -> None:
 
 
 def test_each_test_has_a_database_of_its_own(database: Database) -> None:
-    """The same table again, which the test before this one made too."""
+    """A table can be made that the previous test made too."""
     make_table(database)
     assert numbers(database) == []
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_postgresql_can_be_subscribed_to(database: Database) -> None:
-    """By the ordinary user, who is no superuser; a slot that a test forgets is dropped."""
+    """The ordinary user can make a slot; a slot that a test leaves is dropped."""
     assert scalar(database, "SHOW wal_level") == "logical"
     assert scalar(database, "SHOW is_superuser") == "off"
     with database.engine(isolation_level="AUTOCOMMIT").connect() as connection:
@@ -100,7 +100,7 @@ def test_postgresql_can_be_subscribed_to(database: Database) -> None:
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_mariadb_can_be_subscribed_to(database: Database) -> None:
-    """A row-based binlog with names of columns, which the ordinary user may ask for."""
+    """The binlog is row-based with names of columns, and the ordinary user may read it."""
     assert scalar(database, "SELECT @@binlog_format") == "ROW"
     assert scalar(database, "SELECT @@binlog_row_metadata") == "FULL"
     assert scalar(database, "SELECT @@default_storage_engine") == "InnoDB"
@@ -111,7 +111,7 @@ def test_mariadb_can_be_subscribed_to(database: Database) -> None:
 
 
 def test_what_was_committed_survives_a_kill(own_database: OwnDatabase) -> None:
-    """Every row that was committed is there again, the open transaction's is not."""
+    """Each committed row is there after the restart, the open transaction's is not."""
     make_table(own_database)
     with own_database.engine().connect() as connection:
         for number in range(ROWS):
@@ -127,7 +127,7 @@ def test_what_was_committed_survives_a_kill(own_database: OwnDatabase) -> None:
 
 
 def test_a_killed_server_is_gone_at_once(own_database: OwnDatabase) -> None:
-    """All its processes, that of a busy connection too; nobody can connect before the restart."""
+    """No process is left, not even of a busy connection; connections fail until the restart."""
     busy = own_database.engine(isolation_level="AUTOCOMMIT").connect()
     with closing(busy), ThreadPoolExecutor(1) as threads:
         running = threads.submit(busy.execute, text(BUSY[own_database.name]))
@@ -145,7 +145,7 @@ def test_a_killed_server_is_gone_at_once(own_database: OwnDatabase) -> None:
 
 
 def test_a_restart_ends_a_running_server_in_order(own_database: OwnDatabase) -> None:
-    """Open connections do not hold it up; the address stays."""
+    """Open connections do not block it; the port stays."""
     make_table(own_database)
     with own_database.engine().connect() as connection:
         insert(connection, 1)
@@ -161,7 +161,7 @@ def test_a_restart_ends_a_running_server_in_order(own_database: OwnDatabase) -> 
     "kind", [PostgresServer, MariaDbServer, pytest.param(MySqlServer, marks=pytest.mark.long)]
 )
 def test_a_server_ends_with_the_process_that_started_it(kind: type[Server]) -> None:
-    """Even when that was killed: no process and no data is left."""
+    """After a kill of its owner, no process and no data is left."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.format(kind=kind.__name__)],
         cwd=ROOT,

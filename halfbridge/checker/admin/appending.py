@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import ClientError, SentRecord, TopicPartition, Writer
     from halfbridge.serde.headers import Headers
 
-# The client library retries for so long; an operator waits for it. Brokers elect a leader in less.
+# How long the client library retries; an operator waits for it. Brokers elect a leader in less.
 APPEND_TIMEOUT_S = 10.0
 # How much longer the answer is waited for, which the client library gives by itself: it looks for
 # records that timed out once a second.

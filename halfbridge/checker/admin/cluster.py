@@ -212,7 +212,7 @@ class Cluster:
 
         Raises:
             DamagedRecordError: a record cannot be read; an operator follows its text.
-            AdminRetriableError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn;
+            AdminRetriableError: no progress for `CALL_TIMEOUT_S`, such as when a kafka_txn is open;
                 run the command again later.
         """
         if start >= end:

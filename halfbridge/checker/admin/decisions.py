@@ -209,7 +209,7 @@ class Decider:
         offsets = [each.offset for each in mine]
         known = [offset + 1 for offset in offsets if offset is not None]
         end = max(known, default=0)
-        if None in offsets:  # stored behind all others, or not at all
+        if None in offsets:  # stored after all others, or not at all
             end = self._cluster.watermarks(self._names.op, partition)[1]
         records = self._cluster.read(self._names.op, partition, start=start, end=end)
         ops = readable_ops(records, self._cluster.signatures.verifier)

@@ -62,7 +62,7 @@ class InitRequest:
 
 
 def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) -> NewOffsets:
-    """Find out where the partition goes on, and commit it unless that is not allowed.
+    """Compute the partition's new offsets, and commit them unless that is not allowed.
 
     Raises:
         AdminRequestError: no such partition, or no offset is exact and the operator did not choose;
@@ -118,7 +118,7 @@ def explain_inexact(found: NewOffsets) -> str:
     """Return why no offset is exact, with the transactions and both ways out."""
     parts = []
     if found.twice:
-        parts.append(f"applied behind one that was not: {listed(found.twice, NAMED_MAX)}")
+        parts.append(f"applied after one that was not: {listed(found.twice, NAMED_MAX)}")
     if found.to_apply and found.twice:
         parts.append(f"not applied: {listed(found.to_apply, NAMED_MAX)}")
     if found.uncertain:
@@ -126,7 +126,7 @@ def explain_inexact(found: NewOffsets) -> str:
         parts.append(f"not found, but their real topics have lost records since: {shown}")
     return (
         f"no offset is exact ({'; '.join(parts)}): choose --accept-duplicates to apply from the"
-        " first one not found, or --skip-undelivered to go on behind the last one found"
+        " first one not found, or --skip-undelivered to continue after the last one found"
     )
 
 
@@ -233,7 +233,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class NewOffsets:
-    """Where the partition goes on."""
+    """Where the partition resumes."""
 
     progress: Progress
     applied: tuple[str, ...]  # transactions that are not applied again, decided below O
@@ -274,7 +274,7 @@ def new_offsets(
     op_end: int,
     choice: Choice = Choice.REFUSE,
 ) -> NewOffsets:
-    """Return where to go on.
+    """Return where the partition resumes.
 
     `halves` and `ops` are the readable records in ascending order, from their log start, or from
     below everything that is still undecided. With REFUSE the answer shows what ACCEPT_DUPLICATES

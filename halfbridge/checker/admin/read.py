@@ -143,7 +143,7 @@ def records_between(
     comes; it may raise the reason.
 
     Raises:
-        AdminRetriableError: nothing came for `patience_s`, such as behind an open kafka_txn; try
+        AdminRetriableError: nothing came for `patience_s`, such as when a kafka_txn is open; try
             again.
     """
     reader.read_from({place: start})

@@ -46,7 +46,7 @@ _SETTINGS_SETTINGS = {"cleanup.policy": "compact", "max.message.bytes": str(SETT
 
 
 def pairs_for(workers: int) -> int:
-    """Return how many pairs so many workers share: `PAIRS_A_WORKER` each, to a power of two."""
+    """Return how many pairs the workers share: `PAIRS_A_WORKER` each, up to a power of two."""
     return 1 << (workers * PAIRS_A_WORKER - 1).bit_length()
 
 

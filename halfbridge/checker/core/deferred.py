@@ -60,7 +60,7 @@ class Lack(NamedTuple):
         partition: PARTITION_BY_KEY: the topic is missing, or any of its partitions.
         why: What is wrong, as in "has no leader".
         limit_ms: The longest wait, measured from the append time of the COMMIT.
-        left_ms: The wait does not end before the partition was away for so long.
+        left_ms: The wait does not end before the partition was away for this time.
     """
 
     topic: str

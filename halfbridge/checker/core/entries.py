@@ -226,7 +226,7 @@ def _size_bytes(entry: Entry) -> int:
 
 # A queue keeps decided transactions after an undecided first one. A sweep removes them when the
 # queue is longer than twice the undecided half messages plus this number. 10,000 entries take
-# little memory, and a sweep of so many costs next to nothing per record.
+# little memory, and a sweep of them costs next to nothing per record.
 STALE_MAX = 10_000
 # Looked up once, because looking up a member of an Enum costs more than the comparison.
 _UNDECIDED = State.UNDECIDED

@@ -359,7 +359,7 @@ class Checks:
         settings = self._book.settings
         if not entry.attempt:
             entry.first_request_ms = now_ms
-        elif entry.failed_attempt < entry.attempt:  # a failed checker is somebody who was there
+        elif entry.failed_attempt < entry.attempt:  # a failed checker did get the request
             self._book.draft.count(Count.CHECK_EXPIRED)
         entry.attempt += 1
         wait_ms = backoff_ms(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import JunkRead
     from halfbridge.checker.core.rebuild import Rebuild
 
-# Waiting unreadable ops may take a quarter of the budget of bodies, beside the half of waiting dead
-# letters (`LETTERS_SHARE`). The last quarter is for the unreadable ops of a plan that is not
+# Waiting unreadable ops may take a quarter of the budget of bodies, besides the half for waiting
+# dead letters (`LETTERS_SHARE`). The last quarter is for the unreadable ops of a plan that is not
 # committed yet. The body of an op cannot be released.
 JUNK_OPS_SHARE = 4
 # Percentages of the budget of entries. From PRESSED_PERCENT on, fewer decisions are kept
@@ -34,7 +34,7 @@ ALARM_PERCENT = 70
 HALVES_PERCENT = 85
 NEEDED_HALVES_PERCENT = 95
 OPS_PERCENT = 100
-# Decisions that are kept beside the RECENT_MAX recent ones: from PRESSED_PERCENT on, one for each
+# Decisions that are kept besides the RECENT_MAX recent ones: from PRESSED_PERCENT on, one for each
 # undecided half message; from HALVES_PERCENT on, one for every 4. Ops are not read only where put
 # backs could not keep the decisions below that number.
 FULL_SHARE = 4

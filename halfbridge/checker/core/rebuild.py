@@ -36,9 +36,9 @@ def check_against_log(
 
     Raises:
         BeyondEndError: The topic was truncated or recreated, or a deposed leader has answered; the
-            worker asks again for the ends, and an operator acts if it goes on.
+            worker asks again for the ends, and an operator acts if the error persists.
         ProgressError: Records that a rebuild needs were deleted; an operator acts, and the pair
-            does not go on before.
+            does not resume before.
     """
     is_spent = progress.half == progress.rebuild_to and not progress.deferred
     if is_spent and progress.ops_from < op_range[0] <= progress.op:

@@ -26,8 +26,8 @@ OP_WAIT_MS = 1_000
 # one op in a hundred.
 OP_WAIT_ALERT_MS = 10
 # Where machines or brokers are slow, half messages usually come later: the wait is then twice the
-# usual one, up to this maximum. Without a maximum, whoever writes ops that wait on purpose could
-# make the usual wait as long as they like.
+# usual one, up to this maximum. Without a maximum, a client that writes ops that wait on purpose
+# could make the usual wait as long as it likes.
 OP_WAIT_ALERT_MS_MAX = 100
 # How long "lately" is. The first op beyond the end of each hour costs OP_WAIT_MS: 1 s of 3,600 s.
 OP_ALERT_MS = 3_600_000

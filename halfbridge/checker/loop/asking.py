@@ -41,7 +41,7 @@ _log = logging.getLogger("halfbridge.checker")
 # Bodies that are read again for one part of the checks. Without parts, a tenth of a second's checks
 # may be 200 messages of a megabyte each. A fourth of what the queue may hold (_QUEUE_KIB_MAX).
 PART_BYTES = 4_194_304
-# A group that was asked so long ago and has answered nothing is reported. Twice the default of
+# A group that was asked this long ago and has answered nothing is reported. Twice the default of
 # `check_interval_ms`: by then it was asked again, and repetitions go to other partitions.
 SILENT_GROUP_S = 60.0
 # Interval of the search for silent groups, and the most undecided transactions that one search
@@ -111,7 +111,7 @@ class Asker:
             self._report_silent(pairs, now)
 
     def answered(self, answers: Iterable[Op], now: float) -> None:
-        """Record answers of producer groups, which may be asked so much more."""
+        """Record answers of producer groups; each answer allows the group another request."""
         for op in answers:
             self._unanswered.answered(op.producer_group, now)
 
@@ -226,7 +226,7 @@ def spread(check: Check, partitions: int) -> int:
 _QUEUE_CHECKS_MAX = 20_000  # a second of checks at the default check_rate_max
 # Bytes of the requests in the queue, which contain half messages: one batch of a kafka_txn.
 _QUEUE_KIB_MAX = 16_384
-# A request that was not sent by then is sent anew when its transaction is due again (30 s).
+# A request that was not sent by then is sent again when its transaction is due again (30 s).
 REQUEST_MS_MAX = 5_000
 # The client library's default: no answer is due within milliseconds.
 _LINGER_MS = 5
@@ -324,9 +324,9 @@ BURST_S = 0.1
 # Requests that a group has not answered, most of one worker. Half of what may wait in a member
 # (`check_queue_max`, 2,000), and enough for 20,000 answers a second, each 50 ms after its request.
 UNANSWERED_MAX = 1_000
-# A group that is silent for so long is asked UNANSWERED_MAX more: its members may be back, and may
-# not have the requests. So a group of which no member runs is asked 500 times a second. Longer than
-# most checkers take, so that a slow group is asked as it answers.
+# A group that is silent for this time is asked UNANSWERED_MAX more: its members may be back, and
+# may not have the requests. So a group of which no member runs is asked 500 times a second. Longer
+# than most checkers take, so that a slow group is asked as it answers.
 SILENT_S = 2.0
 # Groups that are remembered, because clients can invent groups. A group that is forgotten has room.
 # Ten times as many as an installation with a hundred services has.

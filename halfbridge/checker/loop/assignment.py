@@ -92,7 +92,7 @@ class Assignment:
         self.pairs = {}
 
     def start(self) -> None:
-        """Begin anew, from the committed offsets of the assigned partitions.
+        """Start again from the committed offsets of the assigned partitions.
 
         A partition whose progress cannot be trusted is stopped and reported; one that brokers do
         not answer for is left out for now. The others are served. InputLostError: offsets cannot be
@@ -145,7 +145,7 @@ class Assignment:
         return InputLostError("; ".join(texts.values()))
 
     def poll_waiting(self, now: float) -> None:
-        """Ask about waiting pairs, without waiting; begin anew once one can be served."""
+        """Ask about waiting pairs, without waiting; start again once one can be served."""
         self._waits.show_in_health(now)
         if self._guard.poll(now):
             self._input.changed = True

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # least one is needed, since nothing else finds the record. Refused records are read again first, so
 # a few suffice; more would pay for markers in vain.
 FIRST_KAFKA_TXNS = 4
-# The client never gives up a single record, because it would go on with the records after it. A
+# The client never gives up a single record, because it would continue with the next ones. A
 # batch that takes too long fails as a whole, and its remaining records are purged.
 _NEVER_MS = 0
 # Pause before a commit of unknown outcome is repeated. All pairs wait for it; without a pause the

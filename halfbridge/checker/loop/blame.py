@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # A refused batch is divided by this factor until one transaction is left: four times from 5,000
 # (batch_records_max), where halving would repeat the batch twelve times.
 BISECT_FACTOR = 8
-# For so many kafka_txns records go alone after a refusal without a reason. The refused records are
-# read again at once, and come in the first kafka_txns; later ones need not be slow.
+# After a refusal without a reason, records go alone for this many kafka_txns. The refused records
+# are read again at once, and come in the first kafka_txns; later ones need not be slow.
 DOUBTFUL_MAX = 100
 
 

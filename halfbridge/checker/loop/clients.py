@@ -107,7 +107,7 @@ def unjoined(config: CheckerConfig) -> dict[str, Any]:
 
 _log = logging.getLogger("halfbridge.checker")
 # Time-out of the questions before any broker has answered. Short, so that a wrong bootstrap address
-# is reported quickly. The client goes on connecting between two questions, so slower brokers are
+# is reported quickly. The client keeps connecting between two questions, so slower brokers are
 # found as well.
 FIRST_QUESTION_S = 2.0
 # How much longer than the question's time-out to wait: the client's own error names the reason.

@@ -146,8 +146,8 @@ def _must_move(pair: Pair, now: float) -> bool:
     return pair.ledger.progress() != pair.committed
 
 
-# A kafka_txn of at least so many records commits in the background, while the next batch is read. A
-# smaller one ends sooner than a thread switch.
+# A kafka_txn of at least this many records commits in the background, while the next batch is read.
+# A smaller one ends sooner than a thread switch.
 BACKGROUND_RECORDS = 500
 
 
@@ -176,7 +176,7 @@ class KafkaTxns:
         self._metrics = metrics
 
     def write(self, batch: Batch, now: float, stall_s: float) -> Batch:
-        """Write the plans of a batch and begin the commit; a large one goes on in the background.
+        """Write the plans of a batch and begin the commit; a large one ends in the background.
 
         The plans get their bodies back. `stall_s` is the longest time without any acknowledgement.
         Return the batch with its records and its progress, for `committed`.

@@ -244,7 +244,7 @@ class Input:
             self.group_trouble.note(failure.text, self._monotonic())
 
     def _replace_if_broken(self) -> None:
-        """Join with a new member if the present one cannot go on; raises as `fetch`."""
+        """Join with a new member if the present one cannot continue; raises as `fetch`."""
         bound = self.membership
         if self.assigned and isinstance(bound, BoundMember) and bound.must_be_replaced:
             self._failures.give_up("a commit of offsets may arrive late")
@@ -360,7 +360,7 @@ SAID_S = 60.0
 
 
 class Reading:
-    """How far a consumer has read. `ends` may lie behind markers, which no record shows."""
+    """How far a consumer has read. `ends` may lie after markers, which no record shows."""
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, int], int] = {}

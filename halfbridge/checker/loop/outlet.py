@@ -127,7 +127,7 @@ class BatchWriter(Generic[AnyWriter]):
         before = -1
         while left := self._writer.flush(FLUSH_S):
             if self._reports.refused is not None:
-                break  # records in the queue behind a refused record are never sent
+                break  # records in the queue after a refused record are never sent
             now = self._clock.monotonic()
             moved, before = (moved if left == before else now), left
             if now - moved > self._stall_s or now - began > self._timeout_s:

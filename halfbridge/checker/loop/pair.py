@@ -356,7 +356,7 @@ def restore_plan(plan: Plan, read: Callable[[Iterable[int]], Mapping[int, Conten
 
 
 def release_bodies(plan: Plan) -> None:
-    """Let the half records' bodies of `plan` go, until `restore_plan`; ops' bodies stay."""
+    """Release the half records' bodies of `plan` until `restore_plan`; ops' bodies stay."""
 
     def bare(half: HalfRead) -> HalfRead:
         return half._replace(body=None)

@@ -221,7 +221,7 @@ class TransactionalProducers:
         return self._ports.run.side_thread("halfbridge-commit")
 
 
-# Spare transactional ids, beside those of the producers that take turns. An attempt to write to a
+# Spare transactional ids, besides those of the producers that take turns. An attempt to write to a
 # partition that is away needs one, and there are some four attempts before its metadata tell, or
 # its deliveries are given up.
 SPARES_MAX = 6

@@ -1,4 +1,4 @@
-"""What a worker says of itself: metrics and log lines of each plan, and its health each second.
+"""What a worker reports: metrics and log lines of each plan, and its health each second.
 
 While the log level is debug, there is also one line for each check, answer, decision and delivery,
 by transaction id (`trace_...`). At any other level nothing is formatted, decoded or counted for
@@ -55,9 +55,9 @@ FAILED = "FAILED"
 _COMMITTED = "; the transaction was COMMITTED, and this message of it is not delivered"
 # Answers that decide a transaction, unless its producer has decided before.
 _DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
-# At most so many missing topics are named in one text, which stays a line; the gauge counts all.
+# At most this many missing topics are named in one text, which stays a line; the gauge counts all.
 SHOWN_MAX = 3
-# At most so many partitions that are away have a series of their own. An alert needs one, and a
+# At most this many partitions that are away have a series of their own. An alert needs one, and a
 # lost broker may take thousands away.
 GAUGES_MAX = 20
 _log = logging.getLogger("halfbridge.checker")

@@ -336,7 +336,7 @@ AGAIN_S = 10.0
 # An answer lists some 40 settings per topic; reading it delays the loop by about 0.1 ms per topic.
 ASKED_TOGETHER_MAX = 50
 # Real topics that are remembered. Their names come from half messages. At TOPIC_S each, a round of
-# questions about so many takes 50 s; more would be asked about too seldom.
+# questions about all of them takes 50 s; more would be asked about too seldom.
 TOPICS_MAX = 1_000
 # Twice the time in which a client reports that no broker answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
@@ -464,7 +464,7 @@ class TopicGuard:
         self._judge(now)
 
     def poll(self, now: float) -> bool:
-        """Judge new answers, without waiting; tell whether the pairs must begin anew."""
+        """Judge new answers, without waiting; tell whether the pairs must start again."""
         is_flawed = self._flaws.stopping or self._flaws.alarms
         if not self._settings.poll(now, FLAWED_S if is_flawed else SETTINGS_POLL_S):
             return False

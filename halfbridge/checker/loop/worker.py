@@ -354,7 +354,7 @@ FORGOTTEN_S = 2 * QUESTION_S
 
 
 class StallWatch:
-    """Notices a consumer that fetches nothing, although logs go on. Times: monotonic seconds."""
+    """Notices a consumer that fetches nothing, although logs grow. Times: monotonic seconds."""
 
     def __init__(
         self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
@@ -401,7 +401,7 @@ class StallWatch:
         # that its entry is kept.
         places = sorted(stalled, key=lambda place: place[0] not in pairs[place[1]].read_to_end)
         unread = {number: topic for topic, number in places}
-        why = f"nothing more came for {STALLED_S:g} s, although the log goes on"
+        why = f"no record was received for {STALLED_S:g} s, although the log has more"
         self._input.renew(str(self._assignment.lost(unread, why, since=max(stalled.values()))))
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # The daemon promises to end within 10 s of SIGTERM; a worker ends itself after 8 s.
 DRAIN_S = 9.0
-# A worker that ran for this time had started well: the count of its early ends begins anew. Ten
+# A worker that ran for this time had started well: the count of its early ends is reset. Ten
 # times a start. Shorter starts a worker without a pause that fails soon after each start; longer
 # makes a worker wait for failures of the past.
 STABLE_S = 10.0

@@ -67,7 +67,7 @@ def encode_order(config: CheckerConfig, *, slot: str, listener_fd: int | None) -
 
 
 class _Order(TypedDict):
-    """What a worker is told, as JSON in a line."""
+    """What a worker receives, as JSON in a line."""
 
     config: dict[str, object]
     slot: str

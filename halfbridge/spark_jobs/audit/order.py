@@ -1,7 +1,7 @@
 """Finds messages of one key that were delivered in another order than they were decided.
 
 A delivery is compared with the one before it of its key. So a run that continues an audit needs, of
-the deliveries of earlier runs, those behind the first that changed, and the one before that.
+the deliveries of earlier runs, those after the first that changed, and the one before that.
 """
 
 from __future__ import annotations

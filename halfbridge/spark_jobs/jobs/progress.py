@@ -113,7 +113,7 @@ def run_to_end(
 
     A query that begins with a batch which a killed one left unfinished does that batch and then
     fails, for Spark 4.1's Kafka source cannot report on it (SPARK-55271). It is started once more,
-    and goes on behind that batch.
+    and continues after that batch.
 
     Raises:
         TopicsChangedError: `check` raised it; the query has ended; the user follows the text.
@@ -132,7 +132,7 @@ def run_to_end(
                 raise
             query.stop()  # returns when its name is free; the error comes before that
             totals.unreported = 1
-            show("an unfinished batch was done again; going on behind it")
+            show("an unfinished batch was run again; continuing after it")
             _follow(start(), totals, show, stop, check)
     totals.seconds = time.monotonic() - began_s
     return totals
@@ -258,7 +258,7 @@ class ProgressMetrics(StreamingQueryListener):
             *("source", "of"),
         )
         self._dropped = counter(
-            "rows_dropped_by_watermark", "Rows that came behind the watermark: lost to the query."
+            "rows_dropped_by_watermark", "Rows older than the watermark: lost to the query."
         )
         self._state_rows = gauge("state_rows", "Rows in state stores.", "operator")
         self._state_bytes = gauge("state_memory_bytes", "Memory of state stores.", "operator")
@@ -304,7 +304,7 @@ class ProgressMetrics(StreamingQueryListener):
         """Do nothing: the gauges keep their values."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  # Spark's name
-        """Say that the query runs no more, and whether it failed."""
+        """Record that the query has ended, and whether it failed."""
         name = self._names.pop(str(event.runId), str(event.id))
         self._running.labels(name).set(0)
         if event.exception is not None:

@@ -117,7 +117,7 @@ class Brokers:
     def stalls(self, topics: Topics) -> dict[TopicPartition, int]:
         """Return how many offsets open kafka_txns hide, for each partition that has any.
 
-        A reader of committed records sees nothing behind the last stable offset, and no error.
+        A reader of committed records sees nothing after the last stable offset, and no error.
         """
         present = self._get(self._admin.listTopics().names()) if topics.pattern else ()
         names = self._names(topics, present)
@@ -206,7 +206,7 @@ def read_applied(
     positions: dict[int, int] = {}
     for number, (offset, metadata) in ops.items():
         half_offset, _ = committed.get((half, number), (-1, None))
-        with suppress(ProgressError):  # the daemon stops there, and says so
+        with suppress(ProgressError):  # the daemon stops there, and reports it
             progress = parse_progress(half_offset, offset, metadata)
             positions[number] = progress.position
             applied[number] = min((offset, *progress.deferred))

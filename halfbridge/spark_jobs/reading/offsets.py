@@ -83,7 +83,7 @@ def parse_position(text: str) -> Position:
     """Return the position that `text` names.
 
     `earliest`, `latest`, offsets as JSON, milliseconds since 1970, an ISO 8601 time (UTC where it
-    names no zone), or `-24h` for so long ago.
+    names no zone), or `-24h` for 24 hours ago.
 
     Raises:
         ValueError: it is none of these; the user corrects it.
@@ -175,7 +175,7 @@ class Range:
     """The offsets that were read of one partition."""
 
     start: int  # the log's start: below it, records were deleted
-    end: int  # behind the last offset read
+    end: int  # after the last offset read
     # Where the log does not begin at 0, the time of the first record left: append time, of a real
     # or dead-letter topic the time of the daemon's records. Else -1.
     first_ms: int = -1

@@ -123,7 +123,7 @@ def read_topics(
     """Return the committed rows of `topics` between two positions.
 
     Offsets are resolved when the read is planned; a plan that is run twice reads the same rows. An
-    open kafka_txn hides its partition's rows behind it until it ends: Spark reads to the last
+    open kafka_txn hides its partition's rows after it until it ends: Spark reads to the last
     stable offset, without an error.
 
     Returns:
@@ -175,7 +175,7 @@ def stream_topics(
 ) -> DataFrame:
     """Return the committed rows of `topics` as a stream, with the columns of `read_topics`.
 
-    A checkpoint that has a batch goes on from there: `start` counts for a new one only, and
+    A checkpoint that has a batch continues there: `start` counts for a new one only, and
     partitions that are new to it are read from their first offset. A pattern also matches topics
     that are created later. `max_offsets` is the most of a batch, all partitions together; offsets
     of markers and aborted records count too, so a batch may have no rows at all.

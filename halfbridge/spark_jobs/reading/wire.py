@@ -61,7 +61,7 @@ class Encoded:
         Every record has the field `required`.
         """
         newest = self.schemas[-1]
-        # Java's decoder ignores bytes behind the body, and cuts an int of more than
+        # Java's decoder ignores bytes after the body, and cuts an int of more than
         # 32 bits down to another number; the daemon refuses both.
         rewritten = to_avro(decoded, schema_text(newest))
         is_other = self._is_of(newest) & (rewritten != self._body())

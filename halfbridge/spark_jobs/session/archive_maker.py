@@ -3,8 +3,8 @@
 Run as a file, without site packages, with low priority, after the JVM that recorded the
 list: keep its imports to the standard library. `class_archive.py` starts it.
 
-The archive is renamed into its place when all of it is there. Whoever starts this holds the lock on
-`<stem>.claim`, so that nobody else records for this archive meanwhile.
+The archive is renamed into its place when it is complete. The process that starts this one holds
+the lock on `<stem>.claim`, so that no other process records for this archive meanwhile.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _make(directory: Path, stem: str, command: list[str], scratch: Path) -> None
 def prune(directory: Path, stem: str) -> None:
     """Remove archives beyond `ARCHIVES_BYTES_MAX`, those that were used last are kept.
 
-    Damaged archives go too, and what is left of processes that were killed.
+    Damaged archives are removed too, and so are files that killed processes left.
     """
     kept_bytes = 0
     for path in _newest_first(directory, "*.jsa"):
@@ -117,7 +117,7 @@ def prune(directory: Path, stem: str) -> None:
         path.unlink(missing_ok=True)
     for path in directory.glob("*.claim"):
         if path.stem != stem and not _is_locked(path):
-            # Somebody who opens it just now claims a file that is gone: two may record, one makes.
+            # A process that opens it just now locks a deleted file: two may record, one makes.
             list_of(directory, path.stem).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 
@@ -136,7 +136,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _sync(archive: Path) -> None:
-    """Have the bytes on disk before the name: a JVM does not look whether they are zeros."""
+    """Flush the bytes to disk before the name: a JVM does not check whether they are zeros."""
     with archive.open("rb") as file:
         os.fsync(file.fileno())
 

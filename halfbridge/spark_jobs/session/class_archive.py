@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = "class-archives"  # in the cache directory
 _KEY_LENGTH = 16  # 64 bits: a cache directory has some ten archives
-# The shell ends at once: whoever started it has no child to wait for, and none to warn of.
+# The shell ends at once: the process that started it has no child to wait for, or to warn of.
 _IN_BACKGROUND = '"$@" </dev/null >/dev/null 2>&1 &'
 
 
@@ -146,7 +146,7 @@ def _identity(file: Path) -> tuple[str, int, int]:
 
 
 def _claim(path: Path) -> IO[bytes] | None:
-    """Return the locked file of whoever may record, None where another process has it."""
+    """Return the locked file, so that this process may record; None: another process has it."""
     claim = path.open("ab")
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)

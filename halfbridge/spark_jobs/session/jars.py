@@ -52,8 +52,8 @@ def connector_jars(
     first use (10 MB), then from the cache. `scala` is such as "2.13"; None: PyPI's.
 
     Raises:
-        JarsError: no jars there, none to be had, or none are pinned for this Spark; the user must
-            act.
+        JarsError: no jars there, none could be fetched, or none are pinned for this Spark; the user
+            must act.
     """
     if own := settings.spark_jars:
         return _own_jars(own.expanduser())

@@ -113,7 +113,7 @@ def local_options(
     """Return all options of a local session; `options` win over ours.
 
     Where `options` bring the connector, its `jars` are left out. `jvm_flags` are for the driver's
-    JVM, beside those that options name.
+    JVM, besides those that options name.
     """
     ours = dict(LOCAL_OPTIONS)
     if not brings_connector(options):

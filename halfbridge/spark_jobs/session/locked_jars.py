@@ -38,13 +38,13 @@ _PAUSE_S = 0.5  # before an attempt that is not the first, doubled each time
 _SOCKET_S_MAX = 30.0  # without a byte
 _FETCH_S_MAX = 900.0  # for all jars, 67 MB at most: a Mbit/s suffices
 _LOCK_S_MAX = _FETCH_S_MAX + 60.0  # another process may be fetching for all of its time
-_LOCK_POLL_S = 0.1  # little beside the seconds that a fetch takes
+_LOCK_POLL_S = 0.1  # little compared with the seconds that a fetch takes
 _CHUNK_BYTES = 256 * 1024  # memory of a fetcher
 _log = logging.getLogger(__name__)
 
 
 class JarsError(RuntimeError):
-    """The jars cannot be had; the user must act: network, disk or repository."""
+    """The jars cannot be fetched; the user must act: network, disk or repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def write_attempt(
         RowError: a row cannot be sent; the query must not make such rows.
         SendError: brokers did not store a half message; Spark runs the task again.
         SinkSetupError: a topic is missing; an operator creates it, by the name in the text.
-        SinkOptionError: the key file cannot be used on this executor; whoever installs it does so.
+        SinkOptionError: the key file cannot be used on this executor; its owner corrects it.
     """
     attempt = _Attempt(options, batch_id, process or sink_process())
     try:

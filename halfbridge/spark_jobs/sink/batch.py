@@ -181,7 +181,7 @@ class BatchCommitter:
                 *(mine.batch_id, mine.app_id, winner.row_count, mine.row_count),
             )
         elif mine.attempts:
-            # What a driver that was killed behind its manifest left: its successor says so.
+            # A driver was killed after its manifest was stored: its successor logs that.
             LOG.warning(
                 "batch %d of %s was published before this run, by %s: its %d rows in %d"
                 " transactions are settled, and nothing is sent twice",
@@ -329,7 +329,7 @@ _LOST_PLAN = (
     " (docs/reference/sink.md says which stores do not), or somebody changed the file. Rows that"
     " are in one plan and not in the other would be lost, or published twice. Stop all drivers but"
     " one. Where the store keeps older versions of files, bring back the one that was published,"
-    " and start the query again. Else use a new app.id and a new checkpoint, and begin behind the"
+    " and start the query again. Else use a new app.id and a new checkpoint, and begin after the"
     " offsets that were published: the log of the driver that published them names those"
 )
 

@@ -96,7 +96,7 @@ class ManifestLog:
             try:
                 offset = self._append(key, data)
             except CommitInDoubtError:
-                self._sender = self._new_sender()  # the last one was given up; a responder goes on
+                self._sender = self._new_sender()  # the old one was given up; a responder continues
                 raise
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
 

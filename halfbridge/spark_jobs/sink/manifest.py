@@ -25,7 +25,7 @@ from halfbridge.serde.records import NO_TIMESTAMP
 # the end.
 WINDOW_RECORDS = 64
 WINDOW_GROWTH = 8  # 64 to 65,536 in four steps
-# The client reads so many in about a second.
+# The client reads this many in about a second.
 WINDOW_RECORDS_MAX = 65_536
 
 

@@ -265,7 +265,7 @@ class Decider(Sender):
             CommitInDoubtError: not all decisions of a round were acknowledged; later rounds were
                 not written. A new run settles them.
             SinkOptionError: the key file cannot be used here; the rounds that are left were not
-                written. Whoever installs the file corrects it.
+                written. The file's owner corrects it.
         """
         signer = read_signer(self._options, producer_group, self._time_ms())
         last: dict[int, int] = {}
@@ -300,7 +300,7 @@ def read_signer(options: SinkOptions, group: str, now_ms: int) -> ClientSigner |
 
     Raises:
         SinkOptionError: the file cannot be used on this host, or has no key by which a client may
-            sign for the group now; whoever installs the file corrects it.
+            sign for the group now; its owner corrects it.
     """
     path = options.key_file
     wrong = partial(_wrong, path)

@@ -1,1 +1,1 @@
-"""Tables that jobs write and read, and the files and checkpoints beside them."""
+"""Tables that jobs write and read, with their files and checkpoints."""

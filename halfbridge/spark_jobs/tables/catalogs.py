@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _UTIL = "org.apache.iceberg.spark.Spark3Util"
 _ANCESTORS = "org.apache.iceberg.util.SnapshotUtil"
 # Iceberg's names: of the property of a staged snapshot, which a fast-forward publishes as it is,
-# and of a snapshot that publishes a staged one behind another writer's commit.
+# and of a snapshot that publishes a staged one after another writer's commit.
 _STAGED, _PUBLISHED = "wap.id", "published-wap-id"
 _SESSION_ID = "spark.wap.id"
 _ATTEMPT = "halfbridge.attempt"

@@ -1,13 +1,12 @@
 """Binds a checkpoint to one job, one output and its topics: only then is each row written once.
 
-A file beside Spark's own, `job.json`, says which job the checkpoint belongs to. Started as
-another one, a job refuses: with other topics or another output it would skip or repeat rows,
-without an error of Spark's.
+A file next to Spark's own, `job.json`, says which job the checkpoint belongs to. A job refuses the
+checkpoint of another one: with other topics or another output it would skip or repeat rows, without
+an error of Spark's.
 
 Spark keeps offsets by the topic's name. A topic that is deleted and created again begins at offset
-0 once more, and Spark goes on at the old offset. So a second file, `topic_ids.json`, has Kafka's
+0 once more, and Spark continues at the old offset. So a second file, `topic_ids.json`, has Kafka's
 ids of the topics. It is a file of its own because topics of a pattern come and go.
-
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Storage:
     def create(self, path: str, text: str) -> None:
         """Write a file.
 
-        Raises JobError: it is there, as somebody else was quicker; the user runs one job.
+        Raises JobError: it exists, because another job was quicker; the user runs one job.
         """
         where, system = self._at(path)
         if system.exists(where):

@@ -37,7 +37,7 @@ class SQLite(Database):
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF.
 
-        Raises as `Database.check_commit`; for NotDurableError whoever sets the PRAGMA changes it.
+        Raises as `Database.check_commit`; for NotDurableError the user changes the PRAGMA.
         """
         super().check_commit(connection)
         if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:

@@ -3,7 +3,7 @@
 TRANSITIONS[state][event] is the state after the event. A transition that is not listed is illegal,
 and changes nothing. In the database an event is an UPDATE with the condition
 `states_before(event)`. If another process has changed the row's state meanwhile, the UPDATE changes
-no row, and its row count says so.
+no row, and its row count is 0.
 """
 
 from __future__ import annotations

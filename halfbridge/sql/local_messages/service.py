@@ -33,7 +33,7 @@ _LOG = logging.getLogger("halfbridge.sql")
 _LETTERS_WAIT_S = 0.5  # how late a stop is seen
 _LETTERS_PAUSE_S = 1.0  # after a failure
 _LETTERS_COMMIT_S = 5.0  # if there are only dead letters of other groups
-# Relays that start and stop make each other lose single rounds, but not so many in a row.
+# Relays that start and stop make each other lose single rounds, but not this many in a row.
 LOST_ROUNDS_MAX = 5
 # Interval of counting the backlog, which reads the whole index.
 _BACKLOG_S = 5.0

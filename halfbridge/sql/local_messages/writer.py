@@ -179,7 +179,7 @@ class LocalMessages:
 
         Raises:
             RowStateError: The row was settled before, by a callback, say; nobody acts: that answer
-                stands.
+                remains.
             RowNotFoundError: The row does not exist: it was settled and purged; as above.
         """
         event = RowEvent.SETTLE_SUCCESS if success else RowEvent.SETTLE_ROLLBACK

@@ -2,7 +2,7 @@
 
 `MemoryStack` is a whole installation for the tests of a service. `every_crash` runs such a test
 once for each `Step` at which the service may die. The broker alone is in `machine`. Names are
-imported when they are first used: parts of this package need each other without them.
+imported on first use: modules of this package are also imported without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions to the brokers in memory, as `ports.Admin`."""
+"""An admin client of the brokers in memory, as `ports.Admin`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BROKER_SETTINGS = {
     "group.max.session.timeout.ms": "1800000",
     "offsets.retention.minutes": "10080",
 }
-# How much later than its own limit the client is given up: it knows the reason.
+# How much longer `result` waits than the client's own time-out, whose error has the reason.
 _CLIENT_GRACE_S = 1.0
 
 
 class MemoryAnswer(Generic[T]):
-    """What a question will have brought, as `ports.Answer`."""
+    """The future of an admin request, as `ports.Answer`."""
 
     def __init__(self, scheduler: Scheduler, process: Process, timeout_s: float) -> None:
         self._scheduler, self._process, self._timeout_s = scheduler, process, timeout_s
@@ -71,7 +71,7 @@ class MemoryAnswer(Generic[T]):
 
 
 class MemoryAdmin(Client):
-    """Asks the brokers in memory."""
+    """Sends admin requests to the brokers in memory."""
 
     def poll(self, wait_s: float) -> None:
         self._scheduler.check(self.process)
@@ -144,11 +144,11 @@ class MemoryAdmin(Client):
         return self._ask(Kind.METADATA, "brokers", cluster, timeout_s)
 
     def ask_broker_settings(self, broker: int, timeout_s: float) -> MemoryAnswer[dict[str, str]]:
-        """Ask for the settings of a broker: Kafka's defaults, as far as somebody asks for them."""
+        """Request a broker's settings: Kafka's defaults of those that halfbridge reads."""
         return self._ask(Kind.SETTINGS, str(broker), lambda: dict(_BROKER_SETTINGS), timeout_s)
 
     def ask_members(self, group: str, timeout_s: float) -> MemoryAnswer[list[str]]:
-        """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""
+        """Request a group's live members: `<group.instance.id or client.id> on <host>`."""
 
         def members() -> list[str]:
             if group not in self._broker.groups:
@@ -192,7 +192,7 @@ class MemoryAdmin(Client):
     def _ask(
         self, kind: Kind, place: TopicPartition | str, do: Callable[[], T], timeout_s: float
     ) -> MemoryAnswer[T]:
-        """Ask without waiting; where the network may wait, a task asks."""
+        """Send a request without waiting: in a task of its own if the network may wait."""
         self._scheduler.check(self.process)
         answer: MemoryAnswer[T] = MemoryAnswer(self._scheduler, self.process, timeout_s)
 

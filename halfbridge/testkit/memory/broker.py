@@ -1,4 +1,4 @@
-"""The brokers: topics, groups, transactional producers, rights, and what they do by themselves.
+"""The brokers: topics, groups, transactional producers, rights, time-outs and retention.
 
 Every method is one request; clients send them through a `Network`. Nothing here waits.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # How often a broker searches for records that are too old (log.retention.check.interval.ms).
 _RETENTION_CHECK_NS = 300_000 * NS_PER_MS
 _NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
-BROKERS = 1  # one takes all requests; replicas only count
+BROKERS = 1  # it takes all requests; replicas are only a number
 # Operations on a topic, as kafka-acls writes them.
 _OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
 
@@ -38,8 +38,8 @@ class Broker:
     Attributes:
         rights: By process name; a process without any may do everything.
         version: Counts changes that a reader may wait for.
-        away: Partitions that take neither records nor markers for now -> whether metadata tell it,
-            by naming no leader.
+        away: Partitions that take neither records nor markers for now -> whether metadata name no
+            leader for them.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -61,7 +61,7 @@ class Broker:
         return BEGAN_MS + self.scheduler.now_ns // NS_PER_MS
 
     def changed(self) -> None:
-        """Have readers read again."""
+        """Wake the readers that wait for a change."""
         self.version += 1
 
     # --- topics -----------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Broker:
         self.changed()
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and what groups committed of it."""
+        """Delete a topic, and its committed offsets in all groups."""
         del self.topics[self.topic(name).name]
         for group in self.groups.values():
             for place in [place for place in group.committed if place[0] == name]:
@@ -137,7 +137,7 @@ class Broker:
         self.changed()
 
     def go_away(self, place: TopicPartition, *, is_leaderless: bool) -> None:
-        """Have a partition take no records and no markers, until `come_back`.
+        """Make a partition unavailable for records and markers, until `come_back`.
 
         With `is_leaderless`, metadata name no leader; otherwise requests are not answered.
         """
@@ -146,7 +146,7 @@ class Broker:
         self.changed()
 
     def come_back(self, place: TopicPartition) -> None:
-        """Have a partition take records again, and the markers that wait for it."""
+        """Make a partition available again, also for the markers that wait for it."""
         self.away.pop(place, None)
         self.coordinator.mark_at_once()
         self.changed()
@@ -225,7 +225,7 @@ class Broker:
     # --- groups -----------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:
-        """Return a group; it is there once it is named."""
+        """Return a group, created on first use."""
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = Group(self._partition_count, self.changed)
@@ -242,7 +242,7 @@ class Broker:
     # --- parts ------------------------------------------------------------------------------
 
     def _existing(self, place: TopicPartition) -> Partition:
-        """Return a partition, or one that nobody sees where its topic was deleted meanwhile."""
+        """Return a partition; an invisible one if its topic was deleted meanwhile."""
         topic = self.topics.get(place[0])
         if topic is not None and place[1] < len(topic.partitions):
             return topic.partitions[place[1]]

@@ -1,4 +1,4 @@
-"""What all clients have in common: properties, requests, callbacks at a poll, and the network.
+"""The base of all clients: properties, requests, callbacks in polls, and the network.
 
 A test that wants faults between clients and brokers uses a subclass of `Network`.
 """
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
-# How soon a client asks again that had no answer (retry.backoff.ms).
+# How long a client waits before it retries a request (retry.backoff.ms).
 _BACKOFF_MS = 100
 
 
 class Client:
     """A Kafka client of a process.
 
-    Of librdkafka's `properties`, those that do not matter here are not read. `on_lost` is called
-    when the client is polled after a connection was lost. A process that is killed closes its
-    clients.
+    librdkafka's `properties` that have no effect here are ignored. `on_lost` is called in the first
+    poll after a connection was lost. Killing the process closes its clients.
     """
 
     def __init__(
@@ -55,18 +54,18 @@ class Client:
         process.add(self)
 
     def die(self) -> None:
-        """Go dead at once: nothing is sent or reported any more."""
+        """Die at once: nothing is sent or reported any more."""
         self.is_closed = True
 
     def connection_lost(self, failure: KafkaFailure | None = None) -> None:
-        """Have the client report a lost connection when it is polled (for networks)."""
+        """Report a lost connection in the next poll (called by networks)."""
         lost = failure or KafkaFailure(Code.TRANSPORT, "Connection lost")
         self.tell(lost)
         if self._on_lost is not None:
             self._news.append(self._on_lost)
 
     def tell(self, failure: KafkaFailure) -> None:
-        """Have `error_cb` called when the client is polled."""
+        """Call `error_cb` in the next poll."""
         callback = self._error_cb
         if callback is not None:
             self._news.append(lambda: callback(failure))
@@ -93,7 +92,7 @@ class Client:
     def _request(
         self, kind: Kind, place: TopicPartition | str | None, do: Callable[[], T], timeout_s: float
     ) -> T:
-        """Ask once; a silent broker is a failure that may be tried again."""
+        """Send a request once; a time-out is a retriable KafkaFailure."""
         try:
             return self._network.request(self, kind, place, do, timeout_s)
         except RequestTimeoutError as error:
@@ -107,7 +106,7 @@ class Client:
         deadline_ns: int,
         again: frozenset[int] = frozenset(),
     ) -> T:
-        """Ask until there is an answer, and none of those that mean `again`, or raise TIMED_OUT."""
+        """Send a request, retried after time-outs and the errors in `again`, until the deadline."""
         while True:
             try:
                 return self._network.request(self, kind, place, do, self._left_s(deadline_ns))
@@ -138,7 +137,7 @@ class Client:
 
 
 def timed_out(text: str = "Local: Timed out") -> KafkaFailure:
-    """Return what a client says when nobody answers."""
+    """Return the client's error for a request that no broker answered."""
     return KafkaFailure(Code.TIMED_OUT, text, is_retriable=True)
 
 
@@ -147,7 +146,7 @@ _FETCH_RECORDS_MAX = 5_000
 
 
 class Kind(Enum):
-    """What is asked of a broker."""
+    """Kinds of requests to a broker."""
 
     METADATA = "metadata"
     ENDS = "ends"
@@ -171,22 +170,23 @@ class Kind(Enum):
 
 
 class RequestTimeoutError(Exception):
-    """No answer came in time: the request was done, or is still under way, or never came."""
+    """No answer came in time: the request was executed, is still under way, or was lost."""
 
 
 class Network:
-    """Carries every request; this one does so at once and without fail.
+    """Delivers every request; this class does so at once and without faults.
 
     A subclass that overrides `request` may raise RequestTimeoutError before or after `do()`, keep
-    `do` and call it later, wait first, or call the client's `connection_lost`. What it raises
-    besides is taken for the broker's answer (KafkaFailure).
+    `do` and call it later, wait first, or call the client's `connection_lost`. A KafkaFailure that
+    it raises is the broker's answer.
 
     Attributes:
-        is_direct: Nothing waits in `request`. Else questions that must not wait are asked by
+        is_direct: `request` never waits. Otherwise admin requests, which must not wait, are sent by
             tasks of their own.
-        gives_way: Every request lets others go on first, so that a driver may choose who acts,
-            or who dies, between any two requests. Such a network is not direct.
-        is_down: No broker answers, at once, as if their machines were gone; for tests to set.
+        gives_way: Every request first switches to the driver, which may step or kill any process
+            between two requests. Such a network is not direct.
+        is_down: Every request times out at once, as if the brokers' machines were down; set by
+            tests.
     """
 
     def __init__(self, scheduler: Scheduler, *, gives_way: bool = False) -> None:
@@ -203,13 +203,12 @@ class Network:
         do: Callable[[], T],
         timeout_s: float,
     ) -> T:
-        """Have a request done and return its answer: what `do` returns or raises.
+        """Execute a request and return its answer: what `do` returns or raises.
 
-        `place` is the partition, group, topic or transactional id that is asked about.
+        `place` is the partition, group, topic or transactional id of the request.
 
         Raises:
-            RequestTimeoutError: nothing came in time; the client that asked decides whether to
-                repeat it.
+            RequestTimeoutError: no answer came in time; the client decides whether to retry.
         """
         del kind, place, timeout_s
         if self.gives_way:
@@ -219,11 +218,11 @@ class Network:
         return do()
 
     def reaches(self, process: Process) -> bool:
-        """Tell whether heartbeats of a process arrive, and what brokers tell it."""
+        """Return whether a process's heartbeats and the brokers' answers to it arrive."""
         del process
         return not self.is_down
 
     def records_max(self, client: Client, place: TopicPartition) -> int:
-        """Return how many records a fetch brings at most."""
+        """Return how many records a fetch returns at most."""
         del client, place
         return _FETCH_RECORDS_MAX

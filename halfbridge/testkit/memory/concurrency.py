@@ -1,4 +1,4 @@
-"""Threads, locks, queues and clocks of one process under a scheduler, as the ports want them."""
+"""Threads, locks, queues and clocks of one process under a scheduler, as the ports define them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler, Task
 
-    # Waits until it is so, or no longer than so many seconds; returns whether it is so.
+    # Waits until the call returns True, for at most the given seconds; returns whether it did.
     _Wait: TypeAlias = Callable[[Callable[[], bool] | None, float | None], bool]
 
 _OUTSIDE = 1  # identity of the code outside all tasks
@@ -40,7 +40,7 @@ class ProcessClock:
 
 
 class ProcessConcurrency:
-    """Calls of a process that run beside each other, as `ports.Concurrency`."""
+    """Concurrent calls of a process, as `ports.Concurrency`."""
 
     def __init__(self, scheduler: Scheduler, process: Process) -> None:
         self._scheduler, self._process = scheduler, process
@@ -183,7 +183,7 @@ class CallQueue:
 
 
 class Call:
-    """A call that a side thread was given, as `concurrent.futures.Future`."""
+    """The future of a call to a side thread, as `concurrent.futures.Future`."""
 
     __slots__ = ("_error", "_is_done", "_wait")
 
@@ -210,7 +210,7 @@ class Call:
 
 
 class SideThread:
-    """Runs calls one after the other, beside the caller; has a task only while it has a call."""
+    """Runs calls one after another in a task, which exists only while there are calls."""
 
     def __init__(self, run: ProcessConcurrency, name: str) -> None:
         self._run, self._name = run, name
@@ -226,7 +226,7 @@ class SideThread:
         return future
 
     def leave(self) -> None:
-        """Say that nothing more comes; a task ends by itself once nothing is left to run."""
+        """Do nothing: the task ends by itself once no calls are left."""
 
     def _serve(self) -> None:
         while self._calls:

@@ -1,13 +1,13 @@
-"""Deaths of a client process at chosen steps of its code.
+"""Crashes of a client process at chosen steps of its code.
 
-The user's code runs in the test itself, so its process dies in two moves. First, all that the
-process holds goes dead at once: its Kafka clients, its tasks, its database connections. Then the
-call that reached the step raises ProcessDeadError. The error alone would not do. On its way out
-the error runs `except` and `finally` blocks, and the end of each `with` block. What these blocks
-call of the dead process raises again, so that they decide nothing and write nothing.
+The user's code runs in the test itself, so its process dies in two stages. First, its Kafka
+clients, tasks and database connections die at once. Then the call that reached the step raises
+ProcessDeadError. The error alone would not suffice: while it propagates, `except`, `finally` and
+`with` blocks run. Their calls to the dead process raise again, so that they decide nothing and
+write nothing.
 
-Database connections are closed uncommitted. Only SQLAlchemy's are known. They are watched from
-`Crashes.arm` to the end of the block.
+Database connections are closed uncommitted. Only SQLAlchemy's are detected, from `Crashes.arm` to
+the end of the block.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _STORED_S_MAX = 30.0
 
 
 class CrashNotReachedError(AssertionError):
-    """The code never came to the step at which it was to die; the test's author corrects either."""
+    """The code never reached the step at which it was to die; the test's author corrects either."""
 
 
 class Crash:
-    """A death to come, or one that has come. A context manager: the code that dies is its block.
+    """A crash, pending or past. A context manager: the code that crashes is its block.
 
-    Whatever leaves the block after the death is swallowed, since a dead process tells nobody.
+    Exceptions that leave the block after the crash are suppressed: a dead process reports nothing.
 
     Attributes:
-        step: Where; None: nowhere, so that the code runs to its end.
-        process: What has died; None: nothing yet.
+        step: Where to crash; None: nowhere, so that the code runs to its end.
+        process: The process that has died; None: none yet.
     """
 
     def __init__(self, crashes: Crashes, step: Step | None) -> None:
@@ -69,7 +69,7 @@ class Crash:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """End the block; raises as `check_reached` where the code survived it."""
+        """End the block; raises as `check_reached` if the code survived it."""
         if kind is None and self.step is Step.AFTER_DECISION_SENT:
             self._crashes.await_decisions()
         self._crashes.disarm()
@@ -80,7 +80,7 @@ class Crash:
         return False
 
     def check_reached(self) -> None:
-        """Check that a wanted death has come.
+        """Check that the crash, if one is wanted, has happened.
 
         Raises CrashNotReachedError: it has not; the test's author corrects step or code.
         """
@@ -92,48 +92,48 @@ class Crash:
 
 
 class Crashes:
-    """What is to die next, and who comes to which step; `deaths` counts those that died at one."""
+    """The armed crash, and the steps that processes reach; `deaths` counts crashes."""
 
     def __init__(self, machine: Machine, names: TopicNames) -> None:
         self.deaths = 0
-        self.unstored: Counter[Process] = Counter()  # decisions that were sent
+        self.unstored: Counter[Process] = Counter()  # decisions sent, not yet stored
         self._scheduler = machine.scheduler
         self._passing = Passing(machine.broker)
         self._names = names
         self._crash: Crash | None = None
-        self._last: Process | None = None  # who sent last: whose local transaction runs
+        self._last: Process | None = None  # the last sender: its local transaction runs
         self._databases = _Databases(self)
 
     def arm(self, step: Step | None) -> Crash:
-        """Have the next process that comes to `step` die there."""
+        """Kill the next process that reaches `step`."""
         self.disarm()
         self._crash = crash = Crash(self, step)
         self._databases.watch()
         return crash
 
     def disarm(self) -> None:
-        """Let nobody die any more; who is dead stays so."""
+        """Kill no more processes; dead ones stay dead."""
         self._databases.unwatch()
         self._crash = None
 
     @property
     def is_over(self) -> bool:
-        """Whether the death has come, and the dead code is still on its way out."""
+        """Whether the crash has happened, and the dead code is still unwinding."""
         return self._crash is not None and self._crash.process is not None
 
     def check_alive(self) -> None:
-        """Stop the test's own code where it goes on after its process died.
+        """Stop the test's own code where it runs on after its process died.
 
-        Raises ProcessDeadError: it does; nobody acts.
+        Raises ProcessDeadError: the process is dead; nobody acts.
         """
         if self.is_over and self._scheduler.current is None:
             raise ProcessDeadError("the process was killed: it works on no database any more")
 
     def reach(self, step: Step, process: Process | None = None) -> None:
-        """Say that a process (None: the one that sent last) comes to a step.
+        """Note that a process (None: the last sender) reached a step; kill it if a crash is armed.
 
         Raises:
-            ProcessDeadError: it died there; nobody acts, and the test goes on behind the block of
+            ProcessDeadError: it died there; nobody acts, and the test continues after the block of
                 `crash_at`.
         """
         crash, process = self._crash, process or self._last
@@ -148,18 +148,18 @@ class Crashes:
         raise ProcessDeadError(f"{process.name} was killed {step.value}")
 
     def await_decisions(self) -> None:
-        """Let time pass until the decisions that the code did not await are stored."""
+        """Advance virtual time until the decisions that the code did not await are stored."""
         self._passing.until(lambda: self.is_over or not self._are_unstored(), _STORED_S_MAX)
 
     def _are_unstored(self) -> bool:
         return any(count for process, count in self.unstored.items() if not process.is_dead)
 
     def sends(self, process: Process) -> None:
-        """Note who is about to send."""
+        """Note the process that is about to send."""
         self._last = process
 
     def kind_of(self, topic: str, value: bytes | None) -> str:
-        """Return what a client sends: "half", "decision", or "" for all else."""
+        """Return the kind of a client's record: "half", "decision", or "" for all else."""
         if topic == self._names.half:
             return "half"
         if topic != self._names.op:
@@ -206,10 +206,10 @@ class WatchedWriter(MemoryWriter):
 
 
 class Step(Enum):
-    """Where the code of a message transaction may be when its process dies.
+    """A step in the code of a message transaction, at which its process may die.
 
-    The steps of a local transaction are known of `halfbridge.sql.Fence`; elsewhere the code calls
-    `MemoryStack.mark` there.
+    With `halfbridge.sql.Fence` the steps of a local transaction are detected; other code calls
+    `MemoryStack.mark` at them.
     """
 
     BEFORE_HALF = "before a half message is sent"
@@ -238,7 +238,7 @@ class WatchedKafka(MemoryKafka):
 
 
 class _Databases:
-    """Listens to all engines of this process, while it watches."""
+    """Listens to all SQLAlchemy engines of this Python process, while it watches."""
 
     def __init__(self, crashes: Crashes) -> None:
         self._crashes = crashes
@@ -271,7 +271,7 @@ class _Databases:
         self._open.clear()
 
     def close(self) -> None:
-        """Close what is open, uncommitted."""
+        """Close open connections, uncommitted."""
         connections, self._open = self._open, set()
         for connection in connections:
             if connection.closed or connection.invalidated:
@@ -300,11 +300,11 @@ class _Databases:
         self._open.discard(connection)
 
     def _follow(self, dialect: Dialect) -> None:
-        """Die right behind the next COMMIT; SQLAlchemy has no event there."""
+        """Reach the step right after the next COMMIT, where SQLAlchemy has no event."""
         commit = dialect.do_commit
 
         def do_commit(raw: Any) -> None:
-            del dialect.do_commit  # the method of the class is there again
+            del dialect.do_commit  # restores the method of the class
             commit(raw)
             self._crashes.reach(Step.AFTER_LOCAL_COMMIT)
 

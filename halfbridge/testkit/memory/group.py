@@ -1,7 +1,7 @@
-"""A consumer group: members, generations, committed offsets, and who is fenced when.
+"""A consumer group: members, generations, committed offsets and fencing.
 
-A change of members begins a rebalance: each member hears of it when it polls, gives its partitions
-up and rejoins. Once all have, or the rebalance time-out is over, a new generation begins.
+A change of members begins a rebalance: each member sees it in its next poll, gives its partitions
+up and rejoins. Once all have, or the rebalance time-out has expired, a new generation begins.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Group:
     """One group, with the range assignor.
 
     Attributes:
-        generation: Counts rebalances that came to their end.
-        is_rebalancing: Members are awaited.
+        generation: Counts completed rebalances.
+        is_rebalancing: Members have yet to rejoin.
         slots: Member id -> member.
         committed: TopicPartition -> (number of the commit, offset, metadata).
     """
@@ -58,9 +58,9 @@ class Group:
         now_ns: int,
         is_heard: Callable[[], bool],
     ) -> int:
-        """Take a member in and return its id; a predecessor of the same instance is fenced.
+        """Add a member and return its id; a predecessor of the same instance is fenced.
 
-        A static member that comes back to a group at rest takes its predecessor's place in the
+        A static member that returns to a stable group takes its predecessor's place in the
         same generation.
         """
         self._ids += 1
@@ -106,7 +106,7 @@ class Group:
         self._complete_if_all_are_here()
 
     def rebalance(self, now_ns: int, rebalance_ns: int | None) -> None:
-        """Ask all members to join again; those that have not when time is up lose their say."""
+        """Begin a rebalance; after `rebalance_ns` it completes without members that are late."""
         if self.is_rebalancing:
             return
         self.is_rebalancing = True
@@ -116,10 +116,10 @@ class Group:
         self._changed()
 
     def complete(self) -> None:
-        """Begin a new generation, whoever is missing: members that are not heard of it are fenced.
+        """Begin a new generation; members that have not rejoined are fenced.
 
-        Dynamic members that did not rejoin are out; static ones keep their place until their
-        session is over.
+        Of these, dynamic members are removed; static ones keep their place until their session
+        expires.
         """
         for slot in [*self.slots.values()]:
             if not slot.has_joined and not slot.instance:
@@ -133,11 +133,11 @@ class Group:
         self._changed()
 
     def is_fenced(self, instance: str, member_id: int) -> bool:
-        """Tell whether another incarnation has taken this instance over."""
+        """Return whether another member has taken this instance over."""
         return bool(instance) and self._instances.get(instance, member_id) != member_id
 
     def expire(self, now_ns: int) -> None:
-        """Note who is heard of, and drop members that are not for the time of their session."""
+        """Note heartbeats, expire sessions, and complete an overdue rebalance."""
         for slot in [*self.slots.values()]:
             if slot.is_heard():
                 slot.heard_ns = now_ns
@@ -147,7 +147,7 @@ class Group:
             self.complete()
 
     def next_moment(self) -> int | None:
-        """Return when something happens by itself (ns); None: never."""
+        """Return when the next session or rebalance times out (ns); None: never."""
         moments = [
             slot.heard_ns + slot.session_ns for slot in self.slots.values() if not slot.is_heard()
         ]
@@ -156,12 +156,12 @@ class Group:
         return min(moments, default=None)
 
     def check(self, member: Membership, *, in_kafka_txn: bool) -> None:
-        """Check who commits offsets.
+        """Check that a member may commit offsets.
 
         Raises:
-            KafkaFailure: no member (any more), of an older generation, or none of the members that
-                live, which only a kafka_txn may be; the caller acts as on Kafka's error of this
-                code.
+            KafkaFailure: it is fenced, unknown or of an older generation, or it has no member id
+                while the group has members, which only a kafka_txn may do; the caller acts as on
+                Kafka's error of this code.
         """
         if member.generation == NO_GENERATION:
             if not self.slots:
@@ -188,19 +188,19 @@ class Group:
     def fetch(
         self, places: Iterable[TopicPartition], *, is_stable: bool
     ) -> Mapping[TopicPartition, tuple[int, str | None]] | None:
-        """Return (offset, metadata) by place; None while a commit to them is pending: ask again."""
+        """Return (offset, metadata) by place; None while a commit to them is pending: retry."""
         places = list(places)
         if is_stable and any(self.pending.get(place) for place in places):
             return None
         return {place: self.committed[place][1:] for place in places if place in self.committed}
 
     def next_commit(self) -> int:
-        """Return the number of a commit: of two, the newer one stands."""
+        """Return the number of a new commit; of two commits, the higher number takes effect."""
         self._commits += 1
         return self._commits
 
     def store(self, commit: int, offsets: Offsets) -> None:
-        """Let the newer of two commits stand, whatever order their markers arrive in."""
+        """Store a commit, except where a newer one is stored: markers arrive in any order."""
         for place, (offset, metadata) in offsets.items():
             stored = self.committed.get(place)
             if stored is None or stored[0] < commit:
@@ -225,9 +225,9 @@ class Group:
 
 
 def check_metadata(offsets: Offsets) -> None:
-    """Refuse what is too large to be stored beside an offset.
+    """Reject metadata that is too large to be stored beside an offset.
 
-    Raises KafkaFailure: it is; the caller acts by its code.
+    Raises KafkaFailure: it is too large; the caller acts by its code.
     """
     if any(len((metadata or "").encode()) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
         raise KafkaFailure(
@@ -261,12 +261,12 @@ class MemberSlot:
     client_id: str
     topics: frozenset[str]
     session_ns: int
-    heard_ns: int  # when the last sign of life came
+    heard_ns: int  # when the last heartbeat came
     is_heard: Callable[[], bool]  # whether heartbeats arrive now
-    has_joined: bool = True  # the rebalance at hand
+    has_joined: bool = True  # the current rebalance
     assigned: frozenset[TopicPartition] = frozenset()
 
     @property
     def order(self) -> tuple[bool, str, int]:
-        """Where it stands among the members when partitions are dealt out."""
+        """The sort key of members in the range assignor."""
         return not self.instance, self.instance, self.member_id

@@ -1,8 +1,8 @@
-"""Topics: their settings, and the log of each partition: what it keeps, and what readers see.
+"""Topics: their settings, and the log of each partition, as stored and as readers see it.
 
-Records of a kafka_txn become visible, or never do, when its marker arrives in their partition; the
-marker takes an offset of its own. `read_committed` stops at the last stable offset (LSO), the
-first record of the oldest kafka_txn whose marker has not arrived.
+The transaction marker in a partition decides whether a kafka_txn's records there become visible; it
+takes an offset of its own. `read_committed` stops at the last stable offset (LSO), the first record
+of the oldest kafka_txn whose marker has not been written.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 NO_TIMESTAMP = 0
 CREATE_TIME = 1
 LOG_APPEND_TIME = 2
-# As many of a producer's last batches as a broker remembers, to know a repetition.
+# How many of a producer's last batches a broker remembers, to detect duplicates.
 _BATCHES_REMEMBERED = 5
 _OUT_OF_ORDER_SEQUENCE = 45  # Kafka's error code
 _DUPLICATE_SEQUENCE = 46  # likewise
 
 
 class OutOfRangeError(Exception):
-    """A reader asked for an offset that was deleted or never was."""
+    """A reader requested an offset that was deleted or never existed."""
 
 
 class Row(NamedTuple):
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 class BatchNumber(NamedTuple):
-    """Who sends a batch, and the number of its first record among those for the partition."""
+    """Producer id and epoch of a batch, and its first sequence number in the partition."""
 
     producer_id: int
     epoch: int
@@ -50,7 +50,7 @@ class BatchNumber(NamedTuple):
 
 
 class PartitionTxn:
-    """What becomes of one kafka_txn's records in one partition: open until the marker comes."""
+    """One kafka_txn's records in one partition: open until the marker is written."""
 
     __slots__ = ("first", "is_aborted", "partition")
 
@@ -61,7 +61,7 @@ class PartitionTxn:
 
 
 class Placed:
-    """What a client hands over, as `ports.Record`; this one has a place and nothing else.
+    """A record or error for a client, as `ports.Record`; this class has only a position.
 
     An error about a group has no topic, and one about a whole partition no offset.
     """
@@ -129,7 +129,7 @@ class Record(Placed):
 
 
 class _Sender:
-    """What a partition knows of an idempotent producer."""
+    """A partition's state of an idempotent producer."""
 
     __slots__ = ("batches", "epoch", "next")
 
@@ -143,9 +143,9 @@ class Partition:
     """One partition.
 
     Attributes:
-        slots: Offset -> record; None where a marker stands. Deleted ones stay for whoever judges.
-        start: Log start: what is below cannot be read any more.
-        skew_ms: How far the clock of this partition's leader is off.
+        slots: Offset -> record; None for a marker. Deleted records stay, for judges of a history.
+        start: Log start offset: records below it can no longer be read.
+        skew_ms: How far the clock of this partition's leader is ahead of true time.
     """
 
     __slots__ = ("_senders", "number", "open", "skew_ms", "slots", "start", "topic")
@@ -161,12 +161,12 @@ class Partition:
 
     @property
     def end(self) -> int:
-        """The high watermark: what ListOffsets says, read_uncommitted."""
+        """The high watermark: the end offset for read_uncommitted."""
         return len(self.slots)
 
     @property
     def lso(self) -> int:
-        """Up to where read_committed readers come."""
+        """The last stable offset, where read_committed readers stop."""
         return self.open[0].first if self.open else len(self.slots)
 
     def repeated(self, sequence: BatchNumber) -> int | None:
@@ -203,7 +203,7 @@ class Partition:
         sender.batches.append((sequence.first, offset))
 
     def fence(self, producer_id: int, epoch: int) -> None:
-        """Refuse from now on what a producer sends with an older epoch (its marker says so)."""
+        """Reject from now on batches of a producer with an epoch older than its marker's."""
         sender = self._senders.get(producer_id)
         if sender is None or sender.epoch < epoch:
             self._senders[producer_id] = _Sender(epoch)
@@ -227,13 +227,13 @@ class Partition:
         return first
 
     def begin(self) -> PartitionTxn:
-        """Note that a kafka_txn's first record comes next."""
+        """Open a kafka_txn at the current end of the log."""
         txn = PartitionTxn(self)
         self.open.append(txn)
         return txn
 
     def mark(self, txn: PartitionTxn | None, *, is_aborted: bool) -> None:
-        """Take a kafka_txn's marker; it comes also where none of its records did."""
+        """Append a kafka_txn's marker, even if the partition has none of its records."""
         if txn is not None:
             txn.is_aborted = is_aborted
             self.open.remove(txn)
@@ -242,10 +242,10 @@ class Partition:
     def read(
         self, position: int, count: int, *, is_committed: bool = True
     ) -> tuple[list[Record], int]:
-        """Return at most `count` records from `position` on, and where to go on.
+        """Return at most `count` records from `position` on, and the next position.
 
         Raises:
-            OutOfRangeError: `position` was deleted, or never was; the reader resets, or fails, by
+            OutOfRangeError: `position` was deleted or never existed; the reader resets or fails, by
                 its settings.
         """
         slots = self.slots
@@ -273,11 +273,11 @@ class Partition:
         return None
 
     def delete_before(self, offset: int) -> None:
-        """Delete what is below `offset` (DeleteRecords, retention); the LSO does not matter."""
+        """Delete records below `offset` (DeleteRecords, retention), whatever the LSO."""
         self.start = max(self.start, min(offset, len(self.slots)))
 
 
-# Kafka 4.2's, of the settings that anybody here asks for; an operator's command shows them.
+# Kafka 4.2's defaults of the settings that halfbridge reads; an operator's command shows them.
 DEFAULTS: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
@@ -298,7 +298,7 @@ DEFAULTS: Mapping[str, str] = {
 }
 _NAME_CHARS_MAX = 249  # Kafka's own limit
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_CHARS_MAX}}}")
-# What a batch takes beside its records, and a record beside its key, value and headers, at most.
+# Overhead in bytes, at most: of a batch, of a record, and of a header.
 _BATCH_BYTES = 61
 _RECORD_BYTES = 12
 _HEADER_BYTES = 4
@@ -307,7 +307,7 @@ _INVALID_CONFIG = 40  # likewise
 
 
 class Topic:
-    """A topic; no other one has its `topic_id`, whenever it was created."""
+    """A topic; its `topic_id` is unique, also among topics created under the same name."""
 
     __slots__ = (
         "bytes_max",
@@ -337,7 +337,7 @@ class Topic:
         self.bytes_max = int(self.settings["max.message.bytes"])
 
     def grow(self, partitions: int) -> None:
-        """Have so many partitions in all."""
+        """Increase the number of partitions to `partitions`."""
         known = len(self.partitions)
         if partitions <= known:
             raise KafkaFailure(
@@ -349,7 +349,7 @@ class Topic:
         self.partitions += [Partition(self.name, number) for number in range(known, partitions)]
 
     def check(self, rows: Sequence[Row], now_ms: int) -> None:
-        """Refuse a batch as a broker does.
+        """Validate a batch as a broker does.
 
         Raises KafkaFailure: none of it is stored; the caller acts by its code.
         """
@@ -365,7 +365,7 @@ class Topic:
                 raise KafkaFailure(Code.INVALID_TIMESTAMP, "Broker: Invalid timestamp")
 
     def expire(self, now_ms: int) -> None:
-        """Delete what is older than the topic keeps, and stands before anything younger."""
+        """Delete records older than retention.ms, up to the first younger record."""
         keeps_ms = int(self.settings["retention.ms"])
         if keeps_ms < 0 or "delete" not in self.settings["cleanup.policy"]:
             return
@@ -380,7 +380,7 @@ class Topic:
 
 
 def batch_bytes(rows: Sequence[Row]) -> int:
-    """Return about how many bytes a batch of these records has, uncompressed."""
+    """Return the approximate uncompressed size of a batch of these records, in bytes."""
     size = _BATCH_BYTES
     for key, value, headers, _ in rows:
         size += _RECORD_BYTES + len(key or b"") + len(value or b"")
@@ -390,13 +390,13 @@ def batch_bytes(rows: Sequence[Row]) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no topic may have. KafkaFailure: the caller chooses another one."""
+    """Reject an invalid topic name. KafkaFailure: the caller chooses another one."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         raise KafkaFailure(Code.TOPIC_EXCEPTION, "Broker: Invalid topic")
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Refuse an unknown setting, or a number that is none. KafkaFailure: the caller corrects it."""
+    """Reject an unknown setting or a malformed number. KafkaFailure: the caller corrects it."""
     for name, value in settings.items():
         if name not in DEFAULTS:
             raise KafkaFailure(

@@ -1,11 +1,11 @@
-"""An event loop of asyncio that lives in virtual time, for asynchronous clients of the stack.
+"""An asyncio event loop in virtual time, for asynchronous clients of the stack.
 
-Where a loop waits for its selector, this one lets the brokers and the tasks below go on, and time
-pass, until the loop has something to do. They call `call_soon_threadsafe`, as threads
-do, so the selector sees their calls.
+Where a loop waits for its selector, this one runs the machine's tasks and advances virtual time
+until the loop has work. Tasks call `call_soon_threadsafe`, as threads do, so the selector sees
+their calls.
 
-aiosqlite works in threads. While one of its calls is under way, virtual time passes no faster than
-real time: otherwise a COMMIT of 20 ms would take minutes, and every time-out would be over.
+aiosqlite uses threads. While one of its calls is pending, virtual time passes no faster than real
+time: otherwise a COMMIT of 20 ms would take virtual minutes, and every time-out would expire.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.machine import Machine
 
 T = TypeVar("T")
-# What gives work to threads of its own, and awaits a future that the thread sets.
+# The library that runs calls in threads of its own and awaits futures that these threads set.
 _THREADED = "aiosqlite"
-_PACE_S = 0.002  # real time, and then as much virtual time
+_PACE_S = 0.002  # of real time, then as much of virtual time
 
 
 class _Selector(DefaultSelector):
-    """Lets virtual time pass while it waits.
+    """Advances virtual time while it waits.
 
     Attributes:
-        outside: Calls that threads of other libraries have not answered yet.
+        outside: Pending futures that threads of other libraries will set.
     """
 
     def __init__(self, machine: Machine, wait_s_max: float) -> None:
@@ -58,12 +58,12 @@ class _Selector(DefaultSelector):
         return super().select(0)
 
     def _pass(self, seconds: float) -> bool:
-        """Let virtual time pass until the loop has something to do; return whether it has."""
+        """Advance virtual time until the loop has work; return whether it has."""
         return self._passing.until(lambda: bool(super(_Selector, self).select(0)), seconds)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop whose time is that of the machine, and whose executors are tasks of it."""
+    """A loop in the machine's virtual time, whose executors' calls are tasks of the machine."""
 
     def __init__(self, machine: Machine, wait_s_max: float) -> None:
         self._machine = machine
@@ -78,7 +78,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._machine.scheduler.now_ns / NS_PER_S
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a future; one that a thread of another library sets holds virtual time."""
+        """Return a future; while one of aiosqlite's is pending, virtual time keeps to real time."""
         future = super().create_future()
         frame = inspect.currentframe()
         caller = frame.f_back if frame else None
@@ -118,7 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_on(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, cancel what is left of the loop's tasks, close the loop."""
+    """Run a coroutine to its end, cancel the loop's remaining tasks, close the loop."""
     try:
         return loop.run_until_complete(main)
     finally:
@@ -132,6 +132,6 @@ def run_on(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
 
 
 def _ignore_process_death(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle errors of callbacks as ever, but for those of a client that has died."""
+    """Handle errors of callbacks as usual; ignore those of a client that has died."""
     if not isinstance(context.get("exception"), ProcessDeadError):
         loop.default_exception_handler(context)

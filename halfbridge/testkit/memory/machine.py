@@ -1,11 +1,11 @@
-"""Where it all comes together: brokers, processes, the ports of each process, and passing time.
+"""The simulated machine: brokers, processes, the ports of each process, and virtual time.
 
-Virtual time passes exactly while something happens, else in strides. An idle daemon asks for
-records ten times a second. In 72 hours these are 2.6 million polls, none of which does anything. So
-a poll may return later than asked. While nothing is written, time moves in strides of a fifth of
-the quiet time, 240 s at most: after 10 s without a write, a poll of 0.1 s takes 2 s. A check that
-is due 6 s after its half message comes at 7.2 s at the latest. The moment that a test asks for is
-never passed over: whatever is due by then is done by then.
+Virtual time is exact while the brokers are written to; otherwise it moves in strides. An idle
+daemon polls ten times a second: 2.6 million polls in 72 hours, none of which does anything. So a
+poll may return later than asked. A stride is a fifth of the time since the last write, 240 s at
+most: after 10 s without a write, a poll of 0.1 s takes 2 s. A check that is due 6 s after its half
+message is sent at 7.2 s at the latest. No stride passes the moment that a test asks for: everything
+due by then is done by then.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Machine:
         )
 
     def run(self, process: Process, seconds: float) -> None:
-        """Let everybody go on while so much time passes (as a wait of `process`)."""
+        """Run all tasks for `seconds` of virtual time (as a wait of `process`)."""
         self.scheduler.wait(process, None, seconds)
 
     def close(self) -> None:
@@ -99,20 +99,20 @@ class Machine:
         self.close()
 
 
-# A stride is this part of the time since the last write, so each makes the silence a fifth longer:
-# hours take few strides, and what is near is not passed over.
+# A stride is the time since the last write divided by this, so each makes that time a fifth longer:
+# hours take few strides, and near deadlines are overshot by little.
 _STRIDE_PART = 5
 # Below max.poll.interval.ms (300 s), after which Kafka expels a member that does not poll.
 _STRIDE_NS_MAX = 240 * NS_PER_S
-# What was begun is done once nothing was written for so long: two polls of an idle daemon (IDLE_S).
+# Work has settled once nothing was written for this long: two polls of an idle daemon (IDLE_S).
 _QUIET_NS = 200 * NS_PER_MS
-# What never becomes quiet is left to go on by itself: after 50 times the time of quiet.
+# Writes that never stop are not waited for any longer than this: 50 times the quiet time.
 _SETTLE_NS_MAX = 10 * NS_PER_S
 _SPUN_NS = NS_PER_MS  # as the scheduler's own
 
 
 class Passing:
-    """Lets time pass for everybody, from outside all tasks."""
+    """Advances virtual time and runs all tasks, from outside any task."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -122,15 +122,15 @@ class Passing:
         self._rounds = 0
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass, then let everybody finish what was begun.
+        """Advance virtual time by `seconds`, then let all tasks settle.
 
-        Finishing takes some tenths of a second more, until nothing is written for 0.2 s.
+        Settling takes some tenths of a second more, until nothing is written for 0.2 s.
         """
         self._run(self._scheduler.now_ns + ns_of(seconds), lambda: False)
         self.settle()
 
     def settle(self) -> None:
-        """Let everybody finish what was begun; no strides are taken."""
+        """Run all tasks until nothing is written for 0.2 s, without strides."""
         self._written_ns = began_ns = self._scheduler.now_ns
         quiet_ns = 0
         while quiet_ns < _QUIET_NS and self._written_ns < began_ns + _SETTLE_NS_MAX:
@@ -138,7 +138,7 @@ class Passing:
             quiet_ns = self._scheduler.now_ns - self._written_ns
 
     def until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
-        """Let time pass until something is so, or the time is over; tell whether it is."""
+        """Advance virtual time until `is_so()`, or for `timeout_s`; return whether it is."""
         return self._run(self._scheduler.now_ns + ns_of(timeout_s), is_so)
 
     def _run(self, deadline_ns: int, is_so: Callable[[], bool]) -> bool:
@@ -164,7 +164,7 @@ class Passing:
             self._seen_version, self._written_ns = version, self._scheduler.now_ns
 
     def _note_round(self) -> None:
-        """Move time a little for tasks that ask without ever waiting."""
+        """Move time a little for tasks that poll without ever waiting."""
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
             self._rounds = 0

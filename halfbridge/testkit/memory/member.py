@@ -30,7 +30,7 @@ _FENCED = (
 
 
 class MemoryMember(MemoryReader):
-    """Takes part in a group when it is polled."""
+    """A group member, which takes part in the group when polled."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
@@ -75,7 +75,7 @@ class MemoryMember(MemoryReader):
         return Membership(self._group, self._instance, self._member_id, self._generation)
 
     def leave(self) -> None:
-        """Leave the group, when polled next."""
+        """Leave the group in the next poll."""
         self._check_open()
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Failed to remove subscription: Local: Fatal error")
@@ -96,13 +96,13 @@ class MemoryMember(MemoryReader):
         self._commit(who, offsets)
 
     def close(self) -> None:
-        """Close; a dynamic member leaves its group, a static one is not called back."""
+        """Close: a dynamic member leaves its group; a static one stays, without callbacks."""
         if self.is_closed:
             return
         leaves = not self._instance or self._is_leaving
         if self._topics and self._fatal is None and leaves:
             self._revoke()
-            with suppress(RequestTimeoutError):  # its session ends all the same
+            with suppress(RequestTimeoutError):  # its session expires all the same
                 self._leave_group()
         super().close()
 
@@ -157,7 +157,7 @@ class MemoryMember(MemoryReader):
             self._join(group)
             slot = group.slots.get(self._member_id)
             if slot is None:
-                return  # out again, before the answer came
+                return  # removed before the answer came
         elif group.is_rebalancing and not slot.has_joined:
             self._revoke()
             self._ask(Kind.JOIN, lambda: group.rejoin(self._member_id))
@@ -191,7 +191,7 @@ class MemoryMember(MemoryReader):
         self._commit_at_ns = self._scheduler.now_ns + self._commit_every_ns
 
     def _revoke(self) -> None:
-        """Give up what is assigned, as before every other assignment."""
+        """Give up the assignment, as before every new one."""
         if not self._is_assigned:
             return
         self._commit_stored()
@@ -227,7 +227,7 @@ class MemoryMember(MemoryReader):
         return record
 
     def _keep_up(self) -> None:
-        """Commit by itself, and refresh the number of partitions, each at its pace."""
+        """Auto-commit, and refresh the partition counts, each at its own interval."""
         now_ns = self._scheduler.now_ns
         if self._stored and now_ns >= self._commit_at_ns:
             self._commit_stored()

@@ -1,4 +1,4 @@
-"""What dies together."""
+"""A simulated process: tasks, clients and clocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class ProcessDeadError(BaseException):
-    """A call on behalf of a process that was killed; no `except Exception` may hold this up."""
+    """A call on behalf of a killed process; a BaseException, so `except Exception` misses it."""
 
 
 class Process:
-    """What dies together: tasks, clients, and a clock of its own.
+    """Tasks and clients that die together, and their clocks.
 
     Attributes:
-        name: For people, and for rights.
-        skew_ns: What its monotonic clock shows at the beginning of virtual time.
-        skew_ms: How far its other clock is ahead of true time; may be changed.
-        is_frozen: It stands still, heartbeats included, as in a pause of a virtual machine.
+        name: Shown in error texts; the key in `Broker.rights`.
+        skew_ns: Reading of its monotonic clock at the start of virtual time.
+        skew_ms: How far its wall clock is ahead of true time; may be changed.
+        is_frozen: It is paused, heartbeats included, like a paused virtual machine.
     """
 
     __slots__ = ("_clients", "is_dead", "is_frozen", "name", "skew_ms", "skew_ns")
@@ -37,11 +37,11 @@ class Process:
 
     @property
     def clients(self) -> list[Client]:
-        """Its Kafka clients that are neither closed nor dropped, in the order they were made."""
+        """Its Kafka clients that are neither closed nor garbage-collected, in order of creation."""
         alive = [client for each in self._clients if (client := each()) is not None]
         return [client for client in alive if not client.is_closed]
 
     def add(self, client: Client) -> None:
-        """Note a new client; a writer or an admin is dropped rather than closed."""
+        """Add a client by weak reference: writers and admins are dropped rather than closed."""
         self._clients = [each for each in self._clients if each() is not None]
         self._clients.append(ref(client))

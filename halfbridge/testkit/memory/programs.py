@@ -1,4 +1,4 @@
-"""The shipped daemon and the shipped producer, as processes on the machine that may die."""
+"""The shipped daemon and the shipped producer, as simulated processes that can be killed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from halfbridge.testkit.memory.machine import Machine
     from halfbridge.testkit.memory.process import Process
 
-# Virtual: a worker joins at once, or once its predecessor on the slot has lost its session.
+# Virtual: a worker joins at once, or when its predecessor's session on the slot has expired.
 _READY_S_MAX = 120.0
-_STOP_S_MAX = 10.0  # virtual, as long as the daemon promises
+_STOP_S_MAX = 10.0  # virtual; the daemon's own limit
 
 
 class MemoryDaemon:
@@ -56,7 +56,7 @@ class MemoryDaemon:
             raise TimeoutError(f"the daemon is not ready after {_READY_S_MAX:g} s: {reasons}")
 
     def check_running(self) -> None:
-        """Return while it runs.
+        """Return if the daemon runs.
 
         Raises:
             RuntimeError: it was killed or stopped, or has ended by itself; the test starts it.
@@ -65,13 +65,13 @@ class MemoryDaemon:
             raise RuntimeError("the daemon does not run: start it")
 
     def kill(self) -> None:
-        """End all workers where they stand; `start` starts them again on the same slots."""
+        """Kill all workers at once; `start` starts them again on the same slots."""
         for each in self._workers:
             self._machine.scheduler.kill(each.process)
         self._workers = []
 
     def stop(self) -> None:
-        """End all workers in order."""
+        """Stop all workers with a clean shutdown."""
         for each in self._workers:
             each.stop.set()
         workers, self._workers = self._workers, []
@@ -81,7 +81,7 @@ class MemoryDaemon:
 
 
 class _WorkerProcess:
-    """One worker, from its slot to its end."""
+    """The process of one worker, on its slot."""
 
     def __init__(self, machine: Machine, config: CheckerConfig, slot: str) -> None:
         self.process: Process = machine.process(f"worker {slot}")
@@ -118,30 +118,30 @@ def _metrics() -> Metrics:
     return Metrics()
 
 
-_CLOSE_S = 10.0  # of the virtual clock, as the real client's close
+_CLOSE_S = 10.0  # virtual, as long as the real client's close
 
 
 class MemoryProducer(TransactionProducer):
-    """The shipped producer, in a process of the stack, which dies with `process`."""
+    """The shipped producer in a simulated process; it dies with `process`."""
 
     def __init__(self, process: Process, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.process = process
 
     def close(self, timeout: float = _CLOSE_S) -> None:
-        """As TransactionProducer.close; nothing is done for a process that has died."""
+        """As TransactionProducer.close; does nothing if the process has died."""
         if not self.process.is_dead:
             super().close(timeout)
 
 
 class MemoryAsyncProducer(AsyncTransactionProducer):
-    """The shipped asynchronous producer, in a process of the stack, which dies with `process`."""
+    """The shipped asynchronous producer in a simulated process; it dies with `process`."""
 
     def __init__(self, process: Process, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.process = process
 
     async def close(self, timeout: float = _CLOSE_S) -> None:
-        """As AsyncTransactionProducer.close; nothing is done for a process that has died."""
+        """As AsyncTransactionProducer.close; does nothing if the process has died."""
         if not self.process.is_dead:
             await super().close(timeout)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.kafka.ports import Record, TopicPartition
     from halfbridge.testkit.memory.log import Partition
 
-# librdkafka's names of places in a log that are not offsets.
+# librdkafka's logical offsets.
 _BEGINNING, _END, _STORED = -2, -1, -1000
 # How long a fetch waits for its answer (socket.timeout.ms).
 _ANSWER_S = 60.0
@@ -26,7 +26,7 @@ _FETCH_BACKOFF_MS = 500  # fetch.error.backoff.ms
 
 
 class GroupOffsets(Client):
-    """What a consumer asks for besides records."""
+    """A consumer's requests other than fetches."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -136,13 +136,11 @@ class MemoryReader(GroupOffsets):
         self._fetch_backoff_s = self.number("fetch.error.backoff.ms", _FETCH_BACKOFF_MS) / 1000
         self._next: dict[
             TopicPartition, int
-        ] = {}  # what is fetched next; negative: where it stands
+        ] = {}  # next offset to fetch; negative: a logical offset
         self._positions: dict[TopicPartition, int] = {}
         self._reported_ends: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
-        self._stopped: set[TopicPartition] = (
-            set()
-        )  # after an error that only a new `read_from` heals
+        self._stopped: set[TopicPartition] = set()  # after an error, until `read_from` or `skip_to`
         self._fetched: deque[Any] = deque()
         self._silent_until_ns = 0
         self._seen_version = -1
@@ -236,7 +234,7 @@ class MemoryReader(GroupOffsets):
         self._serve_news()
 
     def _hand_over(self) -> Any:
-        """Return what comes next; None: it was a marker, which only moves the position."""
+        """Return the next record or error; None: a marker, which only moves the position."""
         record = self._fetched.popleft()
         if record.error() is None:
             self._positions[record.topic(), record.partition()] = record.offset() + 1
@@ -296,7 +294,7 @@ class MemoryReader(GroupOffsets):
             self._stop(place, failure, None)
         else:
             if self._next.get(place) != at or place in self._paused:
-                return  # read from elsewhere while the answer was under way
+                return  # it was paused or moved while the answer was under way
             self._next[place] = then
             self._fetched += records
             if self._tells_ends and then >= end and self._reported_ends.get(place) != then:
@@ -359,6 +357,6 @@ class ErrorRecord(Placed):
 
 
 class MarkerPassed(Placed):
-    """Stands for the marker that ends what was fetched: nobody sees it, but it is read."""
+    """A marker at the end of a fetch: it moves the position, and is not returned."""
 
     __slots__ = ()

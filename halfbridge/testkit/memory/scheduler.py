@@ -1,12 +1,12 @@
-"""Who goes on, and what time it is: greenlets of one system thread, under virtual time.
+"""A deterministic scheduler: greenlets of one system thread, under virtual time.
 
-Every call that runs beside others is a task. A task runs until it waits for something; then
-whoever stepped it goes on. So at any moment exactly one task runs, and a run that makes the same
+Every concurrent call is a task. A task runs until it waits; then control switches back to the
+caller that stepped it. So at most one task runs at any moment, and a run that makes the same
 choices is the same run.
 
-Two kinds of callers step tasks. A driver (the simulator) asks for `runnable`, chooses one, calls
-`step`, and lets time pass by `advance`. Everybody else simply waits: a wait outside any task steps
-all tasks in turn, and moves the time to the next deadline whenever none of them can go on.
+Two kinds of callers step tasks. A driver (the simulator) calls `runnable`, chooses a task, calls
+`step`, and moves time by `advance`. All other code waits: a wait outside any task steps all
+runnable tasks in turn, and moves time to the next deadline whenever no task is runnable.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 # The virtual time at the beginning, ms since 1970: 2033-05-18, so that no test takes it for today.
 BEGAN_MS = 2_000_000_000_000
-# A loop that asks without ever waiting takes time in reality. Here the time stands still while
-# somebody can go on; after so many rounds it moves, and the deadline of such a loop comes.
+# In reality a loop that polls without ever waiting takes time. Here time stands still while a task
+# is runnable; after this many rounds it moves, so that the deadline of such a loop is reached.
 ROUNDS_MAX = 1_000
 _SPUN_NS = NS_PER_MS
-# How often a task that is ended with its scheduler may swallow that, before it is left alone: more
-# often than code has handlers around one call.
+# How often a task may catch the error that ends it when the scheduler closes, before it is
+# abandoned: more often than code has handlers around one call.
 _THROWS_MAX = 100
-# Schedulers that were not closed. A suspended greenlet that nothing refers to is ended by an
-# exception, which runs its `finally` blocks: a process that was killed would clean up after itself.
+# Keeps unclosed schedulers alive: a suspended greenlet without references is ended by an exception,
+# which runs its `finally` blocks, so a killed process would clean up after itself.
 _open: set[Scheduler] = set()
 
 
@@ -47,10 +47,10 @@ class EndlessWaitError(RuntimeError):
 
 
 class Scheduler:
-    """Steps tasks, and has the time.
+    """Steps tasks and keeps virtual time.
 
     Attributes:
-        now_ns: Virtual time since the beginning.
+        now_ns: Virtual time since the start.
         current: The task that runs; None outside all tasks.
         on_time: Called whenever time has moved.
         timers: Each returns the next moment (ns) at which something happens by itself, or None.
@@ -68,10 +68,10 @@ class Scheduler:
         self._is_closed = False
         self._spun = 0
 
-    # --- for whoever runs as a task, or waits outside ---------------------------------------
+    # --- for tasks, and for code that waits outside any task ----------------------------------
 
     def start(self, process: Process, call: Callable[[], object], name: str) -> Task:
-        """Have `call` run beside the caller; what it raises is raised in whoever steps it."""
+        """Start `call` as a task; the caller of `step` gets the exceptions that it raises."""
         self.check(process)
         _open.add(self)
         task = Task(self, process, name, next(self._idents))
@@ -91,10 +91,10 @@ class Scheduler:
     def wait(
         self, process: Process, ready: Callable[[], bool] | None, timeout_s: float | None = None
     ) -> bool:
-        """Wait, on behalf of a process, until `ready()`; tell whether it is.
+        """Wait, on behalf of a process, until `ready()`; return whether it is.
 
-        `ready` is called often, and by anybody; without it, nothing but time ends the wait. A wait
-        of no time lets others go on.
+        `ready` is called often, and outside this task too; without it, only the time-out ends the
+        wait. A time-out of 0 lets other tasks run.
 
         Raises:
             ProcessDeadError: the process was killed; nobody acts, and the task ends.
@@ -115,17 +115,17 @@ class Scheduler:
                 return False
 
     def give_way(self, process: Process) -> None:
-        """Let others go on, if this is a task and a driver may choose."""
+        """In a task, switch to its driver, which may step other tasks first."""
         self.check(process)
         if self.current is not None:
             self._park(self.current, None, self.now_ns)
             self.check(process)
 
     def check(self, process: Process) -> None:
-        """Let nobody act for a process that was killed.
+        """Check that a process may act.
 
         Raises:
-            ProcessDeadError: it was; a task of the process itself does not even learn of it.
+            ProcessDeadError: it was killed; its own tasks never run again instead. Nobody acts.
             RuntimeError: called in another thread; the test's author corrects it.
         """
         if self._is_closed:
@@ -133,7 +133,7 @@ class Scheduler:
         if process.is_dead:
             current = self.current
             if current is not None and current.process is process:
-                current.hub.switch()  # and nobody ever switches back
+                current.hub.switch()  # and is never switched back
             raise ProcessDeadError(f"{process.name} was killed")
         if get_ident() != self._thread:
             raise RuntimeError(
@@ -143,7 +143,7 @@ class Scheduler:
     # --- for drivers --------------------------------------------------------------------------
 
     def runnable(self) -> list[Task]:
-        """Return the tasks that can go on, in the order in which they were started."""
+        """Return the runnable tasks, in the order in which they were started."""
         now_ns = self.now_ns
         return [
             task
@@ -156,7 +156,7 @@ class Scheduler:
         ]
 
     def step(self, task: Task) -> None:
-        """Let a task go on until it waits or ends; raises what it raises."""
+        """Switch to a task until it waits or ends; raises what the task raises."""
         if task.is_ended or task.process.is_dead:
             return
         task.hub = task.greenlet.parent = getcurrent()
@@ -169,7 +169,7 @@ class Scheduler:
                 self._tasks.remove(task)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; nobody goes on."""
+        """Move virtual time forward; no task runs."""
         self._move_to(self.now_ns + ns_of(seconds))
 
     def next_moment(self) -> int | None:
@@ -183,7 +183,7 @@ class Scheduler:
         return min(moments, default=None)
 
     def kill(self, process: Process) -> None:
-        """End a process at once: its tasks never go on, and its clients die without closing.
+        """Kill a process at once: its tasks never run again, and its clients die without closing.
 
         Does not return to a task of the process itself.
         """
@@ -199,13 +199,13 @@ class Scheduler:
             current.hub.switch()
 
     def close(self) -> None:
-        """End all tasks; whatever they call on the way out raises."""
+        """End all tasks; the calls to the brokers that they make while they unwind raise."""
         self._is_closed = True
         disabled = logging.root.manager.disable
-        logging.disable()  # what tasks say of being ended is no news
+        logging.disable()  # the tasks' log lines about their end are of no use
         try:
             for task in (*self._tasks, *self._dead):
-                if task.greenlet:  # it has begun, and not ended
+                if task.greenlet:  # it was started, and has not ended
                     with suppress(Exception, ProcessDeadError):
                         task.greenlet.parent = getcurrent()
                         task.hub, self.current = getcurrent(), task
@@ -213,7 +213,7 @@ class Scheduler:
         finally:
             self.current = None
             logging.disable(disabled)
-        # Those that cannot be ended stay in `_open` with this.
+        # Tasks that cannot be ended stay in `_open` with this scheduler.
         self._tasks = [task for task in (*self._tasks, *self._dead) if task.greenlet]
         self._dead.clear()
         if not self._tasks:
@@ -272,12 +272,12 @@ class Scheduler:
 
 
 def ns_of(seconds: float) -> int:
-    """Return nanoseconds, rounded up, so that a wait for what is left of one always moves time."""
+    """Return nanoseconds, rounded up, so that a wait for a fraction of one moves time."""
     return max(0, ceil(seconds * NS_PER_S))
 
 
 class Task:
-    """A call that runs beside others, as `ports.Running`; `ident` is of no other task."""
+    """A concurrent call, as `ports.Running`; no other task has its `ident`."""
 
     __slots__ = ("_scheduler", "deadline_ns", "greenlet", "hub", "ident", "is_ended", "name",
                  "process", "ready", "throws")  # fmt: skip

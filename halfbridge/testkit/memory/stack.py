@@ -7,9 +7,9 @@
             stack.advance(seconds=6)  # checks are due
         assert stack.read_committed(topic)
 
-Nothing needs Java, Docker or a thread. Producer and daemon are the shipped ones; the brokers, the
-clocks and the threads below them are those of `halfbridge.testkit.memory.machine`. With pytest take
-the fixture `halfbridge_memory`.
+Nothing needs Java, Docker or a thread. Producer and daemon are the shipped ones; their brokers,
+clocks and threads are simulated by `halfbridge.testkit.memory.machine`. With pytest use the fixture
+`halfbridge_memory`.
 
 `every_crash` runs one test once for each step at which its client may die.
 """
@@ -57,7 +57,7 @@ AnyProducer = TypeVar("AnyProducer", MemoryProducer, MemoryAsyncProducer)
 _Made = tuple["MemoryProducer | MemoryAsyncProducer", dict[str, Any]]
 PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 ADDRESS = "memory"
-# Virtual. Checks are asked after 6 s and 30 s; a client that died keeps its group for 6 s.
+# Virtual. Checks are sent after 6 s and 30 s; a dead client's session lasts 6 s.
 WAIT_S_MAX = 600.0
 _SAME = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms", "transaction_age_ms_max")
 
@@ -70,7 +70,7 @@ class MemoryStack:
 
     Args:
         topic_prefix: Prefix of the internal topics.
-        partitions: Of half and op topic.
+        partitions: Of the half topic, and of the op topic.
         settings: Any field of halfbridge.checker.config.CheckerConfig, such as check_interval_ms
             or workers.
 
@@ -105,11 +105,11 @@ class MemoryStack:
 
     @property
     def machine(self) -> Machine:
-        """Return the brokers, processes and clocks below, for tests of other trouble."""
+        """Return the simulated brokers, processes and clocks, for tests of other faults."""
         return self._parts.machine
 
     def start(self) -> Self:
-        """Make the topics and start the daemon; return when it is ready."""
+        """Create the topics and start the daemon; return when it is ready."""
         try:
             machine = self._stack.enter_context(Machine())
             names = self.config.names
@@ -132,7 +132,7 @@ class MemoryStack:
         self._started = None
 
     def create_topic(self, name: str, *, partitions: int = 1) -> str:
-        """Make a real topic, and return its name."""
+        """Create a real topic, and return its name."""
         self._parts.installation.create_topic(name, partitions=partitions)
         return name
 
@@ -148,9 +148,9 @@ class MemoryStack:
         Each producer is a process of its own: the others live on when it dies.
 
         Args:
-            producer_group: Name of the group; its check topic is made.
+            producer_group: Name of the group; its check topic is created.
             checker: Answers checks.
-            settings: As TransactionProducer takes them, `topics` too.
+            settings: Those of TransactionProducer, `topics` too.
         """
         return self._new_producer(
             self._arguments(producer_group, settings, checker), MemoryProducer
@@ -172,35 +172,35 @@ class MemoryStack:
         )
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end as `asyncio.run` does, on a loop that has virtual time.
+        """Run a coroutine to its end as `asyncio.run` does, on a loop in virtual time.
 
         `asyncio.sleep` takes no time in reality. Executors, `asyncio.to_thread` too, run their
         calls in the test's own thread. While aiosqlite works, virtual time passes no faster than
-        real time. Threads of other libraries do not hold it: virtual time passes meanwhile.
+        real time; it does not wait for threads of other libraries.
 
         Raises:
-            TimeoutError: no task of the loop could go on for WAIT_S_MAX seconds, which are virtual;
-                the test's author corrects what waits.
+            TimeoutError: no task of the loop could run for WAIT_S_MAX virtual seconds; the test's
+                author corrects what waits.
         """
         return run_on(VirtualLoop(self._parts.machine, WAIT_S_MAX), main)
 
     # --- time -----------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass, and all that is due by then happen; 72 h take about a second.
+        """Advance virtual time and do all that is due by then; 72 h take about a second.
 
-        What is begun at the last moment is finished: half a second more may pass.
+        Work that begins at the last moment is finished: half a second more may pass.
         """
         self._parts.passing.advance(seconds)
 
     def wait_until_decided(self, timeout_s: float = WAIT_S_MAX) -> None:
-        """Return once no transaction is undecided, and what was decided is visible.
+        """Return once every transaction is decided, and its result is visible.
 
         Args:
-            timeout_s: Virtual.
+            timeout_s: In virtual time.
 
         Raises:
-            TimeoutError: it names the partitions in which something is left; the test's author
+            TimeoutError: not in time; the text names the unfinished partitions; the test's author
                 finds out why.
             RuntimeError: the daemon does not run; the test starts it.
         """
@@ -210,18 +210,18 @@ class MemoryStack:
             left = "; ".join(parts.installation.left())
             raise TimeoutError(f"not decided within {timeout_s:g} s: {left}")
 
-    # --- what is there --------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     def read_committed(
         self, *topics: str, count: int = 0, timeout_s: float = WAIT_S_MAX
     ) -> list[ReadRecord]:
-        """Return what consumers see of some topics, from their start; wait until `count` are there.
+        """Return the committed records of topics from their start; wait until there are `count`.
 
-        What is under way is finished first. Records of one partition are in the order of offsets.
+        Work under way is finished first. Records of one partition are in the order of offsets.
 
         Raises:
-            TimeoutError: there were fewer than `count` in time, which is virtual; the test's author
-                finds out why.
+            TimeoutError: there were fewer than `count` within `timeout_s` (virtual); the test's
+                author finds out why.
         """
         parts = self._parts
 
@@ -237,39 +237,39 @@ class MemoryStack:
         return records
 
     def dead_letters(self) -> list[DeadMessage]:
-        """Return what was given up, with the reasons."""
+        """Return the dead letters, with their reasons."""
         self._parts.passing.settle()
         return self._parts.installation.dead_letters()
 
     def undecided(self) -> list[str]:
-        """Return the ids of transactions that nobody has decided, oldest first."""
+        """Return the ids of undecided transactions, oldest first."""
         self._parts.passing.settle()
         return self._parts.installation.undecided()
 
     # --- crashes --------------------------------------------------------------------------------
 
     def crash_at(self, step: Step | None) -> Crash:
-        """Have the next client that comes to `step` die there: `with stack.crash_at(step): ...`.
+        """Kill the next client that reaches `step`: `with stack.crash_at(step): ...`.
 
-        The block ends there; what its code does on the way out has no effect. Its Kafka clients go
-        dead, SQLAlchemy's connections that it holds close uncommitted, and no statement runs. Other
-        databases are not known: they roll back only where ProcessDeadError leaves their block.
+        The block ends there; what its code does while it unwinds has no effect. The client's Kafka
+        clients die, its SQLAlchemy connections close uncommitted, and no statement runs. Other
+        databases are not detected: they roll back only where ProcessDeadError leaves their block.
 
         Args:
             step: None: nowhere, so that the same test has a run without a crash.
 
         Raises:
-            CrashNotReachedError (at the end of the block): the code did not come to the step; the
+            CrashNotReachedError (at the end of the block): the code did not reach the step; the
                 test's author corrects the step or the code.
         """
         return self._parts.crashes.arm(step)
 
     def mark(self, step: Step = Step.AFTER_LOCAL_COMMIT) -> None:
-        """Say that the code is at a step of its local transaction, where no fence says so.
+        """Mark a step of a local transaction that no fence detects.
 
         Raises:
             ProcessDeadError: the client that sent last was to die there; nobody acts, and the test
-                goes on behind the block of `crash_at`.
+                continues after the block of `crash_at`.
         """
         self._parts.crashes.reach(step)
 
@@ -291,7 +291,7 @@ class MemoryStack:
         `run`, which calls the `async def` checker by `asyncio.run`.
 
         Raises:
-            RuntimeError: no client has died; the test's author calls it behind the block of
+            RuntimeError: no client has died; the test's author calls it after the block of
                 `crash_at`.
         """
         parts = self._parts
@@ -342,7 +342,7 @@ class MemoryStack:
 
 @dataclass(slots=True, eq=False)
 class _Started:
-    """What there is while a stack is started."""
+    """The parts of a started stack."""
 
     machine: Machine
     installation: Installation
@@ -366,7 +366,7 @@ Said = tuple[object, object]
 
 
 class DisagreementError(AssertionError):
-    """After a crash the database and the topic do not say the same; the service is corrected."""
+    """After a crash the database and the topic disagree; the service is corrected."""
 
 
 def every_crash(
@@ -382,15 +382,15 @@ def every_crash(
 
     Args:
         test: Called with the installation and the step. `test` runs the code that is to die in
-            `with stack.crash_at(step)`, and returns a function. That function is called once all
-            is settled, and returns what the database says and what the topic says.
-        steps: Those that the code comes to.
-        settings: As MemoryStack takes them.
+            `with stack.crash_at(step)`, and returns a function. That function is called once every
+            transaction is decided, and returns the state in the database and that in the topic.
+        steps: Those that the code reaches.
+        settings: Those of MemoryStack.
 
     Raises:
-        DisagreementError: they do not say the same, and the service is corrected; or, without a
-            crash, the database says nothing, so that no run would show anything, and the test is.
-        CrashNotReachedError: the code never comes to a step; the test's author leaves the step out,
+        DisagreementError: the states differ, and the service is corrected; or the database's is
+            empty without a crash, so that no run would prove anything, and the test is corrected.
+        CrashNotReachedError: the code never reaches a step; the test's author leaves the step out,
             or corrects the code.
     """
     for step in (None, *steps):
@@ -418,7 +418,7 @@ class DeadMessage:
 
     Attributes:
         transaction_id: Of the transaction that was given up; empty where none can be read.
-        letter: Why the record stands there.
+        letter: Why the record is there.
         record: Key, value and headers as they were given, and the daemon's own headers.
     """
 
@@ -450,11 +450,11 @@ class Installation:
         self._broker.create_topic(NewTopic(name, partitions, 1, {}))
 
     def read(self, topic: str) -> list[ReadRecord]:
-        """Return what read_committed readers see of a topic, per partition in offset order."""
+        """Return the committed records of a topic, per partition in offset order."""
         return [_read(record) for record in self._records(topic)]
 
     def dead_letters(self) -> list[DeadMessage]:
-        """Return what stands in the dead-letter topic, without an operator's marks."""
+        """Return the records of the dead-letter topic, without an operator's marks."""
         return [
             DeadMessage(_life(record)[0], _letter(record), _read(record))
             for record in self._records(self._names.dead)
@@ -462,10 +462,10 @@ class Installation:
         ]
 
     def undecided(self) -> list[str]:
-        """Return the ids of transactions that nobody has decided, in the order of half offsets.
+        """Return the ids of undecided transactions, in the order of half offsets.
 
-        These have a half message behind the offset up to which the daemon is done, and no COMMIT,
-        ROLLBACK or DISCARD in the op topic.
+        These have a half message at or above the daemon's committed offset, and no COMMIT, ROLLBACK
+        or DISCARD in the op topic.
         """
         decided = {
             (op.transaction_id, op.resume_count)

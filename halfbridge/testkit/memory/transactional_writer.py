@@ -1,6 +1,6 @@
 """A writer with a transactional id, as `ports.TransactionalWriter`.
 
-The states, and the flags of what is raised, are librdkafka's.
+The states, and the flags of errors, are librdkafka's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONFLICT = -173  # librdkafka's code
 
 
 class _State(Enum):
-    """Where the writer stands."""
+    """The states of the writer."""
 
     INIT = "Init"
     READY = "Ready"
@@ -106,7 +106,7 @@ class MemoryTransactionalWriter(MemoryWriter):
         )
         self._added.add(who.group)
         if self._abortable is not None:
-            # A record was refused between the two requests: librdkafka tells no reason
+            # A record was rejected between the two requests: librdkafka gives no reason
             # (rd_kafka_txn_send_TxnOffsetCommitRequest).
             raise KafkaFailure(Code.STATE, "Failed to commit offsets: Local: Erroneous state")
         self._ask(
@@ -155,7 +155,7 @@ class MemoryTransactionalWriter(MemoryWriter):
     # --- parts ------------------------------------------------------------------------------
 
     def _delivery_ms(self) -> int:
-        """A record is given no longer than its kafka_txn."""
+        """Return a record's delivery time-out in ms: at most the kafka_txn's."""
         limit = self.number("transaction.timeout.ms", _TIMEOUT_MS)
         return min(super()._delivery_ms(), limit)
 
@@ -205,7 +205,7 @@ class MemoryTransactionalWriter(MemoryWriter):
         *,
         is_end: bool = False,
     ) -> None:
-        """Ask the coordinator; what it refuses decides what the writer may do next."""
+        """Send a request to the coordinator; its error decides what the writer may do next."""
         try:
             self._persist(kind, self._id, do, deadline_ns, again)
         except KafkaFailure as failure:

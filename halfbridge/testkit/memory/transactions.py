@@ -1,8 +1,8 @@
 """The coordinator of transactional producers: epochs, kafka_txns, and the markers that end them.
 
-What hurts a client is here, too. Markers may arrive later than the commit is acknowledged,
-partition by partition in any order. A request that comes after its time-out counts for whatever
-kafka_txn of that epoch is open then (KAFKA-17754).
+Hazards for clients are simulated too. Markers may be written after the commit is acknowledged,
+partition by partition in any order. A request that arrives after its time-out applies to the
+kafka_txn of that epoch that is open then (KAFKA-17754).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class KafkaTxn:
-    """What one kafka_txn holds until it ends."""
+    """The state of one kafka_txn until it ends."""
 
     began_ns: int
     # None: before the first record.
@@ -41,11 +41,11 @@ class Identity:
     timeout_ns: int = 0  # how long a kafka_txn of the id may be open
     txn: KafkaTxn | None = None  # the open one
     last: str = ""  # how the last kafka_txn of this epoch ended
-    marking: int = 0  # how many of its markers have not arrived
+    marking: int = 0  # how many of its markers are pending
 
 
 class Marker(NamedTuple):
-    """A marker under way to a partition, or to a group where offsets are committed."""
+    """A pending marker for a partition, or for a group whose offsets are committed."""
 
     identity: Identity
     place: TopicPartition | str
@@ -57,8 +57,8 @@ class Coordinator:
     """Epochs and kafka_txns of all transactional ids.
 
     Attributes:
-        marks_at_once: Markers arrive before the end of a kafka_txn is acknowledged.
-        markers: Those under way.
+        marks_at_once: Markers are written before the end of a kafka_txn is acknowledged.
+        markers: Pending transaction markers.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Coordinator:
         return self._producer_ids
 
     def init(self, transactional_id: str, timeout_ns: int) -> tuple[int, int]:
-        """Return producer id and a new epoch; what the predecessor left open is aborted.
+        """Return producer id and a new epoch; the predecessor's open kafka_txn is aborted.
 
         Raises:
-            KafkaFailure: CONCURRENT_TRANSACTIONS while markers are under way; ask again.
+            KafkaFailure: CONCURRENT_TRANSACTIONS while markers are pending; the caller retries.
         """
         identity = self.identities.get(transactional_id)
         if identity is None:
@@ -105,7 +105,7 @@ class Coordinator:
         name: str,
         now_ns: int,
     ) -> None:
-        """Have a kafka_txn open that covers a partition, or the offsets of a group."""
+        """Add a partition, or a group's offsets, to the open kafka_txn; begin one if needed."""
         identity = self._identity(transactional_id, epoch)
         if identity.txn is None:
             if identity.marking:
@@ -150,7 +150,7 @@ class Coordinator:
             owner.pending[place] = owner.pending.get(place, 0) + 1
 
     def end(self, transactional_id: str, epoch: int, *, is_commit: bool) -> None:
-        """Commit or abort whatever kafka_txn of this epoch is open.
+        """Commit or abort the open kafka_txn of this epoch, if there is one.
 
         Raises:
             KafkaFailure: fenced, or the last one ended the other way; the caller makes another
@@ -167,12 +167,12 @@ class Coordinator:
 
     @property
     def writable(self) -> list[int]:
-        """Return the markers whose partitions take them, as `mark` counts them."""
+        """Return the indexes of the markers whose partitions are available, for `mark`."""
         away = self._away
         return [which for which, each in enumerate(self.markers) if each.place not in away]
 
     def mark_at_once(self) -> None:
-        """Have all markers arrive that can be written, if that is the rule here."""
+        """Write all writable markers, if `marks_at_once`."""
         while self.marks_at_once and (writable := self.writable):
             self.mark(writable[0])
 
@@ -196,14 +196,14 @@ class Coordinator:
         self._changed()
 
     def expire(self, now_ns: int) -> None:
-        """Abort what is open for too long, with a new epoch."""
+        """Abort the kafka_txns whose time-out has expired, with a new epoch."""
         for identity in self.identities.values():
             txn = identity.txn
             if txn is not None and now_ns - txn.began_ns >= identity.timeout_ns:
                 self._fence(identity)
 
     def next_moment(self) -> int | None:
-        """Return when the next kafka_txn is timed out (ns); None: none is open."""
+        """Return when the next kafka_txn times out (ns); None: none is open."""
         return min(
             (
                 identity.txn.began_ns + identity.timeout_ns
@@ -224,7 +224,7 @@ class Coordinator:
         return identity
 
     def _fence(self, identity: Identity) -> None:
-        """Abort the kafka_txn, and shut its producer out."""
+        """Fence the producer by a new epoch, and abort its kafka_txn."""
         identity.epoch += 1
         identity.last = ""
         self._end(identity, is_commit=False)
@@ -240,12 +240,12 @@ class Coordinator:
 
 
 def concurrent_transactions() -> KafkaFailure:
-    """Return what is said while markers are under way."""
+    """Return the error while markers are pending."""
     return KafkaFailure(Code.CONCURRENT_TRANSACTIONS, is_retriable=True)
 
 
 def invalid_state() -> KafkaFailure:
-    """Return what is said of a request that does not fit the kafka_txn."""
+    """Return the error for a request that does not fit the kafka_txn's state."""
     return KafkaFailure(
         Code.INVALID_TXN_STATE, "Broker: Producer attempted a transactional operation in an invalid"
         " state",

@@ -1,6 +1,6 @@
 """A writer, as `ports.Writer`: records go from its queues to partitions in numbered batches.
 
-One task sends to one partition; it exists while something waits for it.
+One task sends to one partition; it exists while records wait for that partition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEVER_MS = 1 << 40  # 35 years
 
 
 class SendQueue(Client):
-    """A client that sends records; `MemoryWriter` is how it is used."""
+    """A client that sends records; the base of `MemoryWriter`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -61,10 +61,10 @@ class SendQueue(Client):
         self._reports: deque[Sent] = deque()
         self._turn = 0
 
-    # --- what a transactional writer does otherwise -----------------------------------------
+    # --- overridden by the transactional writer ---------------------------------------------
 
     def _prepare(self, place: TopicPartition, deadline_ns: int) -> None:
-        """Do what comes before a batch; the batch fails with the KafkaFailure that this raises."""
+        """Prepare to send a batch; the batch fails with the KafkaFailure that this raises."""
         del place, deadline_ns
         if self._is_idempotent and not self._producer_id:
             self._producer_id = self._broker.coordinator.new_producer_id()
@@ -73,10 +73,10 @@ class SendQueue(Client):
         return self._broker.produce(self.process.name, place, rows, number)
 
     def _note_failure(self, failure: KafkaFailure) -> None:
-        """Hear that a record failed."""
+        """Take note of the failure of a record."""
 
     def _begin_new_epoch(self) -> None:
-        """Number batches anew: some of the old ones may be stored, or still come."""
+        """Restart sequence numbers: some older batches may be stored, or still arrive."""
         self._epoch += 1
         self._next_numbers.clear()
 
@@ -108,7 +108,7 @@ class SendQueue(Client):
     # --- placing ----------------------------------------------------------------------------
 
     def _believed(self, topic: str) -> int | None:
-        """Return how many partitions the client believes a topic to have; None: it must ask."""
+        """Return the cached partition count of a topic; None: it must be requested."""
         known = self._known.get(topic)
         if known is None:
             return None
@@ -124,7 +124,7 @@ class SendQueue(Client):
         return 0 if seen is None else len(seen.partitions)
 
     def _placed(self, count: int, partition: int, key: bytes | None) -> int:
-        """Return a record's partition; raises KafkaFailure where the client knows none."""
+        """Return a record's partition; raises KafkaFailure if the topic or partition is unknown."""
         if not count:
             raise KafkaFailure(
                 Code.UNKNOWN_TOPIC, "Unable to produce message: Local: Unknown topic"
@@ -149,7 +149,7 @@ class SendQueue(Client):
         queue.append(sent)
 
     def _look_up(self, place: TopicPartition) -> None:
-        """Learn how many partitions a topic has, and hand on what waits for that."""
+        """Request the partition count of a topic, and enqueue the records that wait for it."""
         topic = place[0]
         failure = self._topic_failure(topic)
         waiting = self._waiting.pop(place)
@@ -172,7 +172,7 @@ class SendQueue(Client):
             self._enqueue((sent.topic(), sent.partition()), sent)
 
     def _topic_failure(self, topic: str) -> KafkaFailure | None:
-        """Return why there is no such topic; one that is new is given some time."""
+        """Return why there is no such topic; a new one has `_propagation_s` to appear."""
         until_ns = self._deadline(self._propagation_s)
         while True:
             try:
@@ -196,7 +196,7 @@ class SendQueue(Client):
     # --- sending ----------------------------------------------------------------------------
 
     def _send(self, place: TopicPartition) -> None:
-        """Send what waits for a partition, batch by batch."""
+        """Send the records that wait for a partition, batch by batch."""
         queue = self._waiting[place]
         while queue and not self._has_gap:
             batch = self._next_batch(queue)
@@ -230,10 +230,10 @@ class SendQueue(Client):
         return batch
 
     def _transmitted(self, place: TopicPartition, batch: list[Sent]) -> int | None:
-        """Have a batch stored; return the first offset, or None where that is only inferred.
+        """Store a batch; return its first offset, or None if the client infers that it is stored.
 
         Raises:
-            KafkaFailure: it is not stored, or nobody knows (MSG_TIMED_OUT); the sender retries.
+            KafkaFailure: it is not stored, or in doubt (MSG_TIMED_OUT); the sender retries.
         """
         rows = [sent.row for sent in batch]
         deadline_ns = min(sent.deadline_ns for sent in batch)
@@ -241,9 +241,9 @@ class SendQueue(Client):
         away = self._broker.away
         while self._scheduler.now_ns < deadline_ns:
             try:
-                # A kafka_txn covers the partition before anything is sent to it.
+                # The partition is added to the kafka_txn before a batch is sent to it.
                 self._prepare(place, deadline_ns)
-                if place in away:  # the client asks again and again: nobody answers, or the same
+                if place in away:  # the client would retry: no answer, or the same one
                     if self._in_flight.get(place) is not batch:
                         break  # it was purged
                     self._wait(
@@ -281,10 +281,10 @@ class SendQueue(Client):
             raise
 
     def _note_stored(self, place: TopicPartition, batch: list[Sent], offset: int | None) -> None:
-        """Tell each record where it stands.
+        """Set the offset and timestamp of each record.
 
         Where the client only infers that a batch is stored, it counts offsets up from -1, which is
-        none: the second record is said to stand at 0 (`halfbridge.kafka.sending`).
+        none: the second record is reported at offset 0 (`halfbridge.kafka.sending`).
         """
         topic = self._broker.topics.get(place[0])
         for index, sent in enumerate(batch):
@@ -373,7 +373,7 @@ class MemoryWriter(SendQueue):
         return self._count
 
     def __bool__(self) -> bool:
-        """A writer without records is a writer all the same."""
+        """Return True, also for a writer without queued records."""
         return True
 
     def _check_open(self) -> None:
@@ -382,7 +382,7 @@ class MemoryWriter(SendQueue):
             raise RuntimeError("the Kafka client is closed")
 
     def _delivery_ms(self) -> int:
-        """Return how long a record may wait for its acknowledgement; with 0, for ever."""
+        """Return a record's delivery time-out in ms; the setting 0 means none."""
         return self.number("message.timeout.ms", _DELIVERY_MS, "delivery.timeout.ms") or _NEVER_MS
 
     def _serve(self) -> int:
@@ -405,7 +405,7 @@ _BATCH_BYTES = 1_000_000
 _BATCH_RECORDS = 10_000
 _REQUEST_MS = 30_000
 _PROPAGATION_MS = 30_000
-# How long a client believes what it learned of a topic that does not fit.
+# How long a client keeps the partition count of a topic after it has changed.
 _REFRESH_AGAIN_NS = 10_000 * NS_PER_MS
 _OUT_OF_ORDER_SEQUENCE = 45  # Kafka's error code
 _DUPLICATE_SEQUENCE = 46  # likewise
@@ -413,7 +413,7 @@ _RETRIED = frozenset((Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_A
 
 
 class Sent(Placed):
-    """A record that was handed over, and what `on_delivery` is given of it."""
+    """A record given to the writer, and its delivery report for `on_delivery`."""
 
     __slots__ = ("deadline_ns", "failure", "on_delivery", "row")
 
@@ -430,7 +430,7 @@ class Sent(Placed):
         self._partition = partition
 
     def stored(self, offset: int | None, timestamp: tuple[int, int]) -> None:
-        """Note where it stands; None: the client only infers that it does."""
+        """Set offset and timestamp; without an offset the client only infers that it is stored."""
         self._offset, self._timestamp = offset, timestamp
 
     def key(self) -> bytes | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # 2 s: reloads and several operators share a reading of the logs. Longer would show old letters
 # after a change of them. 2 min: during a slow reading the page shows an old one and its age.
 KEEPS = CachePolicy(fresh_s=2.0, old_s=120.0)
-# A request of one form or call: more of them are a matter for the command, which tells of progress.
+# A request of one form or call: for more of them there is the command, which reports progress.
 BULK_MAX = 100
 # Transactions a second: BULK_MAX takes one second, and the daemon's own deliveries hardly notice.
 _RATE = 100.0

@@ -97,7 +97,7 @@ class Call:
 class Route:
     """One route."""
 
-    path: str  # behind `PREFIX`, with {arguments}
+    path: str  # after `PREFIX`, with {arguments}
     summary: str
     answer: Callable[[Call], Awaitable[dict[str, Any]]]  # answers a call by a JSON-able object
     method: str = "GET"
@@ -120,7 +120,7 @@ PAGING = (
 REASON = Argument(
     "reason",
     str,
-    "Why; it stands in the audit log.",
+    "Why; it is written to the audit log.",
     required=True,
     minimum=1,
     maximum=REASON_CHARS_MAX,
@@ -157,7 +157,7 @@ def read_body(content_type: str, body: bytes) -> dict[str, Any]:
 
 
 def page_of(items: list[Any], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the items that `limit` and `offset` choose, and what tells of the others."""
+    """Return the items that `limit` and `offset` choose, and fields about the others."""
     first, most = values["offset"], values["limit"]
     chosen = items[first : first + most]
     following = first + len(chosen)

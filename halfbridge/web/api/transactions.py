@@ -47,7 +47,7 @@ FOUND_BY_KEY = (
     _OLDER_THAN,
     PAGING[0],
 )
-# A search has less time than the command's: so many take some six seconds (`find.RECORDS_MAX`).
+# A search has less time than the command's: this many take some six seconds (`find.RECORDS_MAX`).
 SEARCHED_MAX = 1_000_000
 FOUND_BY = (
     Argument(

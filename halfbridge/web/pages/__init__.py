@@ -1,1 +1,1 @@
-"""The web page: server-rendered, works without a script; htmx only loads parts of it anew."""
+"""The web page: server-rendered, works without a script; htmx only reloads parts of it."""

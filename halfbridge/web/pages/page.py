@@ -97,7 +97,7 @@ class Fields(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One sentence about what came of a form, for the page at `address`, which is shown next."""
+    """One sentence about a form's result, for the page at `address`, which is shown next."""
 
     said: str
     address: str
@@ -112,7 +112,7 @@ class Form:
 
 
 def _shown(value: Any) -> Any:
-    """Return text from records as it can stand in a page; markup is this server's own."""
+    """Return text from records as one line; markup, this server's own, is unchanged."""
     return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -197,7 +197,7 @@ def labelled(rows: str) -> Markup:
 
 
 def name(text: str) -> Markup:
-    """Return a topic's or a group's name that a browser may also break behind `_` and `.`."""
+    """Return a topic's or a group's name that a browser may also break after `_` and `.`."""
     shown = escape(one_line(text))
     return shown.replace("_", Markup("_<wbr>")).replace(".", Markup(".<wbr>"))
 
@@ -240,7 +240,7 @@ def sparkline(values: tuple[float, ...]) -> Markup:
 
 
 def command(text: str) -> Markup:
-    """Return a command whose words are not broken: a browser breaks `--name` behind its hyphens."""
+    """Return a command whose words are not broken: a browser breaks `--name` after its hyphens."""
     words = (f'<span class="word">{escape(word)}</span>' for word in text.split(" "))
     return Markup(" ".join(words))  # noqa: S704 (each word is escaped)
 
@@ -288,7 +288,7 @@ def rendered(template: str, visit: Visit, context: Mapping[str, object]) -> HTML
 
 
 def plain_page(template: str, status: int = 200, **context: object) -> HTMLResponse:
-    """Return a page for anybody: it tells nothing of the installation."""
+    """Return a page for anybody: it shows nothing about the installation."""
     return HTMLResponse(TEMPLATES.get_template(template).render(**context), status)
 
 
@@ -351,7 +351,7 @@ def safe_next(wanted: str) -> str:
 
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400  # units in which a duration is shown
-_SMALL = 10  # below it, one digit behind the point is shown
+_SMALL = 10  # below it, one digit after the point is shown
 NOTHING = "-"
 # Units of the drawing, at the ratio of a cell of the table; CSS gives it its size.
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28

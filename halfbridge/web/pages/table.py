@@ -69,7 +69,7 @@ async def _findings(visit: Visit) -> tuple[Finding, ...] | None:
             old_s=readings.FINDINGS_KEPT.old_s,
             wait_s=0.0,
         )
-    except (BridgeError, Refusal):  # the page of doctor says it
+    except (BridgeError, Refusal):  # the page of doctor shows it
         return None
     return None if kept is None else kept.value
 

@@ -147,7 +147,7 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One event: where it stands, its style, and what it is in words."""
+    """One event: its place, its style, and what it is in words."""
 
     x: float
     y: float
@@ -216,7 +216,7 @@ def _times(events: Sequence[Event]) -> list[int]:
 def _places(times: Sequence[int]) -> list[float]:
     widths = [0.0]
     for before, after in pairwise(times):
-        # Records of one moment stand side by side.
+        # Records of one moment are side by side.
         widths.append(widths[-1] + (1 + math.log10(1 + after - before) if after > before else 0.35))
     room = WIDTH - LEFT - RIGHT
     most = widths[-1] or 1.0

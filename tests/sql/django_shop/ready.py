@@ -13,7 +13,7 @@ if not settings.configured:
 
 
 def use_database(url: str) -> None:
-    """Have the connections of this thread, and those that are made later, be to this database."""
+    """Connect this thread, and later connections, to this database."""
     databases = {"default": own.database_settings(url)}
     connections.settings = connections.configure_settings(databases)
     connections["default"] = connections.create_connection("default")

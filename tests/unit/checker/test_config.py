@@ -11,7 +11,7 @@ from halfbridge.serde.settings import load, to_plain
 
 
 def test_defaults_are_the_designs() -> None:
-    """Limits that users count on stay as they are."""
+    """The defaults are those of the design."""
     config = CheckerConfig()
 
     assert config.transaction_timeout_ms == 6_000
@@ -25,7 +25,7 @@ def test_defaults_are_the_designs() -> None:
 
 
 def test_flag_wins_over_environment_and_environment_over_file() -> None:
-    """Each setting comes from the strongest place that names it."""
+    """Each setting comes from the source with the highest precedence that has it."""
     config = load(
         CheckerConfig,
         flags={"check_count_max": "3"},
@@ -76,7 +76,7 @@ def test_settings_that_contradict_each_other_are_both_named(
 
 @pytest.mark.parametrize("key", sorted(OWNED_KAFKA_KEYS))
 def test_owned_kafka_property_names_the_setting(key: str) -> None:
-    """A Kafka property with a setting of its own is refused, and the setting is named."""
+    """A Kafka property that has its own setting is refused, and the setting is named."""
     with pytest.raises(ConfigError, match=OWNED_KAFKA_KEYS[key]):
         CheckerConfig(kafka={key: "x"})
 
@@ -107,7 +107,7 @@ def test_bad_value_names_its_field(field: str, value: object) -> None:
 
 
 def test_plain_form_survives_json() -> None:
-    """A worker process gets exactly the settings of its supervisor."""
+    """Settings are equal after conversion to JSON and back."""
     config = CheckerConfig(
         state_dir=Path("/tmp/x"),
         kafka={"sasl.password": "a,b=c"},
@@ -122,5 +122,5 @@ def test_plain_form_survives_json() -> None:
 
 
 def test_secrets_stay_out_of_the_repr() -> None:
-    """Kafka properties may hold passwords and are not shown."""
+    """The repr does not contain values of Kafka properties."""
     assert "hunter2" not in repr(CheckerConfig(kafka={"sasl.password": "hunter2"}))

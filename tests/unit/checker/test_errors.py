@@ -1,4 +1,4 @@
-"""Errors of the daemon and of operators' commands, split by who must act."""
+"""Errors of the daemon and of operators' commands, with classes by who must act."""
 
 import ast
 import inspect
@@ -26,7 +26,7 @@ from halfbridge.checker.errors import (
     "kind", [AdminRequestError, AdminSetupError, AdminRetriableError, InDoubtError]
 )
 def test_each_kind_keeps_text_and_fields(kind: type[AdminError]) -> None:
-    """A program reads who acts from the class, and on what from the fields; also after a pickle."""
+    """Each error keeps class, text and fields, also after a pickle."""
     error = kind("do this", topics=["a", "b"], group="g", transaction_id="t")
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert type(each) is kind
@@ -37,12 +37,12 @@ def test_each_kind_keeps_text_and_fields(kind: type[AdminError]) -> None:
 
 
 def test_a_damaged_record_names_its_topic() -> None:
-    """In the field of every such error, beside the place."""
+    """A DamagedRecordError has its topic in `topics`."""
     assert DamagedRecordError(("orders", 3), 7).topics == ("orders",)
 
 
 def test_the_tree_names_each_error() -> None:
-    """The docstring of the module says of each class who acts."""
+    """The docstring of the module lists each error class."""
     kinds = {
         name
         for name, value in inspect.getmembers(errors, inspect.isclass)
@@ -52,14 +52,14 @@ def test_the_tree_names_each_error() -> None:
 
 
 def _bare(node: ast.AST) -> ast.expr | None:
-    """Return what is called or raised without a call."""
+    """Return the function of a call, or the exception of a raise."""
     if isinstance(node, ast.Call):
         return node.func
     return node.exc if isinstance(node, ast.Raise) else None
 
 
 def test_no_error_leaves_open_who_acts() -> None:
-    """No code makes an AdminError that is none of its subclasses."""
+    """No code raises AdminError itself; only its subclasses are used."""
     assert halfbridge.__file__ is not None
     root = Path(halfbridge.__file__).parent
     made: dict[str, list[str]] = {"AdminError": [], "AdminSetupError": []}
@@ -70,4 +70,4 @@ def test_no_error_leaves_open_who_acts() -> None:
             if name in made:
                 made[name].append(f"{path.relative_to(root)}:{found.lineno}")
     assert made["AdminError"] == []
-    assert made["AdminSetupError"]  # the search sees what is made
+    assert made["AdminSetupError"]  # the search finds uses

@@ -1,4 +1,4 @@
-"""Metrics: the names of docs/incidents/index.md, counted once a batch."""
+"""Metrics: the names of docs/incidents/index.md, updated once per batch."""
 
 import platform
 
@@ -83,7 +83,7 @@ def _touch_all(metrics: Metrics) -> None:
 
 
 def test_every_metric_of_the_design_is_served() -> None:
-    """Once the daemon has done a bit of everything, each name stands in the text."""
+    """After all metrics are updated, each name is in the text."""
     metrics = Metrics()
 
     _touch_all(metrics)
@@ -94,7 +94,7 @@ def test_every_metric_of_the_design_is_served() -> None:
 
 @pytest.mark.parametrize("kind", [Metrics, RelayMetrics, ChangesMetrics])
 def test_the_build_is_reported(kind: type[Metrics | RelayMetrics | ChangesMetrics]) -> None:
-    """Daemon and both relays show which versions of halfbridge, Python and librdkafka they run."""
+    """Daemon and both relays report their versions of halfbridge, Python and librdkafka."""
     _, librdkafka = client_versions()
     labels = {"version": __version__, "python": platform.python_version(), "librdkafka": librdkafka}
 
@@ -102,7 +102,7 @@ def test_the_build_is_reported(kind: type[Metrics | RelayMetrics | ChangesMetric
 
 
 def test_counters_add_up_over_batches() -> None:
-    """A batch's counts are added to those before."""
+    """Counts of batches are added up."""
     metrics = Metrics()
 
     metrics.committed({"a": 2, "b": 1})
@@ -114,7 +114,7 @@ def test_counters_add_up_over_batches() -> None:
 
 
 def test_topic_without_half_messages_falls_to_zero() -> None:
-    """The gauge never keeps the last value of a topic that has nothing undecided any more."""
+    """The gauge of a topic without undecided messages is 0."""
     metrics = Metrics()
 
     metrics.half_messages({"a": 2})
@@ -126,7 +126,7 @@ def test_topic_without_half_messages_falls_to_zero() -> None:
 
 
 def test_many_topics_end_in_one_series() -> None:
-    """The number of series has a limit, whatever clients name as topics."""
+    """Topics beyond TOPICS_MAX are counted in one series."""
     metrics = Metrics()
 
     metrics.committed({f"t{n}": 1 for n in range(TOPICS_MAX + 5)})
@@ -136,7 +136,7 @@ def test_many_topics_end_in_one_series() -> None:
 
 
 def test_names_beyond_the_limit_are_not_kept() -> None:
-    """Ever new names cost no memory, and the gauge of the others is their sum."""
+    """Names beyond the limit are not stored; the gauge of the others is their sum."""
     metrics = Metrics()
 
     for start in range(0, 3 * TOPICS_MAX, TOPICS_MAX):
@@ -151,7 +151,7 @@ def test_names_beyond_the_limit_are_not_kept() -> None:
 
 
 def test_a_name_that_no_topic_can_have_is_one_of_the_others() -> None:
-    """A label of 4 KB would stand in every scrape."""
+    """A name of 4,000 characters is counted as one of the others."""
     metrics = Metrics()
 
     metrics.check_topic_missing("g" * 4_000)
@@ -161,7 +161,7 @@ def test_a_name_that_no_topic_can_have_is_one_of_the_others() -> None:
 
 
 def test_many_groups_end_in_one_series() -> None:
-    """The same where a metric has several labels."""
+    """Groups beyond the limit are counted in one series, also with several labels."""
     metrics = Metrics()
 
     metrics.checks_answered({(f"g{n}", "COMMIT"): 1 for n in range(TOPICS_MAX + 5)})
@@ -171,7 +171,7 @@ def test_many_groups_end_in_one_series() -> None:
 
 
 def test_observe_many_equals_observing_one_by_one() -> None:
-    """The bulk form gives the very text of the plain one, edges and infinity included."""
+    """observe_many gives the same text as single observations, also at bucket edges."""
     values = [0.0, 0.001, 0.0011, 0.5, 3600.0, 3600.1, 1e9]
     texts = []
     for bulk in (True, False):
@@ -189,7 +189,7 @@ def test_observe_many_equals_observing_one_by_one() -> None:
 
 
 def test_observing_nothing_changes_nothing() -> None:
-    """An empty batch leaves the histogram as it was."""
+    """An empty batch does not change the histogram."""
     metrics = Metrics()
 
     metrics.finish_latencies_s([])
@@ -198,7 +198,7 @@ def test_observing_nothing_changes_nothing() -> None:
 
 
 def test_revoked_partition_leaves_no_lag_behind() -> None:
-    """Only the partitions that a worker has are in its lags."""
+    """A revoked partition has no lag and no retention gauge."""
     metrics = Metrics()
     metrics.lag(0, "H", records=7)
     metrics.lag(1, "O", records=8)
@@ -220,7 +220,7 @@ def _lines(metrics: Metrics) -> list[str]:
 
 
 def test_a_partition_that_was_never_measured_is_forgotten_too() -> None:
-    """A pair may be dropped before it was rebuilt, whatever prometheus-client says of that."""
+    """A partition without gauges can be forgotten."""
     metrics = Metrics()
     metrics.forget_partition(3)
     metrics.forget_partition(3)

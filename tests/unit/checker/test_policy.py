@@ -42,7 +42,7 @@ def test_without_a_file_all_other_topics_are_allowed() -> None:
 
 
 def test_listed_group_may_deliver_to_its_topics_only(tmp_path: Path) -> None:
-    """Names match as a whole; `*` stands for any run of characters; a dot is a dot."""
+    """Names match as a whole; `*` matches any characters; a dot matches a dot."""
     policy = _policy(tmp_path, '[groups]\n"orders-service" = ["orders", "invoices-*", "a.b"]')
 
     assert policy.allows("orders-service", "orders")
@@ -55,14 +55,14 @@ def test_listed_group_may_deliver_to_its_topics_only(tmp_path: Path) -> None:
 
 
 def test_group_that_is_not_listed_follows_the_default(tmp_path: Path) -> None:
-    """The default is deny when a file says nothing else."""
+    """The default is deny unless the file sets another."""
     assert not _policy(tmp_path, "[groups]").allows("other", "orders")
     assert not _policy(tmp_path, 'default = "deny"').allows("other", "orders")
     assert _policy(tmp_path, 'default = "allow"').allows("other", "orders")
 
 
 def test_default_does_not_widen_a_listed_group(tmp_path: Path) -> None:
-    """A listed group has its list and no more; an empty list is nothing at all."""
+    """A listed group may deliver only to the topics of its list, with an empty list to none."""
     policy = _policy(tmp_path, 'default = "allow"\n[groups]\na = ["orders"]\nb = []')
 
     assert not policy.allows("a", "other")
@@ -92,13 +92,13 @@ def test_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, text: str, nam
 
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
-    """A policy file that is not there never means that everything is allowed."""
+    """A missing policy file is an error, and does not allow everything."""
     with pytest.raises(ConfigError, match="policy_file"):
         load_policy(tmp_path / "absent.toml", names=NAMES)
 
 
 def test_keys_are_placed_by_murmur2_unless_the_file_says_otherwise(tmp_path: Path) -> None:
-    """Topics match as a whole; of several patterns the first one in the file holds."""
+    """Topics match as a whole; of several patterns the first one in the file applies."""
     policy = _policy(
         tmp_path,
         """
@@ -130,14 +130,14 @@ def test_keys_are_placed_by_murmur2_unless_the_file_says_otherwise(tmp_path: Pat
     ],
 )
 def test_a_wrong_partitioner_is_named(tmp_path: Path, text: str, named: str) -> None:
-    """The operator reads what is wrong, and what is allowed."""
+    """The error names the wrong value or topic."""
     with pytest.raises(ConfigError) as raised:
         _policy(tmp_path, text)
     assert named in str(raised.value)
 
 
 def test_partitioners_alone_do_not_refuse_all_deliveries(tmp_path: Path) -> None:
-    """A file without `default` denies, which somebody who adds a partitioner may not expect."""
+    """A file with partitioners but neither `default` nor groups is an error."""
     text = '[partitioners]\norders = "consistent_random"'
     with pytest.raises(ConfigError, match='default = "allow" or "deny"'):
         _policy(tmp_path, text)
@@ -145,7 +145,7 @@ def test_partitioners_alone_do_not_refuse_all_deliveries(tmp_path: Path) -> None
 
 
 def test_a_plain_topic_takes_no_transaction(tmp_path: Path) -> None:
-    """Whatever the groups say; a topic without a type takes all, and the first pattern applies."""
+    """Plain topics are denied to all groups; untyped ones are not; the first pattern applies."""
     policy = _policy(
         tmp_path,
         'default = "allow"\n[groups]\ng = ["*"]\n[topics]\n"orders" = "transaction"\n'
@@ -172,6 +172,6 @@ def test_a_plain_topic_takes_no_transaction(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_types_are_refused(tmp_path: Path, text: str, wanted: str) -> None:
-    """Before the daemon starts, with what is allowed."""
+    """An invalid table of types is an error that says what is allowed."""
     with pytest.raises(ConfigError, match=wanted):
         _policy(tmp_path, text)

@@ -1,4 +1,4 @@
-"""Signed records from client to consumer, with a stranger who may write half and op topic."""
+"""Signed records from client to consumer; an attacker may write half and op topic."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, 
 
 @pytest.fixture(name="key_file")
 def make_key_file(tmp_path: Path) -> Path:
-    """Return a file with a key for each role, which demands signatures of all."""
+    """Return a file with a key for each role that demands all signatures."""
     return write_key_file(tmp_path / "keys.toml", a_table())
 
 
@@ -39,27 +39,27 @@ def start_stack(key_file: Path) -> Iterator[MemoryStack]:
 
 
 def commit(_: MessageView) -> Resolution:
-    """Answer as a checker whose local transaction has committed."""
+    """Return COMMIT."""
     return Resolution.COMMIT
 
 
 def values(stack: MemoryStack) -> list[bytes | None]:
-    """Return the values that consumers see."""
+    """Return the values that consumers read."""
     return [each.value for each in stack.read_committed(TOPIC)]
 
 
 def in_topic(stack: MemoryStack, topic: str) -> list[ReadRecord]:
-    """Return what stands in a topic."""
+    """Return the records in a topic."""
     return stack.read_committed(topic)
 
 
 def test_all_that_is_written_is_signed_and_believed(stack: MemoryStack) -> None:
-    """Client, responder, and the daemon's copies and discards; nothing of it is delivered."""
+    """Half and op records of client, responder and daemon are signed; delivered ones are not."""
     answers = iter([Resolution.UNKNOWN, Resolution.COMMIT])
     with stack.producer(GROUP, checker=lambda _: next(answers)) as producer:
         sent(producer, b"by its producer").commit()
         sent(producer, b"by a check")
-        stack.advance(60)  # UNKNOWN, which puts a copy back; then COMMIT
+        stack.advance(60)  # UNKNOWN, after which a copy is put back; then COMMIT
     names = stack.config.names
     records = [*in_topic(stack, names.half), *in_topic(stack, names.op)]
     assert len(records) == 2 + 1 + 3
@@ -70,7 +70,7 @@ def test_all_that_is_written_is_signed_and_believed(stack: MemoryStack) -> None:
 
 
 def test_the_daemons_discard_is_signed(stack: MemoryStack) -> None:
-    """A transaction is given up as ever."""
+    """A signed DISCARD is accepted: the dead letter is CHECK_TIMES."""
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"value")
         stack.advance(1_200)  # fifteen answers
@@ -79,7 +79,7 @@ def test_the_daemons_discard_is_signed(stack: MemoryStack) -> None:
 
 
 def test_without_a_key_file_nothing_is_signed(tmp_path: Path) -> None:
-    """Records are byte for byte what they were: no header is added."""
+    """Without a key file, records have no further header."""
     assert tmp_path.exists()
     with MemoryStack(partitions=1) as stack:
         stack.create_topic(TOPIC)
@@ -101,12 +101,12 @@ def test_without_a_key_file_nothing_is_signed(tmp_path: Path) -> None:
         {"kind": OpKind.ROLLBACK, "source": OpSource.CHECK},
         {"kind": OpKind.DISCARD, "source": OpSource.OPERATOR},
         {"kind": OpKind.DISCARD, "source": OpSource.CHECKER},
-        {"kind": OpKind.COMMIT, "half_offset": 99},  # it would hold up the ops behind it
+        {"kind": OpKind.COMMIT, "half_offset": 99},  # it would delay the ops after it
     ],
     ids=str,
 )
 def test_an_op_of_a_stranger_has_no_effect(stack: MemoryStack, said: dict[str, Any]) -> None:
-    """It becomes a dead letter, INVALID, and the producer's decision counts."""
+    """An unsigned op becomes an INVALID dead letter, and the producer's decision applies."""
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"value")
         stranger = Operator(stack)
@@ -124,7 +124,7 @@ def test_an_op_of_a_stranger_has_no_effect(stack: MemoryStack, said: dict[str, A
 
 
 def test_a_half_record_of_a_stranger_is_a_dead_letter(stack: MemoryStack) -> None:
-    """Unsigned, it is INVALID whatever it says, and its COMMIT finds nothing."""
+    """An unsigned half record and its COMMIT become INVALID dead letters."""
     stranger = Operator(stack)
     stranger.write_half("f" * 32, 0)
     stranger.write_op(OpKind.COMMIT, "f" * 32, 0)
@@ -136,9 +136,9 @@ def test_a_half_record_of_a_stranger_is_a_dead_letter(stack: MemoryStack) -> Non
 
 @pytest.mark.parametrize("demands", [True, False])
 def test_a_forged_copy_replaces_no_message(tmp_path: Path, *, demands: bool) -> None:
-    """A rebuilt ledger takes copies as they stand: so a stranger's must not be believed.
+    """An unsigned forged copy does not replace a message in a rebuilt ledger.
 
-    Where no signature is demanded, the stranger's payload is delivered: docs/how-to/secure.md.
+    If no signature is demanded, the forged payload is delivered: docs/how-to/secure.md.
     """
     table = a_table(demands=None if demands else [])
     key_file = write_key_file(tmp_path / "keys.toml", table)
@@ -157,7 +157,7 @@ def test_a_forged_copy_replaces_no_message(tmp_path: Path, *, demands: bool) -> 
 
 
 def test_a_moved_op_and_a_kept_op_have_no_effect(stack: MemoryStack) -> None:
-    """A signed COMMIT of one transaction decides no other, and no other life."""
+    """The signature of one transaction's COMMIT is not valid for another transaction."""
     names = stack.config.names
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"first").commit()
@@ -177,7 +177,7 @@ def test_a_moved_op_and_a_kept_op_have_no_effect(stack: MemoryStack) -> None:
 def test_a_client_without_a_key_for_its_group_does_not_start(
     stack: MemoryStack, tmp_path: Path
 ) -> None:
-    """The error comes before the first message, and names the file."""
+    """A producer without a key for its group fails at start."""
     other = write_key_file(tmp_path / "other.toml", a_table(a_key("client", groups=["bills"])))
     producer = stack.producer(GROUP, checker=unknown, key_file=str(other))
     with pytest.raises(ConfigError, match="no key by which a client may sign for group"):
@@ -187,7 +187,7 @@ def test_a_client_without_a_key_for_its_group_does_not_start(
 def test_a_send_without_a_valid_key_is_refused_before_the_local_transaction(
     stack: MemoryStack, tmp_path: Path
 ) -> None:
-    """A key that ends while the producer runs: the next send says so, and stores nothing."""
+    """After the key expires, the next send raises ConfigError and stores nothing."""
     now_ms = stack.machine.broker.now_ms
     ends = a_key("client", valid_until_ms=now_ms + 60_000)
     other = write_key_file(tmp_path / "other.toml", a_table(ends))
@@ -199,7 +199,7 @@ def test_a_send_without_a_valid_key_is_refused_before_the_local_transaction(
 
 
 def test_a_daemon_that_could_not_read_its_own_copies_does_not_start(tmp_path: Path) -> None:
-    """Signatures are demanded, and the file has no daemon's key."""
+    """If signatures are demanded, a key file without a daemon key is an error."""
     path = write_key_file(tmp_path / "keys.toml", a_table(a_key("client")))
     with pytest.raises(ConfigError, match="no key of role daemon"):
         daemon_signatures(MemoryStack(key_file=path).config)
@@ -207,7 +207,7 @@ def test_a_daemon_that_could_not_read_its_own_copies_does_not_start(tmp_path: Pa
 
 
 def test_a_daemon_without_a_valid_key_writes_no_copy(tmp_path: Path) -> None:
-    """The kafka_txn fails and is repeated; with another key all goes on, and nothing is lost."""
+    """Without a valid key no copy is written; with another key it is, and nothing is lost."""
     path = tmp_path / "keys.toml"
     keys = [a_key(role) for role in ("client", "operator")]
     with MemoryStack(partitions=1, key_file=write_key_file(path, a_table())) as stack:
@@ -233,12 +233,12 @@ def test_a_daemon_without_a_valid_key_writes_no_copy(tmp_path: Path) -> None:
 
 
 def test_an_operator_signs(stack: MemoryStack) -> None:
-    """A decision by a command is believed, and read back as the first."""
+    """An operator's signed decision is accepted; an earlier unsigned op is not."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"value")
         stack.advance(1)
-        operator.write_op(OpKind.ROLLBACK, tx.id, 0)  # a stranger's, before
+        operator.write_op(OpKind.ROLLBACK, tx.id, 0)  # unsigned
         decided = _decided(operator, tx.id, OpKind.COMMIT)
         stack.advance(1)
     assert decided.outcome is ActionOutcome.DONE
@@ -247,7 +247,7 @@ def test_an_operator_signs(stack: MemoryStack) -> None:
 
 
 def test_an_operator_without_a_key_writes_nothing(stack: MemoryStack, tmp_path: Path) -> None:
-    """The command says which key is missing."""
+    """Without an operator key, the command's error names the missing key."""
     path = write_key_file(tmp_path / "other.toml", a_table(a_key("client")))
     signatures = daemon_signatures(stack.config)
     ring = signatures.ring
@@ -263,7 +263,7 @@ def test_an_operator_without_a_key_writes_nothing(stack: MemoryStack, tmp_path: 
 
 
 def test_init_judges_as_the_daemon_does(stack: MemoryStack) -> None:
-    """A stranger's decision is none for `checker init` either."""
+    """An unsigned decision has no effect in `checker init`."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"value")
@@ -284,10 +284,10 @@ def _decided(operator: Operator, transaction_id: str, kind: OpKind) -> Decided:
         return decider.decide(found.transactions, found.ends)[0]
 
 
-# --- an edit of the key file, and records that had their effect: docs/adr/0019
+# --- an edit of the key file, and records that were already applied: docs/adr/0019
 #
-# A ledger that is rebuilt judges by the file of that moment. So an edit for the future changes
-# nothing that was, and an edit of the past takes decisions back that were delivered.
+# A rebuild verifies by the current file. An edit with a future time changes nothing; an edit with
+# a past time revokes decisions that were delivered.
 DAY_MS = 86_400_000
 DAEMON = a_key("daemon")
 CLIENT = a_key("client")
@@ -295,12 +295,12 @@ NEXT = a_key("client", id="client-2", secret=secret("another"))
 
 
 def demanding(from_ms: int) -> dict[str, Any]:
-    """Return a file that demands signatures from some time on."""
+    """Return a file that demands signatures from `from_ms` on."""
     return a_table(DAEMON, CLIENT, NEXT, demands=[{"groups": ["*"], "from_ms": from_ms}])
 
 
 def ending(until_ms: int) -> dict[str, Any]:
-    """Return a file in which the key of the first client ends."""
+    """Return a file in which the first client's key expires."""
     return a_table(DAEMON, {**CLIENT, "valid_until_ms": until_ms}, NEXT)
 
 
@@ -321,9 +321,9 @@ SIGNED = a_table(DAEMON, CLIENT, NEXT)
 def test_an_edit_of_the_past_takes_a_delivered_decision_back(
     tmp_path: Path, before: dict[str, Any], edited: Any, ahead_ms: int, deliveries: int
 ) -> None:
-    """The half message was before the edited time, and its COMMIT after: the group is asked again.
+    """If the edited time is between half message and COMMIT, the message is delivered again.
 
-    An older transaction is undecided, so that the rebuild reads the half message at all.
+    An older transaction is undecided, so that the rebuild reads the half message.
     """
     path = write_key_file(tmp_path / "keys.toml", before)
     first = write_key_file(tmp_path / "first.toml", a_table(CLIENT, demands=[]))

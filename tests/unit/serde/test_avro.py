@@ -247,7 +247,7 @@ def test_truncated_bytes_are_reported(codec: Codec[Any], record: Any) -> None:
 def test_trailing_bytes_are_reported(codec: Codec[Any], record: Any) -> None:
     """A record is all that its bytes say, or it is refused."""
     data = codec.encode(record) + b"\0"
-    with pytest.raises(DecodeError, match="bytes left behind the body") as caught:
+    with pytest.raises(DecodeError, match="bytes after the body") as caught:
         codec.decode(data)
     assert caught.value.data == data
 

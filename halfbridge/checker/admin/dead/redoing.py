@@ -100,7 +100,7 @@ class _Planning:
     def plan(
         self, batch: Sequence[DeadTransaction]
     ) -> list[tuple[DeadTransaction, NewLife | Refusal]]:
-        """Return what each transaction of a batch comes to, with the bodies to write."""
+        """Return the new life or the refusal of each transaction, with the bodies to write."""
         chosen = {each.key: chosen_letters(each, self._choice) for each in batch}
         letters = [
             letter for each in chosen.values() if not isinstance(each, Refusal) for letter in each

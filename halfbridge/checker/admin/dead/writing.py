@@ -39,7 +39,7 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 # How long a command that was killed holds up these readers at most.
 KAFKA_TXN_TIMEOUT_MS = 10_000
 _CALL_S = 20.0  # twice KAFKA_TXN_TIMEOUT_MS: by then brokers have aborted what was left open
-# A commit of unknown outcome is repeated for so many calls, a minute in all, as by the daemon
+# Most calls for a commit of unknown outcome, a minute in all, as in the daemon
 # (outlet.COMMIT_RETRIES_MAX); then the next command finds out.
 _COMMITS_MAX = 3
 _BARRIER = b"halfbridge: where the dead-letter topic ended; aborted"
@@ -108,7 +108,7 @@ class DeadWriter:
         self._in_kafka_txn(write)
 
     def close(self) -> None:
-        """Let the writer go."""
+        """Close the writer."""
         self._writer.close()
 
     def _write_lives(self, lives: Sequence[NewLife]) -> None:

@@ -155,7 +155,7 @@ def _delayed(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             code = "partition-offline" if lack.is_away else "real-topic"
             fix = f"{fix_command(lack)} {where(config)}"
             yield finding(code, one_line(what), fix, Severity.ERROR)
-    # One without a lack may wait behind an earlier transaction with the same key.
+    # A delivery without a lack may wait for an earlier transaction with the same key.
     if facts.delayed and not any(one.lacks for one in facts.delayed):
         topics = ", ".join(one.topic for one in facts.delayed[:SHOWN_MAX])
         what = (
@@ -387,7 +387,7 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-# PostgreSQL's default of max_wal_size: a server keeps so much log between checkpoints anyway.
+# PostgreSQL's default of max_wal_size: a server keeps this much log between checkpoints anyway.
 KEPT_BYTES_MAX = 1 << 30
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]")  # not allowed in the name of a connector
 _BY_COMMAND = frozenset({"PAUSED", "STOPPED"})

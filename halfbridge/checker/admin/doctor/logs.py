@@ -109,7 +109,7 @@ def _transaction_id(record: StoredRecord) -> str:
 
 
 HALF_PLACES_MAX = 16  # of the partitions: with 200 records each, READ_S suffices
-GROUPS_MAX = 1_000  # bounds memory: who may write the half topic chooses the groups' names
+GROUPS_MAX = 1_000  # bounds memory: any writer of the half topic can invent groups
 
 
 class NewestHalves(NamedTuple):
@@ -212,8 +212,8 @@ def _doubt(verifier: Verifier, record: StoredRecord, append_ms: int, half: HalfM
 
 
 ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
-READ_S = 5.0  # doctor goes on; a partition that was not read to its end by then is judged in part
-_POLL_S = 0.1  # at most so much longer than READ_S a read takes
+READ_S = 5.0  # then doctor continues; of a partition not read to its end, a part is judged
+_POLL_S = 0.1  # how much longer than READ_S a read takes at most
 # How many of the newest records of each partition are read. More may not end within READ_S; fewer
 # may all be copies, which show no clock.
 RECORDS_MAX = 200
@@ -289,8 +289,8 @@ def reading(ports: Ports, common: Mapping[str, object]) -> Iterator[Reader]:
 
 # How long before its end a key without a successor is reported: time to give all a new file.
 END_MS = 14 * 24 * 3_600_000
-# A demand that begins within this time is taken as if it held: so long an operator has to give the
-# key file to clients that have none.
+# A demand that begins within this time is taken as if it held: an operator has this long to give
+# the key file to clients that have none.
 SOON_MS = 24 * 3_600_000
 
 
@@ -298,7 +298,7 @@ def key_problems(ring: KeyRing, now_ms: int) -> list[str]:
     """Return what has to be done about a key file, in words."""
     ends = [
         f"key {key.id} ends at {shown_time(key.valid_until_ms)}, and no other key of role"
-        f" {key.role.value} goes on: add one with `halfbridge keys new`"
+        f" {key.role.value} follows it: add one with `halfbridge keys new`"
         for key in ring.keys.values()
         if now_ms < key.valid_until_ms <= now_ms + END_MS and not _is_followed(ring, key)
     ]

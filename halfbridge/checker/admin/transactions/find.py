@@ -128,7 +128,7 @@ def find(
 ) -> Found:
     """Return the transactions with a message of a key; change nothing.
 
-    Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line
+    Works while daemons run, joins no group, commits nothing. `on_progress` gets a line
     about once a second.
     """
     search = _Search(cluster, names, sought, on_progress)

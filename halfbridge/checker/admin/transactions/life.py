@@ -49,7 +49,7 @@ _PLAN_MAX = 1 << 60  # without a limit: nothing is written
 
 
 class Kind(str, Enum):
-    """What an event of a transaction's life is, in the order in which they come about."""
+    """What an event of a transaction's life is, in the order in which they happen."""
 
     HALF = "half"
     CHECK = "check"
@@ -284,7 +284,7 @@ def _answer(op: Op, plan: Plan) -> Ruling:
     return Ruling(Verdict.NOT_COUNTED, "it does not answer the pending check")
 
 
-# The order of events of one moment, as they come about.
+# The order of events of one moment, as they happen.
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
 
 
@@ -412,7 +412,7 @@ def with_payload(event: Event, record: StoredRecord) -> Event:
 
 
 def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return events in the order of time, those of one moment as they come about.
+    """Return events in the order of time, those of one moment as they happen.
 
     Events whose time is not known come first.
     """

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 # Records of each partition that the client fetches ahead. With its default of 100,000 a search
 # that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
-# checks a full queue the queue would be empty most of the time.
+# checks of a full queue, the queue would be empty most of the time.
 _FETCHING: Mapping[str, object] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
-# So many partitions that cannot be read are named: an operator who reads on has seen enough.
+# How many partitions that cannot be read are named: an operator who reads on has seen enough.
 NOTED_MAX = 10
 # How late it is noticed that nothing comes any more.
 _WAIT_S = 0.2
@@ -75,7 +75,7 @@ class Scan:
         Raises:
             DamagedRecordError: a record cannot be read; an operator follows the text.
             AdminSetupError: the brokers do not answer; an operator acts.
-            AdminRetriableError: nothing came for CALL_TIMEOUT_S, such as behind an open kafka_txn;
+            AdminRetriableError: nothing came for CALL_TIMEOUT_S, such as when a kafka_txn is open;
                 the operator tries again.
         """
         if not self._spans:
@@ -132,7 +132,7 @@ class Scan:
 
 
 class Progress:
-    """Tells how far scans are, one line about once a second."""
+    """Reports how far scans are, one line about once a second."""
 
     def __init__(self, clock: Clock, on_progress: Callable[[str], None]) -> None:
         self._clock, self._on_progress = clock, on_progress

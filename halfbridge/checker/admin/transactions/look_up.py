@@ -88,7 +88,7 @@ def look_up(
 ) -> Life:
     """Return the life of one transaction; `state` is NOT_FOUND if the logs have no record of it.
 
-    Works beside running daemons, joins no group, commits nothing. `on_progress` gets a line about
+    Works while daemons run, joins no group, commits nothing. `on_progress` gets a line about
     once a second. AdminRequestError: the id says no time, none was given; the operator gives one.
     """
     return _LookUp(cluster, names, wanted, on_progress).life()
@@ -318,7 +318,7 @@ class _LookUp:
         counts: Mapping[str, int],
         begun_ms: int,
     ) -> _Ended:
-        """Return what came of the life until now: deliveries and dead letters."""
+        """Return the results of the life until now: deliveries and dead letters."""
         ends = Outcomes(self._trail, self._names, counts, self._leaderless, judged)
         is_deferred = progress is not None and judged.winner in progress.deferred
         span = Slice(begun_ms, self._wanted.until_ms)
@@ -380,8 +380,8 @@ class _LookUp:
         )
 
 
-# Most half records, and ops, of one id: a transaction has at most 1,000 messages, and whoever has
-# the id may write any number of ops. The first ones decide.
+# Most half records, and ops, of one id: a transaction has at most 1,000 messages, and any writer
+# that has the id can write any number of ops. The first ones decide.
 RECORDS_KEPT_MAX = 10_000
 # Records of a pair that are read after the transaction is settled, for decisions that lost: about a
 # sixth of a second.

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 # The window rule bounds what there is to read while a daemon runs: 100,000 records of a pair and 4
-# for each undecided one. After days without a daemon there is more. So many take about two minutes
-# (`find.RECORDS_MAX`).
+# for each undecided one. After days without a daemon there is more. This many take about two
+# minutes (`find.RECORDS_MAX`).
 RECORDS_MAX = 20_000_000
 # As the daemon's `entries_bytes_max`: 1.9 million undecided transactions of one message.
 ENTRIES_BYTES_MAX = 2304 * 1024 * 1024
@@ -58,12 +58,12 @@ ENTRIES_BYTES_MAX = 2304 * 1024 * 1024
 # the default of check_rate_max.
 ANSWERS_MAX = 200_000
 # Ops below T that are read as well, a pair: a rebuild needs none of them, but answers that did not
-# count stand among them, and explain why a check was not answered. Less than a tenth of a second's
+# count are among them, and explain why a check was not answered. Less than a tenth of a second's
 # reading (`look_up.READ_ON_RECORDS`).
 OPS_BEFORE = 20_000
 # No plan is written, so none has to be small.
 _PLAN_MAX = 1 << 60
-# Bodies are not shown, so few are kept: 64 MiB a pair beside ENTRIES_BYTES_MAX.
+# Bodies are not shown, so few are kept: 64 MiB a pair, besides ENTRIES_BYTES_MAX.
 _BODIES_MAX = 64 * 1024 * 1024
 
 

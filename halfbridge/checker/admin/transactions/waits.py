@@ -234,7 +234,7 @@ def _wait(facts: _Facts, world: WaitContext) -> tuple[Wait, str]:
 
 
 def _wait_for_a_worker(facts: _Facts, world: WaitContext) -> tuple[Wait, str]:
-    """Return why nothing has become yet of a decision, or of the last counted answer."""
+    """Return why a decision, or the last counted answer, has had no effect yet."""
     if world.workers == 0:
         cause = f"a {facts.decision} is appended" if facts.decision else _counted(facts)
         return Wait.NO_DAEMON, f"{cause}, and no worker of the daemon runs"

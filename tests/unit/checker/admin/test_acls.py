@@ -1,4 +1,4 @@
-"""The ACLs: who reads what."""
+"""The ACLs of daemon, producers and Spark sink."""
 
 from halfbridge.checker.admin.acls import Acl, daemon_acls, producer_acls, sink_acls
 from halfbridge.serde.topics import TopicNames
@@ -10,7 +10,7 @@ SINK = sink_acls(NAMES, "spark-feed", "User:s", real_topics=("orders",))
 
 
 def test_only_the_daemon_reads_half_and_op_topics() -> None:
-    """The transaction id is the capability to decide; producers write it and never read it."""
+    """Producers do not read half and op topic: with a transaction id anybody could decide."""
     readers = {
         (acl.principal, acl.name)
         for acl in (*DAEMON, *PRODUCER)
@@ -27,7 +27,7 @@ def test_only_the_daemon_reads_half_and_op_topics() -> None:
 
 
 def test_only_the_daemon_writes_its_limits() -> None:
-    """Clients warn by them, and the Spark sink refuses to start by them."""
+    """Only the daemon may write the settings topic, which clients and the Spark sink read."""
     writers = {
         acl.principal
         for acl in (*DAEMON, *PRODUCER, *SINK)
@@ -38,7 +38,7 @@ def test_only_the_daemon_writes_its_limits() -> None:
 
 
 def test_only_the_daemon_writes_real_topics() -> None:
-    """A producer group needs no more than to see that its real topic exists."""
+    """A producer group has only Describe on its real topic."""
     grants = {acl.principal: acl.operations for acl in (*DAEMON, *PRODUCER) if acl.name == "orders"}
 
     written = ("Write", "Describe", "DescribeConfigs")
@@ -46,7 +46,7 @@ def test_only_the_daemon_writes_real_topics() -> None:
 
 
 def test_the_spark_sink_reads_what_is_said_to_it_and_no_messages_but_dead_ones() -> None:
-    """It writes manifests too; half and op topic it writes only, real topics it sees."""
+    """The sink writes half, op and manifest topic, and only describes real topics."""
     topics: dict[str, set[str]] = {}
     for acl in SINK:
         if acl.resource == "--topic":
@@ -73,7 +73,7 @@ def test_the_spark_sink_reads_what_is_said_to_it_and_no_messages_but_dead_ones()
 
 
 def test_the_spark_sink_has_no_transactional_id() -> None:
-    """It is idempotent, and its manifest commits: a kafka_txn would be a right too many."""
+    """The sink is granted idempotent writes and no transactional id: its manifest commits."""
     resources = [acl.resource for acl in SINK]
 
     assert "--transactional-id" not in resources
@@ -81,7 +81,7 @@ def test_the_spark_sink_has_no_transactional_id() -> None:
 
 
 def test_transactional_ids_are_granted_by_prefix() -> None:
-    """Any slot of this installation, and no other installation's."""
+    """The daemon may use every slot of this installation, and of no other."""
     (acl,) = (acl for acl in DAEMON if acl.resource == "--transactional-id")
 
     assert (acl.name, acl.prefixed) == ("eu.halfbridge-", True)

@@ -1,4 +1,4 @@
-"""An operator's decisions beside a running daemon: whole installations in memory."""
+"""An operator's decisions with a running daemon: whole installations in memory."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def stack() -> Iterator[MemoryStack]:
 
 @pytest.fixture
 def producer(stack: MemoryStack) -> Iterator[MemoryProducer]:
-    """A producer whose checker never knows."""
+    """A producer whose checker returns UNKNOWN."""
     with stack.producer("g", checker=_unknown) as made:
         yield made
 
@@ -103,7 +103,7 @@ def _values(stack: MemoryStack, count: int = 0) -> list[bytes | None]:
 def test_a_commit_delivers_and_says_that_it_won(
     stack: MemoryStack, producer: MemoryProducer
 ) -> None:
-    """All messages in order; the op names the operator, and the audit topic both records."""
+    """All messages are delivered; the op has the operator's name, the audit topic both records."""
     transaction = _begun(producer, b"1", b"2")
     (decided,) = _decide(stack, _one(stack, transaction), COMMIT)
 
@@ -120,7 +120,7 @@ def test_a_commit_delivers_and_says_that_it_won(
 
 
 def test_a_rollback_delivers_nothing(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """And is no dead letter; the producer's own COMMIT comes too late."""
+    """A rolled back message is neither delivered nor dead; the producer's COMMIT has no effect."""
     transaction = _begun(producer)
     (decided,) = _decide(stack, _one(stack, transaction), ROLLBACK)
     assert decided.outcome is ActionOutcome.DONE
@@ -131,7 +131,7 @@ def test_a_rollback_delivers_nothing(stack: MemoryStack, producer: MemoryProduce
 
 
 def test_a_decision_that_came_before_holds(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """The producer was quicker, between the look-up and the op: the operator is told who won."""
+    """If the producer commits before the operator's op, the op is OVERRULED by that COMMIT."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
     receipt = transaction.commit().result()
@@ -147,7 +147,7 @@ def test_a_decision_that_came_before_holds(stack: MemoryStack, producer: MemoryP
 
 
 def test_ops_without_an_effect_win_nothing(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """Of another group, of another life, or that do not decide."""
+    """Ops of another group or life, and ops that do not decide, do not overrule the operator."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
     undecided = considered.transactions[0]
@@ -160,7 +160,7 @@ def test_ops_without_an_effect_win_nothing(stack: MemoryStack, producer: MemoryP
             op._replace(producer_group="other"),
             op._replace(resume_count=1),
             op._replace(kind=OpKind.UNKNOWN),
-            op._replace(kind=OpKind.DISCARD),  # of a producer, which may not write it
+            op._replace(kind=OpKind.DISCARD),  # source PRODUCER, which may not write it
         ):
             appender.append(place, OP.encode(each), transaction.id.encode())
         appender.append(place, b"nonsense", b"k")
@@ -171,7 +171,7 @@ def test_ops_without_an_effect_win_nothing(stack: MemoryStack, producer: MemoryP
 
 
 def test_an_op_beyond_the_half_partition_wins(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """The daemon applies it as if it named the last half message: it was the first decision."""
+    """An earlier COMMIT with a half offset beyond the partition's end overrules the operator."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
     op = AN_OP._replace(transaction_id=transaction.id, producer_group="g", half_offset=1_000_000)
@@ -184,7 +184,7 @@ def test_an_op_beyond_the_half_partition_wins(stack: MemoryStack, producer: Memo
 
 
 def test_what_is_decided_is_refused(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """With who decided it, and why; an id that nobody knows, too."""
+    """A decided transaction is rejected with actor and reason, an unknown id as not found."""
     transaction = _begun(producer)
     _decide(stack, _one(stack, transaction), COMMIT)
     wanted = r"is COMMITTED already: COMMIT by OPERATOR ada@h at op offset \d+ \(the row is there\)"
@@ -198,7 +198,7 @@ def test_what_is_decided_is_refused(stack: MemoryStack, producer: MemoryProducer
 def test_what_is_younger_than_its_first_check_is_refused(
     stack: MemoryStack, producer: MemoryProducer
 ) -> None:
-    """Its producer may be at work; `--force` says that the producer is dead."""
+    """A transaction younger than its first check needs --force."""
     transaction = _begun(producer)
     (young,) = _one(stack, transaction).transactions
     assert "give --force" in refusal_of(young, ROLLBACK, force=False)
@@ -211,7 +211,7 @@ def test_what_is_younger_than_its_first_check_is_refused(
 def test_a_commit_of_too_many_messages_makes_dead_letters(
     stack: MemoryStack, producer: MemoryProducer
 ) -> None:
-    """Refused without force; with it the daemon does what it says."""
+    """A COMMIT of too many messages needs --force; with it they become INCOMPLETE dead letters."""
     transaction = _begun(producer)
     stack.advance(10)
     three = DecisionRequest(kind=OpKind.COMMIT, reason="r", message_count=3)
@@ -223,7 +223,7 @@ def test_a_commit_of_too_many_messages_makes_dead_letters(
 
 
 def test_many_are_decided_at_once(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """In all pairs, the oldest first; one that its producer decides meanwhile is told."""
+    """The oldest of all pairs are decided; one that its producer decides first is OVERRULED."""
     transactions = [producer.begin() for _ in range(9)]
     for number, transaction in enumerate(transactions):
         transaction.send(Message("orders", value=b"%d" % number))
@@ -245,18 +245,18 @@ def test_many_are_decided_at_once(stack: MemoryStack, producer: MemoryProducer) 
 
 
 class KilledError(Exception):
-    """The command dies here."""
+    """The command crashes here."""
 
 
 class _Dies(Appender):
-    """Dies before the op is stored."""
+    """Crashes before the op is stored."""
 
     def append(self, *_: Any) -> tuple[int, int]:
         raise KilledError
 
 
 class _DiesAfter(Appender):
-    """Dies behind the op."""
+    """Crashes after the op is stored."""
 
     def append(self, *arguments: Any) -> tuple[int, int]:
         super().append(*arguments)
@@ -264,7 +264,7 @@ class _DiesAfter(Appender):
 
 
 class _Silent(Appender):
-    """Stores the op, and the acknowledgement is lost."""
+    """Stores the op and loses the acknowledgement."""
 
     def append(self, *arguments: Any) -> tuple[int, int]:
         super().append(*arguments)
@@ -272,7 +272,7 @@ class _Silent(Appender):
 
 
 class _Lost(Appender):
-    """Stores nothing, and nobody says so."""
+    """Stores nothing and raises InDoubtError."""
 
     def append(self, *_: Any) -> tuple[int, int]:
         raise InDoubtError("lost")
@@ -281,7 +281,7 @@ class _Lost(Appender):
 def test_killed_between_the_audit_record_and_the_op(
     stack: MemoryStack, producer: MemoryProducer
 ) -> None:
-    """Nothing happened but for the intention; the same command decides."""
+    """Only the intention is stored; the repeated command decides."""
     transaction = _begun(producer)
     with pytest.raises(KilledError):
         _decide(stack, _one(stack, transaction), COMMIT, kind=_Dies)
@@ -298,7 +298,7 @@ def test_killed_between_the_audit_record_and_the_op(
 def test_killed_between_the_op_and_the_read_back(
     stack: MemoryStack, producer: MemoryProducer
 ) -> None:
-    """It is decided; the same command says so, writes nothing, and the message comes out once."""
+    """The op is stored; the repeated command is rejected, and the message is delivered once."""
     transaction = _begun(producer)
     with pytest.raises(KilledError):
         _decide(stack, _one(stack, transaction), COMMIT, kind=_DiesAfter)
@@ -309,7 +309,7 @@ def test_killed_between_the_op_and_the_read_back(
 
 
 def test_killed_and_repeated_without_a_search(stack: MemoryStack, producer: MemoryProducer) -> None:
-    """Two operators at once: the second op is a duplicate, and the message comes out once."""
+    """Of two operators' ops the second is OVERRULED, and the message is delivered once."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
     (first,) = _decide(stack, considered, COMMIT)
@@ -326,7 +326,7 @@ def test_killed_and_repeated_without_a_search(stack: MemoryStack, producer: Memo
 def test_without_an_acknowledgement_the_log_is_asked(
     stack: MemoryStack, producer: MemoryProducer, kind: type[Appender], wanted: ActionOutcome
 ) -> None:
-    """An op that is stored is found; one that is not there may come yet."""
+    """A stored op gives DONE; an op that is not found gives IN_DOUBT."""
     transaction = _begun(producer)
     (decided,) = _decide(stack, _one(stack, transaction), COMMIT, kind=kind)
     assert decided.outcome is wanted
@@ -339,7 +339,7 @@ def test_without_an_acknowledgement_the_log_is_asked(
 def test_without_an_audit_topic_nothing_is_decided(
     stack: MemoryStack, producer: MemoryProducer
 ) -> None:
-    """An installation that was made before there was one."""
+    """Without an audit topic, the command fails and the transaction stays undecided."""
     transaction = _begun(producer)
     considered = _one(stack, transaction)
     stack.machine.broker.delete_topic(stack.config.names.audit)
@@ -348,7 +348,7 @@ def test_without_an_audit_topic_nothing_is_decided(
     assert stack.undecided() == [transaction.id]
 
 
-# --- what an operator asks for, in words, and why it may be refused ------------------------
+# --- texts about an operator's request, and its refusals -----------------------------------
 
 A_ROLLBACK = DecisionRequest(kind=OpKind.ROLLBACK, reason="r")
 FOUND = AN_UNDECIDED._replace(
@@ -390,12 +390,12 @@ def _found(**changes: Any) -> Undecided:
     ],
 )
 def test_what_would_happen_is_said_before(requested: DecisionRequest, wanted: str) -> None:
-    """By what is there and what the operator says is there."""
+    """The effect depends on the stored messages and the message count of the request."""
     assert effect_text(FOUND, requested) == wanted
 
 
 def test_refusals() -> None:
-    """Force overrides all but a decision that is on its way."""
+    """Force overrides every refusal except an op that is already appended."""
     waits = _found(wait=Wait.DECISION_WAITS, why="a COMMIT is appended")
     young = _found(wait=Wait.NOT_DUE, why="its producer may be at work")
     assert refusal_of(FOUND, A_ROLLBACK, force=False) == ""
@@ -409,7 +409,7 @@ def test_refusals() -> None:
 
 
 def test_what_the_audit_topic_gets() -> None:
-    """Before: state, age, group and pair. After: which decision is the first, and whose."""
+    """Before is state, age, group and pair; after is the first decision and its actor."""
     assert before_text(FOUND) == "PREPARED, 12s old, 2 messages of group g, pair 3, ASKED"
     assert "of unknown age" in before_text(_found(age_ms=None))
     first = First(9, 0, State.COMMITTED, AN_OP)
@@ -418,7 +418,7 @@ def test_what_the_audit_topic_gets() -> None:
 
 
 def test_who_decided_is_named() -> None:
-    """As far as it is known."""
+    """The text names who decided, if known."""
     winner = Event(
         kind=Kind.DECISION,
         at_ms=1,

@@ -1,4 +1,4 @@
-"""What `checker init` takes for proof of what was applied."""
+"""Dead letters as proof for `checker init`, and the operators' switch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -44,24 +44,24 @@ def _letter(reason: DeadReason, decision: DeadDecision) -> LogRecord:
         (DeadReason.TOO_LARGE, DeadDecision.NONE, False),
         (DeadReason.TOO_LARGE, DeadDecision.COMMIT, True),
         (DeadReason.TOO_LARGE, DeadDecision.DISCARD, True),
-        # Of a dead letter of version 1 the decision is not known.
+        # A dead letter of version 1 has no decision.
         (DeadReason.NOT_ALLOWED, DeadDecision.NONE, True),
     ],
 )
 def test_a_message_that_no_transaction_can_have_proves_nothing(
     reason: DeadReason, decision: DeadDecision, *, says: bool
 ) -> None:
-    """Its dead letter is written before its transaction is decided."""
+    """A TOO_LARGE dead letter proves a decision only if it contains one."""
     assert _shows_a_decision(_letter(reason, decision)) is says
 
 
 @pytest.mark.parametrize("headers", [[], [(DEAD, None)], [(DEAD, b"broken")]])
 def test_a_letter_that_cannot_be_read_counts_as_before(headers: list[Any]) -> None:
-    """RMQ_HALF says whose it is."""
+    """A dead letter whose header is missing or cannot be read counts as proof of a decision."""
     assert _shows_a_decision(LogRecord(0, 0, 0, None, None, headers))
 
 
-# --- the operators' switch, set beside clients that run: whole installations in memory -----
+# --- the operators' switch, set while clients run: whole installations in memory -----------
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def _never(_view: MessageView) -> Resolution:
 
 
 def test_running_clients_follow(stack: MemoryStack) -> None:
-    """Begin and send raise the operator's reason, and nothing is stored; open ones are decided."""
+    """Begin and send raise the operator's reason until the switch is reset; commit works."""
     message = Message("orders", value=b"1")
     with stack.producer("g", checker=_never) as producer:
         open_one, half_sent = producer.begin(), producer.begin()
@@ -124,14 +124,14 @@ def test_running_clients_follow(stack: MemoryStack) -> None:
 
 
 def test_a_client_that_starts_begins_nothing(stack: MemoryStack) -> None:
-    """The first begin waits for the first look: a service that restarts in a loop sends nothing."""
+    """The first begin waits until the switch is read, and is rejected."""
     _turn(stack, is_rejecting=True)
     with stack.producer("g", checker=_never) as producer, pytest.raises(TransactionsRejectedError):
         producer.begin()
 
 
 def test_what_is_open_is_checked_and_delivered(stack: MemoryStack) -> None:
-    """The daemon asks about what an operator's switch left undecided."""
+    """The daemon checks and delivers transactions that the switch left undecided."""
     with stack.producer("g", checker=lambda _view: Resolution.COMMIT) as producer:
         producer.begin().send(Message("orders", value=b"1"))
         _turn(stack, is_rejecting=True)
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_stops_nobody(stack: MemoryStack, value: bytes) -> N
 
 
 def test_without_a_settings_topic_clients_begin(stack: MemoryStack) -> None:
-    """And the command says what makes the topic."""
+    """Clients begin without a settings topic; the command's error names `topics create`."""
     stack.machine.broker.delete_topic(stack.config.names.settings)
     with stack.producer("g", checker=_never) as producer:
         producer.begin()
@@ -159,7 +159,7 @@ def test_without_a_settings_topic_clients_begin(stack: MemoryStack) -> None:
 
 
 def test_what_is_done_stands_in_the_audit_topic(stack: MemoryStack) -> None:
-    """Before and after; a repetition is an action of its own."""
+    """Each action is stored with the state before and after, a repetition too."""
     for is_rejecting in (True, True, False):
         _turn(stack, is_rejecting=is_rejecting)
     found = read(_cluster(stack), stack.config.names, ActionFilter(limit=9))

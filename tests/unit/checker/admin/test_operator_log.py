@@ -1,4 +1,4 @@
-"""What operators do: stored before it takes effect, read back, bounded, whoever writes there."""
+"""Operators' actions in the audit topic: stored before they take effect, read within a limit."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -30,11 +30,11 @@ ALL = ActionFilter(limit=100)
 
 
 class Silent(Network):
-    """Answers no write while it is silent.
+    """Does not answer writes while it is silent.
 
     Attributes:
-        is_silent: Whether it is.
-        is_done: Whether what is not answered is done.
+        is_silent: Whether writes get no answer.
+        is_done: Whether a write without an answer is stored.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -55,7 +55,7 @@ class Silent(Network):
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    """Brokers in memory with an audit topic, made as `topics create` makes it."""
+    """Brokers in memory with an audit topic as `topics create` makes it."""
     with Machine(network=Silent) as made:
         for shape in wanted_topics(NAMES, Layout(partitions=1, replication_factor=1)):
             if shape.name == NAMES.audit:
@@ -77,7 +77,7 @@ def _record(cluster: Cluster, action: str = "tx commit", who: str = "ada@h") -> 
 
 
 def test_an_action_is_read_back_with_how_it_ended(cluster: Cluster) -> None:
-    """Two records with one id, the first of which is stored when `record` returns."""
+    """An action has two records; the first one is stored when `record` returns."""
     with appending(cluster) as appender:
         log = OperatorLog(cluster, NAMES, appender, who="ada@h")
         intended = log.record("tx commit", "t1", why="seen", before="PREPARED", after="COMMITTED")
@@ -94,7 +94,7 @@ def test_an_action_is_read_back_with_how_it_ended(cluster: Cluster) -> None:
 
 
 def test_what_is_asked_for_is_found(cluster: Cluster) -> None:
-    """By action or how it begins, by operator, by subject and by time; the newest of them."""
+    """Action or its first word, operator, subject and time filter; a limit keeps the newest."""
     for action, who in (("tx commit", "ada@h"), ("tx rollback", "bob@h"), ("txt", "ada@h")):
         _record(cluster, action, who)
         cluster.ports.run.pause(60)
@@ -113,7 +113,7 @@ def test_what_is_asked_for_is_found(cluster: Cluster) -> None:
 
 
 def test_what_strangers_write_is_shown_and_believed_nowhere(cluster: Cluster) -> None:
-    """A record that cannot be read keeps its place, and says why."""
+    """A record that cannot be read is listed with its problem, but not by an operator filter."""
     with appending(cluster) as appender:
         appender.append((NAMES.audit, 0), b"\xc3\x01nonsense", b"k")
     _record(cluster)
@@ -127,7 +127,7 @@ def test_what_strangers_write_is_shown_and_believed_nowhere(cluster: Cluster) ->
 
 
 def test_without_the_topic_nothing_is_recorded(cluster: Cluster, machine: Machine) -> None:
-    """An installation made before there was one: the error names the command that makes it."""
+    """Without an audit topic, the error names the command that creates it."""
     machine.broker.delete_topic(NAMES.audit)
     wanted = "run: halfbridge topics create --bootstrap-servers memory --topic-prefix eu."
     with pytest.raises(AdminSetupError, match=wanted):
@@ -140,7 +140,7 @@ def test_without_the_topic_nothing_is_recorded(cluster: Cluster, machine: Machin
 def test_without_an_acknowledgement_it_is_in_doubt(
     cluster: Cluster, machine: Machine, *, is_stored: bool
 ) -> None:
-    """The record may be stored or not, and the action must not take effect."""
+    """Without an acknowledgement `record` raises InDoubtError, whether it is stored or not."""
     network = machine.network
     assert isinstance(network, Silent)
     network.is_silent, network.is_done = True, is_stored
@@ -151,7 +151,7 @@ def test_without_an_acknowledgement_it_is_in_doubt(
 
 
 def test_reading_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many records strangers write, the newest are looked at; what is not is told."""
+    """Of more records than READ_RECORDS_MAX the newest are read, and the others are counted."""
     assert READ_RECORDS_MAX == 1_000_000
     monkeypatch.setattr("halfbridge.checker.admin.operator_log.READ_RECORDS_MAX", 2)
     for _ in range(5):
@@ -163,7 +163,7 @@ def test_reading_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_reason_is_given_and_short() -> None:
-    """A reason that would be cut, or says nothing, is refused before anything is done."""
+    """A reason that is empty or longer than 1024 bytes is rejected."""
     most = FIELD_BYTES_MAX["why"]
     assert reason_problem("the row is there") == ""
     assert reason_problem("  ") == "must not be empty"

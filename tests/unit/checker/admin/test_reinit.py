@@ -1,4 +1,4 @@
-"""Where a stopped partition may go on: decided from the log and from what was delivered."""
+"""New offsets of a stopped partition, computed from its logs and the delivered records."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ AGE_MS_MAX = 1000
 
 @dataclass
 class Log:
-    """A half and an op partition, written by short calls."""
+    """A half and an op partition."""
 
     halves: list[HalfRead] = field(default_factory=list)
     ops: list[OpRead] = field(default_factory=list)
@@ -97,7 +97,7 @@ def log() -> Log:
 
 
 def test_empty_partition_goes_on_at_its_ends(log: Log) -> None:
-    """Nothing there, nothing to do."""
+    """An empty partition resumes at offset 0."""
     found = log.plan(Evidence())
 
     assert found.exact
@@ -105,7 +105,7 @@ def test_empty_partition_goes_on_at_its_ends(log: Log) -> None:
 
 
 def test_all_delivered_goes_on_behind_everything(log: Log) -> None:
-    """Every decision has its effect already: O and H stand at the ends."""
+    """If every decision is applied, O and H are the ends of the partitions."""
     log.committed("a", "b")
 
     found = log.plan(Evidence(delivered={("a", 0), ("b", 0)}))
@@ -116,9 +116,9 @@ def test_all_delivered_goes_on_behind_everything(log: Log) -> None:
 
 
 def test_a_redelivery_is_no_part_of_the_life_before(log: Log) -> None:
-    """Message 0 was delivered; message 1 was EXTRA, and is stored again as life 1, not applied yet.
+    """Message 0 is delivered; message 1, EXTRA and stored again as life 1, is still to apply.
 
-    Were only the transaction id looked for, life 1 would pass for delivered, and never be.
+    With a search by transaction id only, life 1 would count as delivered and be lost.
     """
     log.committed("a")
     log.half("a", index=1, life=1)
@@ -132,9 +132,9 @@ def test_a_redelivery_is_no_part_of_the_life_before(log: Log) -> None:
 
 
 def test_a_part_is_not_all(log: Log) -> None:
-    """A daemon that delivers at least once died after message 0 of two: both are to be delivered.
+    """If an at-least-once daemon crashed after message 0 of two, the COMMIT is to apply again.
 
-    Were it enough to find one message, O would pass the COMMIT, and message 1 would be lost.
+    If one message were sufficient, O would be after the COMMIT, and message 1 would be lost.
     """
     log.half("a")
     log.half("a", topic="bills", index=1)
@@ -148,7 +148,7 @@ def test_a_part_is_not_all(log: Log) -> None:
 
 
 def test_what_no_decision_covers_need_not_be_there(log: Log) -> None:
-    """Message 1 came after the COMMIT, or beyond its count: a dead letter, and no gap."""
+    """Message 1, after the COMMIT or beyond its count, is not needed to prove the delivery."""
     log.half("a")
     log.half("a", index=1)
     log.op("a", count=1)
@@ -163,7 +163,7 @@ def test_what_no_decision_covers_need_not_be_there(log: Log) -> None:
 
 
 def test_undelivered_tail_is_applied(log: Log) -> None:
-    """O is the first commit of which nothing is found; H keeps its half message."""
+    """O is the first COMMIT without a delivered record; H is at its half message."""
     log.committed("a", "b", "c")
 
     found = log.plan(Evidence(delivered={("a", 0)}))
@@ -184,7 +184,7 @@ def test_undecided_half_below_holds_h_and_t(log: Log) -> None:
 
 
 def test_decided_below_h_does_not_hold_t(log: Log) -> None:
-    """A decision all of whose halves are below H is of no use to a rebuild."""
+    """A decision with all halves below H does not lower T."""
     log.committed("old")
     log.half("undecided")
     log.committed("new")
@@ -195,7 +195,7 @@ def test_decided_below_h_does_not_hold_t(log: Log) -> None:
 
 
 def test_copy_above_h_keeps_its_decision(log: Log) -> None:
-    """A put-back copy would look undecided to a rebuild that does not know the decision."""
+    """T stays at a decision with a put-back copy above H, so that a rebuild reads the decision."""
     origin = log.half("a")
     log.half("undecided")
     log.half("a", origin=origin)
@@ -207,7 +207,7 @@ def test_copy_above_h_keeps_its_decision(log: Log) -> None:
 
 
 def test_dead_lettered_counts_as_applied(log: Log) -> None:
-    """A commit that was not allowed, or a discard, left its trace in the dead-letter topic."""
+    """A COMMIT or DISCARD counts as applied if its dead letters are found."""
     log.committed("refused")
     log.half("discarded")
     log.op("discarded", OpKind.DISCARD, source=OpSource.OPERATOR)
@@ -219,7 +219,7 @@ def test_dead_lettered_counts_as_applied(log: Log) -> None:
 
 
 def test_rollback_needs_no_trace(log: Log) -> None:
-    """A rolled back transaction is on either side of O without harm."""
+    """A ROLLBACK counts as applied without delivered records."""
     log.half("gone")
     log.op("gone", OpKind.ROLLBACK)
     log.committed("a")
@@ -232,7 +232,7 @@ def test_rollback_needs_no_trace(log: Log) -> None:
 
 
 def test_first_decision_wins(log: Log) -> None:
-    """A commit after a rollback is nothing that could be missing."""
+    """A COMMIT after a ROLLBACK is not to apply."""
     log.half("a")
     log.op("a", OpKind.ROLLBACK)
     log.op("a", OpKind.COMMIT)
@@ -244,7 +244,7 @@ def test_first_decision_wins(log: Log) -> None:
 
 
 def test_half_of_another_group_under_a_known_id_stays_undecided(log: Log) -> None:
-    """A forged half is a transaction of its own, which H must not pass."""
+    """A half of another group is a separate undecided transaction, which holds H."""
     log.committed("a")
     log.half("a", group="other")
 
@@ -254,7 +254,7 @@ def test_half_of_another_group_under_a_known_id_stays_undecided(log: Log) -> Non
 
 
 def test_op_beyond_the_half_partition_decides_like_any_other(log: Log) -> None:
-    """Rule 1: the daemon applies an op whose half offset does not exist, to what is there."""
+    """Rule 1: an op whose half offset does not exist applies to the stored halves."""
     log.half("a")
     log.op("a", half_offset=10)
 
@@ -267,7 +267,7 @@ def test_op_beyond_the_half_partition_decides_like_any_other(log: Log) -> None:
 
 
 def test_age_discard_without_the_age_decides_nothing(log: Log) -> None:
-    """A daemon's AGE discard that its append time does not prove leaves the half undecided."""
+    """An AGE discard whose append time does not prove the age leaves the half undecided."""
     log.half("a", append_ms=500)
     age = {"reason": REASON_AGE, "age_ms": AGE_MS_MAX}
     log.op("a", OpKind.DISCARD, source=OpSource.CHECKER, append_ms=1499, **age)
@@ -279,7 +279,7 @@ def test_age_discard_without_the_age_decides_nothing(log: Log) -> None:
 
 
 def test_delivered_behind_a_missing_one_needs_a_choice(log: Log) -> None:
-    """No offset is exact: the answer names what would come twice."""
+    """Without a choice, the plan lists what is to apply and what would be delivered twice."""
     log.committed("a", "lost", "c")
 
     found = log.plan(Evidence(delivered={("a", 0), ("c", 0)}))
@@ -290,7 +290,7 @@ def test_delivered_behind_a_missing_one_needs_a_choice(log: Log) -> None:
 
 
 def test_accepting_duplicates_starts_at_the_missing_one(log: Log) -> None:
-    """Nothing is lost; what came behind comes twice."""
+    """With ACCEPT_DUPLICATES nothing is lost; what is after the missing one is delivered twice."""
     log.committed("a", "lost", "c")
 
     found = log.plan(Evidence(delivered={("a", 0), ("c", 0)}), Choice.ACCEPT_DUPLICATES)
@@ -300,7 +300,7 @@ def test_accepting_duplicates_starts_at_the_missing_one(log: Log) -> None:
 
 
 def test_skipping_starts_behind_the_last_delivered_one(log: Log) -> None:
-    """Nothing comes twice; the missing one never comes, a newer one still does."""
+    """With SKIP_UNDELIVERED nothing is delivered twice; only the missing one is never delivered."""
     log.committed("a", "lost", "c", "new")
 
     found = log.plan(Evidence(delivered={("a", 0), ("c", 0)}), Choice.SKIP_UNDELIVERED)
@@ -310,7 +310,7 @@ def test_skipping_starts_behind_the_last_delivered_one(log: Log) -> None:
 
 
 def test_expired_real_records_are_no_proof(log: Log) -> None:
-    """Where the real topic lost records since, "not found" needs an operator's word."""
+    """If the real topic's records may have expired, the plan needs an operator's choice."""
     log.half("old")
     log.op("old", append_ms=100)
     log.half("new")
@@ -326,7 +326,7 @@ def test_expired_real_records_are_no_proof(log: Log) -> None:
 
 
 def test_position_leaves_late_halves_to_be_dead_lettered(log: Log) -> None:
-    """What stands behind every applied decision is looked at again, not dropped."""
+    """The position is not after a late half, so that the half becomes a dead letter."""
     log.committed("a")
     log.half("a", index=1)
 
@@ -337,7 +337,7 @@ def test_position_leaves_late_halves_to_be_dead_lettered(log: Log) -> None:
 
 
 def test_h_does_not_part_a_transaction_discarded_for_age(log: Log) -> None:
-    """A rebuild that met only its last message would find it too young, and bring it back."""
+    """H is lowered to the first message: the last one alone is too young to prove the age."""
     log.half("old", index=0, append_ms=0)
     log.half("passed", append_ms=0)
     undecided = log.half("undecided", append_ms=AGE_MS_MAX - 1)
@@ -361,7 +361,7 @@ def test_h_does_not_part_a_transaction_discarded_for_age(log: Log) -> None:
 
 
 def test_h_stays_below_all_discarded_transactions_that_overlap(log: Log) -> None:
-    """One that is not parted at first is, once H was lowered for another."""
+    """H is lowered again for a transaction that overlaps with the one it was lowered for."""
     for name, index in (("a", 0), ("b", 0), ("a", 1), ("undecided", 0), ("b", 1)):
         log.half(name, index=index, append_ms=0)
     for name in "ab":
@@ -372,7 +372,7 @@ def test_h_stays_below_all_discarded_transactions_that_overlap(log: Log) -> None
 
 
 def test_a_copy_above_h_tells_the_age(log: Log) -> None:
-    """Then H is not lowered: from the first message on there may be much to read."""
+    """H is not lowered if a copy above H proves the age."""
     log.half("old", append_ms=0)
     log.half("undecided", append_ms=0)
     log.half("old", append_ms=AGE_MS_MAX, origin=0)
@@ -385,7 +385,7 @@ def test_a_copy_above_h_tells_the_age(log: Log) -> None:
 
 
 def _undecided_after(log: Log, found: NewOffsets) -> set[str]:
-    """Return what a ledger that begins where `found` says holds for undecided."""
+    """Return the undecided transactions of a ledger that starts at the progress in `found`."""
     ledger = Ledger(SETTINGS, found.progress)
     for half in log.halves[found.progress.half :]:
         ledger.half(half)

@@ -1,4 +1,4 @@
-"""What internal topics must look like, and what is said when they do not."""
+"""Settings that internal topics must have, and the problems reported for deviations."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def _as_wanted() -> dict[str, SeenTopic]:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_topics_that_clients_make_are_as_wanted(replicas: int) -> None:
-    """What a client makes on demand, or the Spark sink, is what `topics check` asks for."""
+    """Topics that clients or the Spark sink create have the settings that `topics check` wants."""
     layout = Layout(
         partitions=4, replication_factor=replicas, producer_groups=("g",), spark_sink=True
     )
@@ -58,7 +58,7 @@ def _changed(topic: str, key: str, value: str) -> dict[str, SeenTopic]:
 
 
 def test_op_topic_is_made_before_the_half_topic() -> None:
-    """Whoever sees the half topic may rely on the op topic."""
+    """If the half topic exists, the op topic exists too."""
     assert [shape.name for shape in WANTED][:2] == [NAMES.op, NAMES.half]
 
 
@@ -78,7 +78,7 @@ def test_topics_have_the_designs_settings() -> None:
 
 
 def test_manifests_are_kept_for_ever() -> None:
-    """With the Spark sink there is a topic more; what it forgot would be published twice."""
+    """The manifest topic is kept for ever: a lost manifest would be published twice."""
     (manifest,) = set(wanted_topics(NAMES, replace(LAYOUT, spark_sink=True))) - set(WANTED)
     settings = {wanted.key: wanted.value for wanted in manifest.settings}
     assert (manifest.name, manifest.partitions) == (NAMES.manifest, 4)
@@ -91,7 +91,7 @@ def test_manifests_are_kept_for_ever() -> None:
 
 
 def test_an_installation_without_settings_topic_is_whole() -> None:
-    """Clients assume the daemon's defaults then; `topics check` advises to make it."""
+    """Without a settings topic, `topics check` gives only advice to create it."""
     seen = _as_wanted()
     del seen[NAMES.settings]
     (problem,) = _problems(seen)
@@ -101,7 +101,7 @@ def test_an_installation_without_settings_topic_is_whole() -> None:
 
 
 def test_settings_are_kept_compacted_and_small() -> None:
-    """The last record of each key stays; nobody can make readers read more than 17 KiB at once."""
+    """The settings topic is compacted, and its records have at most 17 KiB."""
     (shape,) = (shape for shape in WANTED if shape.name == NAMES.settings)
     settings = {wanted.key: wanted.value for wanted in shape.settings}
     assert shape.partitions == 1
@@ -111,14 +111,14 @@ def test_settings_are_kept_compacted_and_small() -> None:
 
 
 def test_two_in_sync_replicas_are_only_asked_of_three() -> None:
-    """On a small cluster, two in sync would stop the topic at the first lost broker."""
+    """With two replicas, min.insync.replicas is not set: one lost broker would stop the topic."""
     shapes = wanted_topics(NAMES, replace(LAYOUT, replication_factor=2))
 
     assert all(wanted.key != "min.insync.replicas" for shape in shapes for wanted in shape.settings)
 
 
 def test_what_is_as_wanted_has_no_problem() -> None:
-    """No false alarms."""
+    """Topics with the wanted settings have no problem."""
     assert _problems(_as_wanted()) == []
 
 
@@ -137,7 +137,7 @@ def test_what_is_as_wanted_has_no_problem() -> None:
     ],
 )
 def test_deviation_comes_with_its_command(topic: str, key: str, value: str, blocking: bool) -> None:
-    """Each is named, with the command that mends it."""
+    """Each deviation is reported with the command that corrects it."""
     problem = _problems(_changed(topic, key, value))[0]
 
     assert problem.subject == topic
@@ -150,7 +150,7 @@ def test_deviation_comes_with_its_command(topic: str, key: str, value: str, bloc
 
 @pytest.mark.parametrize("value", ["-1", str(30 * 24 * 3_600_000)])
 def test_longer_retention_of_both_is_fine(value: str) -> None:
-    """More than wanted is no deviation, as long as ops outlive halves."""
+    """Longer retention than wanted is no problem if both topics have it."""
     seen = _as_wanted()
     for topic in (NAMES.half, NAMES.op):
         seen[topic] = replace(seen[topic], settings={**seen[topic].settings, "retention.ms": value})
@@ -167,7 +167,7 @@ def test_ops_must_outlive_halves(value: str) -> None:
 
 
 def test_unequal_partition_counts_come_with_the_growing_command() -> None:
-    """The fix brings both to the larger count."""
+    """The fix grows both topics to the larger count."""
     seen = _as_wanted()
     seen[NAMES.op] = replace(seen[NAMES.op], partitions=6)
 

@@ -1,4 +1,4 @@
-"""Which settings of topics stop a pair, which alarm, and which are worth a word."""
+"""Topic settings that stop a pair, that alarm, and that give advice."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ CHECK = NAMES.check("g")
 
 
 def settings(**changes: str) -> dict[str, str]:
-    """Return what half and op topic have; a change as max_message_bytes="1"."""
+    """Return the settings of half and op topic; a change is given as max_message_bytes="1"."""
     made = {
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "delete",
@@ -39,7 +39,7 @@ def settings(**changes: str) -> dict[str, str]:
 
 
 def flaws_with(topic: str = "", **changes: str) -> Flaws:
-    """Return what is found where one topic has other settings than it should have."""
+    """Return the flaws if one topic has other settings than `topics create` gives it."""
     copies = {"max_message_bytes": str(MIB + COPY_BYTES), "message_timestamp_type": "CreateTime"}
     known = {
         NAMES.half: settings(),
@@ -54,7 +54,7 @@ def flaws_with(topic: str = "", **changes: str) -> Flaws:
 
 
 def test_nothing_is_wrong_with_what_topics_create_makes() -> None:
-    """Nor with what is left to their owners: how long dead letters are kept, and real topics."""
+    """Settings of `topics create` have no flaw, nor have dead-letter retention and real topics."""
     assert flaws_with() == Flaws()
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_wrong_with_what_topics_create_makes() -> None:
     ],
 )
 def test_what_makes_half_and_op_topic_untrue_stops(topic: str, setting: str, wrong: str) -> None:
-    """Clients' clocks would decide, or what a rebuild needs is cleaned away."""
+    """CreateTime and compaction of half and op topic stop the pair."""
     (problem,) = flaws_with(topic, **{setting.replace(".", "_"): wrong}).stopping
     assert (problem.subject, problem.setting) == (topic, setting)
     assert f" {topic} --set {setting}=" in problem.fix
@@ -88,14 +88,14 @@ def test_what_makes_half_and_op_topic_untrue_stops(topic: str, setting: str, wro
     ],
 )
 def test_what_may_lose_or_fail_later_alarms(topic: str, setting: str, wrong: str) -> None:
-    """It stops nothing."""
+    """Short retention and small size limits are alarms, and do not stop the pair."""
     found = flaws_with(topic, **{setting.replace(".", "_"): wrong})
     assert found.stopping == ()
     assert (topic, setting) in {(each.subject, each.setting) for each in found.alarms}
 
 
 def test_a_half_topic_that_was_raised_alone() -> None:
-    """Dead letters and check requests carry a half record and a header more; ops are small."""
+    """A larger half topic needs larger dead-letter and check topics; real topics are advice."""
     found = flaws_with(NAMES.half, max_message_bytes="4000000")
     wanted = {(topic, str(4_000_000 + COPY_BYTES)) for topic in (NAMES.dead, CHECK)}
     assert {(each.subject, each.fix.rpartition("=")[2]) for each in found.alarms} == wanted
@@ -106,12 +106,12 @@ def test_a_half_topic_that_was_raised_alone() -> None:
 
 @pytest.mark.parametrize("topic", [NAMES.half, NAMES.op, NAMES.dead, CHECK])
 def test_what_cannot_be_read_is_no_flaw(topic: str) -> None:
-    """Rights may be missing; a broker of another make may not know a setting."""
+    """Unknown settings are no flaw, e.g. without the right to read them."""
     assert flaws_with(topic) == Flaws()
 
 
 def test_many_problems_are_reported_by_some() -> None:
-    """A text stays short, whatever is wrong; `topics check` names all."""
+    """The text has at most SHOWN_MAX problems and refers to `topics check` for all."""
     problem = flaws_with(NAMES.half, retention_ms="1").alarms[0]
     text = problems_text((problem,) * (SHOWN_MAX + 2))
     assert text.count("halfbridge topics alter") == SHOWN_MAX
@@ -121,11 +121,11 @@ def test_many_problems_are_reported_by_some() -> None:
 
 @pytest.mark.parametrize(("value", "wanted"), [("12", 12), ("-1", -1), ("", None), ("much", None)])
 def test_numbers(value: str, wanted: int | None) -> None:
-    """What is none is not known."""
+    """A text that is not a number gives None."""
     assert number(value) == wanted
 
 
-# --- real topics with a type, beside clients that run: a whole installation in memory ------
+# --- real topics with a type, with running clients: a whole installation in memory ---------
 
 
 def _never(_view: MessageView) -> Resolution:
@@ -144,7 +144,7 @@ def _create(stack: MemoryStack, name: str, kind: TopicType) -> Typed:
 
 
 def test_what_is_no_message_is_refused_as_such_beside_a_plain_topic() -> None:
-    """The error tells how to send, whatever types topics have."""
+    """The error explains the argument of send, also if plain topics exist."""
     given: Any = "orders"
     with MemoryStack() as stack, stack.producer("g", checker=_never) as producer:
         assert _create(stack, "clicks", TopicType.PLAIN)
@@ -154,7 +154,7 @@ def test_what_is_no_message_is_refused_as_such_beside_a_plain_topic() -> None:
 
 
 def test_running_clients_learn_of_a_type_and_of_its_change() -> None:
-    """A plain topic is refused by send and, where it is bound, by begin; others are not."""
+    """Send, or begin of a bound producer, rejects a plain topic until its type changes."""
     with MemoryStack() as stack, stack.producer("g", checker=_never) as producer:
         assert _create(stack, "clicks", TopicType.PLAIN) == (True, None)
         assert _create(stack, "orders", TopicType.TRANSACTION)
@@ -176,7 +176,7 @@ def test_running_clients_learn_of_a_type_and_of_its_change() -> None:
 
 
 def test_the_daemon_delivers_to_no_plain_topic(tmp_path: Path) -> None:
-    """By its policy file, whatever a client looks at."""
+    """A message to a topic that the daemon's policy types as plain becomes NOT_ALLOWED."""
     policy = tmp_path / "policy.toml"
     policy.write_text('default = "allow"\n[topics]\n"clicks" = "plain"\n', "utf-8")
     with MemoryStack(policy_file=policy) as stack:
@@ -189,7 +189,7 @@ def test_the_daemon_delivers_to_no_plain_topic(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_no_type() -> None:
-    """And internal names are never real topics."""
+    """A type record that cannot be read gives no type; an internal name is rejected."""
     with MemoryStack() as stack:
         _create(stack, "clicks", TopicType.PLAIN)
         with appending(_cluster(stack)) as appender:
@@ -201,10 +201,10 @@ def test_what_cannot_be_read_is_no_type() -> None:
             _create(stack, stack.config.names.half, TopicType.PLAIN)
 
 
-# --- words of sentences that operators read ------------------------------------------------
+# --- words in texts for operators ----------------------------------------------------------
 
 
 def test_a_noun_goes_with_its_number() -> None:
-    """Only one of a thing has no s."""
+    """A noun has no s for the count 1 only."""
     reported = [counted(count, "message") for count in range(3)]
     assert reported == ["0 messages", "1 message", "2 messages"]

@@ -38,14 +38,14 @@ from tests.playbook import (
 
 # --- rule 7: the first half wins -----------------------------------------------------------
 def test_a_duplicate_does_not_age_its_transaction_anew() -> None:
-    """Checks fall due by the first half's append time."""
+    """Checks fall due by the append time of the first half."""
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> half("A") >> op_end << nothing
     book << nobody_asked >> wait(1) >> op_end << nothing << asked("A")
 
 
 # --- copies --------------------------------------------------------------------------------
 def test_a_copy_stands_for_its_original() -> None:
-    """H moves past the original when the copy is committed, and rests on the copy."""
+    """H moves past the original when the copy is committed, and stays at the copy."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     assert (book.progress.half, book.progress.rebuild_to) == (1, 2)
     book << nothing
@@ -58,7 +58,7 @@ def test_a_copy_stands_for_its_original() -> None:
 
 
 def test_a_decision_may_come_while_copies_are_in_flight() -> None:
-    """Copies that come back after the decision are nothing new."""
+    """Copies that are read after the decision change nothing."""
     book = Playbook() >> half("A") >> unread(unknown("A", 1), commit("A")) >> read_ops
     book << delivered("A") + put_back("A", "answer", 1) >> wait(1) << nothing
     assert book.progress.half == book.log.half_end
@@ -66,7 +66,7 @@ def test_a_decision_may_come_while_copies_are_in_flight() -> None:
 
 
 def test_two_answers_may_be_counted_before_the_first_copy_is_back() -> None:
-    """Each counted answer writes a copy; the newest stands in the end."""
+    """Each counted answer writes a copy; the newest copy counts."""
     book = Playbook() >> half("A") >> unread(unknown("A", 1), unknown("A", 2)) >> read_ops
     book << put_back("A", "answer", 1) + put_back("A", "answer", 2)
     book.reader.read_half(1)
@@ -78,7 +78,7 @@ def test_two_answers_may_be_counted_before_the_first_copy_is_back() -> None:
 
 
 def test_a_message_that_comes_while_copies_are_in_flight_holds_h() -> None:
-    """The new message stands below the copies; H waits for it."""
+    """H stays at a new message below the copies."""
     book = Playbook() >> half("A", 0) >> unread(unknown("A", 1), half("A", 1)) >> read_ops
     book << put_back("A", "answer", 1) >> wait(1) << nothing
     assert book.progress.half == 1
@@ -86,7 +86,7 @@ def test_a_message_that_comes_while_copies_are_in_flight_holds_h() -> None:
 
 
 def test_a_copy_that_nobody_wrote_changes_nothing() -> None:
-    """A forged copy does not replace what stands."""
+    """A forged copy does not replace the original."""
     forged = half("A", origin_offset=0, check_times=14, first_append_timestamp=1)
     book = Playbook() >> half("A") << nothing >> forged << nothing << counted(Count.DUPLICATE)
     book >> commit("A") << delivered("A")
@@ -95,7 +95,7 @@ def test_a_copy_that_nobody_wrote_changes_nothing() -> None:
 
 
 def test_a_copy_from_the_future_is_asked_about() -> None:
-    """A forged copy that claims a first append time years ahead still falls due, and others too."""
+    """A forged copy with a first append time years ahead falls due, and so do others."""
     far = half("A", origin_offset=0, first_append_timestamp=1 << 50)
     book = Playbook() << nothing >> far >> half("B") >> wait(TIMEOUT_MS) >> op_end << nothing
     book << asked("A") << asked("B")
@@ -103,7 +103,7 @@ def test_a_copy_from_the_future_is_asked_about() -> None:
 
 # --- 5.3: the window rule ------------------------------------------------------------------
 def test_the_oldest_undecided_is_put_back_by_records() -> None:
-    """When H lags more than the window and four records an undecided half, H moves up."""
+    """If H lags more than the window plus four records per undecided half, H moves up."""
     book = Playbook(republish_window_records=10) >> half("A") << nothing
     for number in range(13):
         book >> half(f"T{number}") >> commit(f"T{number}") << delivered(f"T{number}")
@@ -114,14 +114,14 @@ def test_the_oldest_undecided_is_put_back_by_records() -> None:
 
 
 def test_the_oldest_undecided_is_put_back_by_bytes() -> None:
-    """The window is bounded in bytes likewise."""
+    """The window is limited in bytes, too."""
     book = Playbook(republish_window_bytes=1_000) >> half("A") << nothing
     book >> half("B", size_bytes=1_300) >> commit("B") << delivered("B")
     book >> half("C", size_bytes=1) >> commit("C") << delivered("C") + put_back("A", "window")
 
 
 def test_the_window_is_kept_within_the_bounds_of_a_plan() -> None:
-    """Neither records nor bytes of one plan grow beyond their limit by put back."""
+    """Put backs do not exceed a plan's limits of records and bytes."""
     book = Playbook(republish_window_records=1) << nothing
     for number in range(20):
         book >> unread(half(f"T{number}", size_bytes=100))
@@ -137,7 +137,7 @@ def test_the_window_is_kept_within_the_bounds_of_a_plan() -> None:
 
 @pytest.mark.parametrize("undecided", [1, 7, 50])
 def test_copies_stay_below_a_third_of_what_is_read(undecided: int) -> None:
-    """Write amplification by the window rule is bounded, whatever part stays undecided."""
+    """Put backs by the window rule are at most a third of the half records read."""
     book = Playbook(republish_window_records=0)
     for number in range(undecided):
         book >> half(f"U{number}")
@@ -151,36 +151,36 @@ def test_copies_stay_below_a_third_of_what_is_read(undecided: int) -> None:
 
 # --- immunity ------------------------------------------------------------------------------
 def test_the_longest_immunity_of_a_transaction_counts() -> None:
-    """A later message may ask for more time for all of them."""
+    """A later message's longer immunity applies to the whole transaction."""
     book = Playbook() >> half("A", 0) >> half("A", 1, immunity_ms=MINUTE_MS)
     book >> wait(TIMEOUT_MS) >> op_end << nothing << nobody_asked
     book >> wait(MINUTE_MS - TIMEOUT_MS) >> op_end << nothing << asked("A")
 
 
 def test_immunity_that_comes_after_the_first_check_is_too_late() -> None:
-    """Who was asked already is asked again by the interval."""
+    """After the first check, a new immunity does not change the next check's time."""
     book = Playbook() >> half("A", 0) >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A")
     book >> half("A", 1, immunity_ms=1 << 40) >> wait(30_000) >> op_end << nothing
     book << asked("A", attempt=2)
 
 
-# --- playbook cases: how long decisions stay known, and what T follows from it -------------
+# --- playbook cases: how long decisions stay known, and the resulting T --------------------
 
 
 def _forget(book: Playbook) -> Playbook:
-    """Read a half message, and its rollback, that came so late that older decisions may go."""
+    """Read a half message and its rollback so late that older decisions are forgotten."""
     name = f"later-{book.log.half_end}"
     return book >> wait(RECENT_MS + 1) >> half(name) >> rollback(name) << nothing
 
 
 def test_a_decision_is_known_for_ten_seconds() -> None:
-    """A late duplicate half does not become a new transaction."""
+    """A duplicate half within RECENT_MS of the decision is not a new transaction."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS) << nothing
     book >> half("A") << nothing << counted(Count.DUPLICATE)
 
 
 def test_a_duplicate_that_is_read_late_counts_by_when_it_was_appended() -> None:
-    """A worker that stood still, or reads a backlog, must not forget by its own time."""
+    """A duplicate that was appended within RECENT_MS is recognized, also when read later."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unread(wait(SECOND_MS), half("A"), wait(2 * RECENT_MS)) << nothing << nothing
     book >> read_half << nothing << counted(Count.DUPLICATE)
@@ -188,7 +188,7 @@ def test_a_duplicate_that_is_read_late_counts_by_when_it_was_appended() -> None:
 
 
 def test_a_decision_is_forgotten_after_that() -> None:
-    """What comes still later is a new transaction, which is asked about."""
+    """A duplicate half after that is a new transaction."""
     book = _forget(Playbook() >> half("A") >> commit("A") << delivered("A"))
     assert book.progress.ops_from == 1
     book >> half("A") << nothing
@@ -196,7 +196,7 @@ def test_a_decision_is_forgotten_after_that() -> None:
 
 
 def test_a_restart_knows_recent_decisions_too() -> None:
-    """A duplicate half that comes after a restart is not delivered again either."""
+    """A duplicate half after a restart is not delivered again."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A") >> restart << nothing
     book >> half("A") << dead("A", "LATE")
     assert "no longer known" in book.plan.dead[0].detail
@@ -204,7 +204,7 @@ def test_a_restart_knows_recent_decisions_too() -> None:
 
 
 def test_a_decision_stays_known_while_a_rebuild_would_meet_its_half() -> None:
-    """As long as H is held below a decided half, T is held at its decision."""
+    """While H is at or below a decided half, T stays at its decision."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
     _forget(book)
     assert (book.progress.half, book.progress.ops_from) == (0, 0)
@@ -215,7 +215,7 @@ def test_a_decision_stays_known_while_a_rebuild_would_meet_its_half() -> None:
 
 
 def test_a_late_record_keeps_its_decision_known() -> None:
-    """A record at or above H that mentions a decided transaction holds its decision."""
+    """A record of a decided transaction at or above H keeps T at its decision."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A") >> half("X") >> half("A")
     _forget(book)
     assert book.progress.ops_from == 0
@@ -224,7 +224,7 @@ def test_a_late_record_keeps_its_decision_known() -> None:
 
 
 def test_copies_in_flight_keep_their_decision_known() -> None:
-    """A copy that is not read back will mention the transaction once more."""
+    """While a copy is not read back, the decision stays known."""
     book = Playbook() >> half("A") >> unread(unknown("A", 1), commit("A")) >> read_ops
     book.take_plan()
     book.commit()
@@ -237,7 +237,7 @@ def test_copies_in_flight_keep_their_decision_known() -> None:
 
 
 def test_decisions_are_forgotten_from_the_front_only() -> None:
-    """One that is still needed keeps those behind it known: a rebuild reads their ops too."""
+    """A decision that is needed keeps the later ones known: a rebuild reads their ops too."""
     book = Playbook() >> half("A") >> half("B") >> half("X") >> commit("B") >> commit("A")
     book << delivered("B") + delivered("A") >> half("B") << nothing
     _forget(book)
@@ -246,7 +246,7 @@ def test_decisions_are_forgotten_from_the_front_only() -> None:
 
 
 def _said_again(*again: Step) -> Playbook:
-    """Have A's COMMIT forgotten while B's decision, which was said before `again`, is not."""
+    """Forget A's COMMIT, but not B's decision, which precedes the ops `again`."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS - SECOND_MS)
     book >> half("B") >> rollback("B") << nothing
     for step in again:
@@ -271,7 +271,7 @@ def _said_again(*again: Step) -> Playbook:
 def test_a_decision_that_was_said_again_is_known_by_that(
     said: list[Step], late: Lines, again: Step
 ) -> None:
-    """When T has passed the first op, a rebuild meets the next one: so it counts here, too."""
+    """After T passed the first op, the repeated op keeps the decision known, as in a rebuild."""
     book = _said_again(*said) >> again << nothing
     assert book.ledger.held_halves == 0
     book >> half("A") << late
@@ -280,7 +280,7 @@ def test_a_decision_that_was_said_again_is_known_by_that(
 
 @pytest.mark.parametrize("again", [restart, wait(0)])
 def test_what_was_said_again_is_forgotten_too(again: Step) -> None:
-    """Each op keeps its transaction known for its own while, and no longer."""
+    """A repeated decision is forgotten RECENT_MS after its last op."""
     book = _said_again(commit("A"), rollback("A")) >> again << nothing
     _forget(book)
     _forget(book)
@@ -291,14 +291,14 @@ def test_what_was_said_again_is_forgotten_too(again: Step) -> None:
 
 
 def test_what_does_not_decide_keeps_nothing_known() -> None:
-    """An answer, or a discard that its writer may not say, is nothing to a rebuild either."""
+    """An answer or invalid discard does not keep the transaction known, as in a rebuild."""
     book = _said_again(unknown("A", 1), discard("A", OpSource.PRODUCER)) >> half("A") << nothing
     assert book.ledger.held_halves == 1
     book >> restart >> commit("A") << delivered("A")
 
 
 def test_a_group_apart_that_says_it_again_stays_apart() -> None:
-    """What one group said again is not forgotten with what another said under the same id."""
+    """Repeated decisions of two groups with one id are forgotten separately."""
     theirs = {"producer_group": "billing"}
     book = Playbook() >> half("A") >> half("A", **theirs) >> commit("A", **theirs)
     book << delivered("A") >> commit("A", **theirs) << nothing >> rollback("A") << nothing
@@ -315,7 +315,7 @@ def test_a_group_apart_that_says_it_again_stays_apart() -> None:
 
 
 def test_no_more_decisions_are_kept_than_memory_allows() -> None:
-    """Beyond the limit the oldest go before their time."""
+    """Beyond RECENT_MAX the oldest decisions are forgotten early."""
     book = Playbook() << nothing
     for number in range(RECENT_MAX + 1):
         book >> unread(half(f"T{number}"), rollback(f"T{number}"))
@@ -325,7 +325,7 @@ def test_no_more_decisions_are_kept_than_memory_allows() -> None:
 
 
 def test_nobody_keeps_more_known_by_saying_it_again() -> None:
-    """Ops that repeat count like others towards the limit."""
+    """Repeated ops count towards RECENT_MAX."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     for _ in range(RECENT_MAX + 10):
         book >> unread(rollback("A"))
@@ -345,7 +345,7 @@ def _entry() -> Entry:
 
 
 def test_a_copy_tells_the_life_of_its_original() -> None:
-    """Everything else in the header stays as the client wrote it."""
+    """A copy has check count, first append time and origin; other header fields do not change."""
     draft = Draft(1_000)
     draft.put_back(_entry(), PutBackRule.WINDOW)
     first, second = draft.plan.put_backs
@@ -356,7 +356,7 @@ def test_a_copy_tells_the_life_of_its_original() -> None:
 
 
 def test_a_copy_of_a_copy_keeps_the_origin() -> None:
-    """However often it is put back, the original's offset is told."""
+    """A copy of a copy has the original's offset and first append time."""
     draft = Draft(1_000)
     copy = metadata("A")._replace(origin_offset=1, first_append_timestamp=300)
     draft.put_back(Entry(HalfRead(4, 500, copy, "", 10, None)), PutBackRule.ANSWER)
@@ -365,7 +365,7 @@ def test_a_copy_of_a_copy_keeps_the_origin() -> None:
 
 
 def test_a_discard_names_what_it_is_about() -> None:
-    """Its half_offset is the transaction's last record, so that it waits for all of them."""
+    """A DISCARD's half_offset is the transaction's last record, so that it waits for all."""
     draft = Draft(1_000)
     draft.discard(_entry(), "CHECK_TIMES", "worker-0", 900)
     (op,) = draft.plan.discards
@@ -375,7 +375,7 @@ def test_a_discard_names_what_it_is_about() -> None:
 
 
 def test_a_taken_plan_is_not_touched_again() -> None:
-    """What is drawn up afterwards belongs to the next one."""
+    """Records that are added after `pop` belong to the next plan."""
     draft = Draft(1_000)
     draft.dead_letter_junk_op(JunkRead(1, 2, "broken", 10, None))
     taken = draft.pop()

@@ -1,4 +1,4 @@
-"""Deliveries that wait for a real topic: what goes on, their order, and when a wait ends."""
+"""Deliveries that wait for a real topic: other deliveries, order, and the end of the wait."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ KEY, OTHER_KEY = 1, 2
 
 
 class Scene:
-    """A log, a reader, and topics that are away."""
+    """A log, a reader, and missing topics."""
 
     def __init__(self, **settings: int) -> None:
         self.log = Log()
@@ -38,20 +38,20 @@ class Scene:
         self.now_ms = BEGIN_MS
 
     def stores(self, name: str, topic: str = "orders", key: int = -1, index: int = 0) -> int:
-        """A producer stores a half message."""
+        """Store a half message; return its offset."""
         reported = metadata(name, index)._replace(real_topic=topic)
         return self.log.append_half(reported, self.now_ms, key_number=key)
 
     def commits(self, name: str, topic: str = "orders", key: int = -1) -> int:
-        """A producer stores a transaction of one message and commits it; return the op offset."""
+        """Store a transaction of one message and commit it; return the op offset."""
         return self.says(name, OpKind.COMMIT, self.stores(name, topic, key))
 
     def says(self, name: str, kind: OpKind, half_offset: int) -> int:
-        """Somebody decides."""
+        """Append an op; return its offset."""
         return self.log.append_op(op_record(name, kind, half_offset=half_offset), self.now_ms)
 
     def works(self, *, records_max: int = UNLIMITED, retry: bool = True) -> Plan:
-        """One kafka_txn: everything is read, a plan is taken and committed."""
+        """Read everything, then take, write and commit a plan; return it."""
         self.reader.read()
         ledger = self.reader.ledger
         plan = ledger.plan(
@@ -66,7 +66,7 @@ class Scene:
         return plan
 
     def restarts(self) -> None:
-        """Another worker takes over."""
+        """Let another worker take over."""
         self.reader = Reader(self.log, self.settings, self.progress)
 
     def _awaits(self, messages: Sequence[HalfRead], _op_append_ms: int, _again: bool) -> bool:
@@ -75,7 +75,7 @@ class Scene:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_others_go_on_and_it_comes_once(*, restarts: bool) -> None:
-    """Offsets move past the COMMIT that waits; a worker that takes over knows that it waits."""
+    """Offsets pass the waiting COMMIT; it is delivered once, also by a worker that takes over."""
     scene = Scene()
     waits = scene.commits("A", "away")
     scene.commits("B")
@@ -99,7 +99,7 @@ def test_others_go_on_and_it_comes_once(*, restarts: bool) -> None:
 
 
 def test_later_transactions_of_the_key_come_after_it() -> None:
-    """In each topic that it has a message for; those for other topics go on."""
+    """Later transactions of the key in each of its topics wait; other keys and topics do not."""
     scene = Scene()
     scene.stores("A", "away", KEY)
     scene.says("A", OpKind.COMMIT, scene.stores("A", "orders", KEY, index=1))
@@ -122,7 +122,7 @@ def test_later_transactions_of_the_key_come_after_it() -> None:
 
 
 def test_it_is_decided_while_it_waits() -> None:
-    """A later ROLLBACK is a conflict, and no check is sent, however long the wait is."""
+    """While it waits, a later ROLLBACK is a conflict, and no check is sent."""
     scene = Scene()
     half = scene.stores("A", "away")
     scene.says("A", OpKind.COMMIT, half)
@@ -142,7 +142,7 @@ def test_it_is_decided_while_it_waits() -> None:
 
 
 def test_a_message_that_comes_during_the_wait_is_late() -> None:
-    """As one that comes after a delivery."""
+    """A message that is stored during the wait becomes LATE."""
     scene = Scene()
     scene.commits("A", "away")
     scene.works()
@@ -157,7 +157,7 @@ def test_a_message_that_comes_during_the_wait_is_late() -> None:
 def test_the_oldest_waits_no_longer_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The metadata of an offset names so many, and nothing stops for more."""
+    """Beyond DEFERRED_MAX deferred transactions the oldest are delivered without a further wait."""
     monkeypatch.setattr(deferred, "DEFERRED_MAX", 2)
     scene = Scene()
     for name in "ABCD":
@@ -169,7 +169,7 @@ def test_the_oldest_waits_no_longer_when_there_are_too_many(
 
 
 def test_metadata_stay_below_kafkas_limit() -> None:
-    """Whatever the distances of the op offsets are."""
+    """The metadata of many deferred ops far apart is below 4,096 characters."""
     scene = Scene()
     for number in range(400):
         scene.log.op_end += 10**9
@@ -180,7 +180,7 @@ def test_metadata_stay_below_kafkas_limit() -> None:
 
 
 def test_a_rebuild_reads_a_bounded_number_of_ops_for_it() -> None:
-    """The wait ends once republish_window_records later ops were applied."""
+    """A wait ends after republish_window_records later ops were applied."""
     scene = Scene(republish_window_records=5)
     scene.commits("A", "away")
     scene.works()
@@ -194,7 +194,7 @@ def test_a_rebuild_reads_a_bounded_number_of_ops_for_it() -> None:
 
 
 def test_nothing_waits_where_memory_is_scarce() -> None:
-    """A delivery that waits keeps all later decisions in memory."""
+    """With scarce memory the wait ends, since it keeps all later decisions in memory."""
     scene = Scene(entries_bytes_max=4_000)
     scene.commits("A", "away")
     scene.works()

@@ -1,4 +1,4 @@
-"""One transaction: what it takes from its first record, and what it keeps when decided."""
+"""Transactions in memory: fields from the first record, decided state, lookup, held bytes."""
 
 import pytest
 
@@ -24,13 +24,13 @@ def _half(index: int, **fields: object) -> HalfRead:
 
 
 def test_an_original_begins_its_life() -> None:
-    """Its own append time counts; what it claims of checks does not."""
+    """An original counts with its append time, and without its check count."""
     entry = Entry(_half(0, check_times=3, first_append_timestamp=1))
     assert (entry.first_append_ms, entry.check_times, entry.offset) == (500, 0, 9)
 
 
 def test_a_copy_carries_on() -> None:
-    """A copy tells the first append and the counted answers, but not a future."""
+    """A copy has first append time and counted answers, but no time after its own append."""
     entry = Entry(_half(0, origin_offset=2, check_times=3, first_append_timestamp=100))
     assert (entry.first_append_ms, entry.check_times) == (100, 3)
     assert Entry(_half(0, origin_offset=2, first_append_timestamp=900)).first_append_ms == 500
@@ -38,7 +38,7 @@ def test_a_copy_carries_on() -> None:
 
 @pytest.mark.parametrize("indices", [[0], [1], [0, 1, 2], [2, 0], [5, 3]])
 def test_a_decided_entry_knows_its_indices(indices: list[int]) -> None:
-    """The messages are let go, in order while they are there; which there were stays known."""
+    """Messages are in index order; a decided entry has no messages, but their indices."""
     entry = Entry(_half(indices[0]))
     for index in indices[1:]:
         entry.messages[index] = _half(index)
@@ -50,7 +50,7 @@ def test_a_decided_entry_knows_its_indices(indices: list[int]) -> None:
 
 
 def test_entries_never_share_what_can_change() -> None:
-    """Copies written of one transaction are not awaited in another."""
+    """A decision of one entry does not change another."""
     one, other = Entry(_half(0)), Entry(_half(0))
     one.decide(State.COMMITTED, 1, 1)
     assert one.messages is not other.messages
@@ -58,7 +58,7 @@ def test_entries_never_share_what_can_change() -> None:
 
 
 def test_a_decision_without_a_half_knows_nothing() -> None:
-    """Whatever comes for it is late."""
+    """An entry of a decision without halves has no messages and no known index."""
     op = op_record("A", OpKind.COMMIT, half_offset=1)
     entry = Entry.decided_unseen(op, State.COMMITTED, 4, 9)
     assert not entry.known
@@ -75,7 +75,7 @@ def _entry(group: str) -> Entry:
 
 
 def test_groups_with_one_id_are_kept_apart() -> None:
-    """Each group finds its own transaction, whoever came first and whoever is forgotten first."""
+    """Each group finds its own transaction, in any order of insertion and removal."""
     entries = Entries()
     mine, theirs = _entry("orders"), _entry("billing")
     assert entries.find("A", 0, "orders") is None
@@ -94,7 +94,7 @@ def test_groups_with_one_id_are_kept_apart() -> None:
     assert len(entries) == 1
 
 
-# --- what undecided transactions weigh, and whose bodies are let go ------------------------
+# --- bytes of undecided transactions, and released bodies ----------------------------------
 
 
 def _held_half(offset: int, *, size_bytes: int = 10, index: int = 0) -> HalfRead:
@@ -102,7 +102,7 @@ def _held_half(offset: int, *, size_bytes: int = 10, index: int = 0) -> HalfRead
 
 
 def test_the_oldest_bodies_are_let_go_beyond_the_budget() -> None:
-    """They are delivered all the same, to be read again by offset."""
+    """Beyond the budget the oldest bodies are released; their transactions are still delivered."""
     book = Playbook(ledger_bytes_max=250) << nothing
     for name in "ABC":
         book >> half(name, size_bytes=100)
@@ -115,7 +115,7 @@ def test_the_oldest_bodies_are_let_go_beyond_the_budget() -> None:
 
 
 def test_a_copy_brings_its_body_back() -> None:
-    """A body that was let go counts again when its copy is read."""
+    """A released body counts again when its copy is read."""
     book = Playbook(ledger_bytes_max=150) >> half("A") >> half("B") << nothing
     assert book.ledger.memory.bodies_bytes == 100
     book >> unread(unknown("A", 1))
@@ -129,7 +129,7 @@ def test_a_copy_brings_its_body_back() -> None:
 
 
 def test_a_copy_of_another_size_keeps_the_totals_right() -> None:
-    """A copy's header is longer than its original's; nothing must drift."""
+    """The totals stay exact when a copy replaces an original of another size."""
     held = Holdings()
     entry = Entry(_held_half(0, size_bytes=10))
     held.hold(entry)
@@ -140,7 +140,7 @@ def test_a_copy_of_another_size_keeps_the_totals_right() -> None:
 
 
 def test_an_entry_in_flight_holds_nothing() -> None:
-    """Until a copy is read back the next one is the lowest."""
+    """While a copy is in flight, the next entry is the lowest."""
     held = Holdings()
     flying, standing = Entry(_held_half(0)), Entry(_held_half(1))
     held.hold(flying)
@@ -156,7 +156,7 @@ def test_an_entry_in_flight_holds_nothing() -> None:
 
 
 def test_decided_ones_are_swept_out_behind_an_undecided_head() -> None:
-    """One old transaction does not keep millions of decided ones in memory."""
+    """Decided entries after an undecided one are removed from the queues."""
     held = Holdings()
     head = Entry(_held_half(0))
     held.hold(head)
@@ -174,7 +174,7 @@ def test_decided_ones_are_swept_out_behind_an_undecided_head() -> None:
 
 
 def test_bodies_of_decided_ones_are_skipped() -> None:
-    """At the head of the queue the decided are dropped, whatever the budget."""
+    """keep_budget removes decided entries from the head of the queue."""
     held = Holdings()
     entry = Entry(_held_half(0))
     held.hold(entry)

@@ -1,4 +1,4 @@
-"""When it is to be proven where a half partition ends, and which ops an answer is about."""
+"""When the end of a half partition must be proven, and for which ops an answer is valid."""
 
 from halfbridge.checker.core.ledger import HalfEnd
 from halfbridge.checker.core.settings import (
@@ -10,7 +10,7 @@ from halfbridge.checker.core.settings import (
 
 
 def _asked(doubt: HalfEnd, op_offset: int, now_ms: int, wait_ms: int = OP_WAIT_MS) -> int:
-    """Let an op wait for `wait_ms` and return the token of the question that comes then."""
+    """Let an op wait for `wait_ms` and return the token of the question."""
     assert doubt.question(op_offset, 9, now_ms) is None
     assert doubt.question(op_offset, 9, now_ms + wait_ms - 1) is None
     token = doubt.question(op_offset, 9, now_ms + wait_ms)
@@ -19,7 +19,7 @@ def _asked(doubt: HalfEnd, op_offset: int, now_ms: int, wait_ms: int = OP_WAIT_M
 
 
 def test_a_question_stays_open_until_it_is_answered() -> None:
-    """Whoever was to answer may have failed: it is the same question when it is asked again."""
+    """An unanswered question keeps its token; it can be answered once."""
     doubt = HalfEnd()
     token = _asked(doubt, 7, 0)
     assert doubt.question(7, 20, 9_000) == token
@@ -29,7 +29,7 @@ def test_a_question_stays_open_until_it_is_answered() -> None:
 
 
 def test_an_answer_is_about_ops_that_had_been_read_before_the_question() -> None:
-    """Those that were read while it was under way may name what was stored in between."""
+    """Ops that are read after the question do not move the offset that its answer is valid for."""
     doubt = HalfEnd()
     assert doubt.question(7, 9, 0) is None
     token = doubt.question(7, 20, OP_WAIT_MS)
@@ -40,7 +40,7 @@ def test_an_answer_is_about_ops_that_had_been_read_before_the_question() -> None
 
 
 def test_each_op_begins_anew() -> None:
-    """An answer about one op that waited says nothing of the next one, nor after a pause."""
+    """An answer is not valid for the next waiting op, nor after `clear`."""
     doubt = HalfEnd()
     first = _asked(doubt, 7, 0)
     second = _asked(doubt, 8, 1_000)
@@ -53,7 +53,7 @@ def test_each_op_begins_anew() -> None:
 
 
 def test_an_answer_to_the_ledger_before_says_nothing() -> None:
-    """It was dropped while the question was under way; the same op waits in the new one."""
+    """A new ledger does not accept the answer to a question of the previous one."""
     old, new = HalfEnd(), HalfEnd()
     token = _asked(old, 7, 0)
     assert new.question(7, 9, 2_000) is None
@@ -64,7 +64,7 @@ def test_an_answer_to_the_ledger_before_says_nothing() -> None:
 
 
 def test_after_a_first_one_it_is_asked_at_once_for_an_hour() -> None:
-    """Somebody writes such ops: each one is settled in the time of a round."""
+    """After an op beyond the end, the next ones are asked about after OP_WAIT_ALERT_MS."""
     doubt = HalfEnd()
     token = _asked(doubt, 7, 0)
     assert doubt.is_answer(token, is_beyond=True)
@@ -76,7 +76,7 @@ def test_after_a_first_one_it_is_asked_at_once_for_an_hour() -> None:
 
 
 def test_an_op_whose_half_message_is_there_is_not_asked_about_at_once_again() -> None:
-    """The consumer lags: a round for each turn of the loop would make it worse."""
+    """After an answer that the half message exists, the op waits OP_WAIT_MS again."""
     doubt = HalfEnd()
     assert doubt.is_answer(_asked(doubt, 7, 0), is_beyond=True)
     honest = _asked(doubt, 8, 2_000, OP_WAIT_ALERT_MS)
@@ -86,14 +86,14 @@ def test_an_op_whose_half_message_is_there_is_not_asked_about_at_once_again() ->
 
 
 def _honest(doubt: HalfEnd, waited_ms: int, times: int) -> None:
-    """Have ops wait whose half messages come."""
+    """Let ops wait until their half messages are read."""
     for _ in range(times):
         assert doubt.question(100, 200, 0) is None
         doubt.clear(waited_ms)
 
 
 def test_where_half_messages_come_late_they_are_given_longer() -> None:
-    """On a slow machine each op would be asked about, and each round slows the readers down."""
+    """The wait before a question grows with the time that half messages were late."""
     doubt = HalfEnd()
     assert doubt.is_answer(_asked(doubt, 7, 0), is_beyond=True)
     _honest(doubt, 20, 100)

@@ -50,7 +50,7 @@ from tests.playbook import (
 
 
 def test_a_dropped_ledger_frees_its_memory_at_once() -> None:
-    """A rebuild fills the next one beside it, long before the collector of cycles comes."""
+    """A dropped ledger is freed without the cycle collector."""
     book = Playbook() >> half("A") >> half("B") >> commit("A") << delivered("A")
     held = ref(book.ledger.deferred)
     gc.collect()
@@ -66,7 +66,7 @@ def test_a_dropped_ledger_frees_its_memory_at_once() -> None:
 
 
 def test_ops_behind_a_waiting_one_wait_too() -> None:
-    """An op is never applied before an earlier one, although its own half is there."""
+    """An op is never applied before an earlier one, also if its own half is there."""
     book = Playbook() >> half("A") >> unread(half("B"), commit("B"), commit("A")) >> read_ops
     assert book.ledger.waits_for_half
     assert book.ledger.ops_waiting == 2
@@ -74,7 +74,7 @@ def test_ops_behind_a_waiting_one_wait_too() -> None:
 
 
 def test_what_is_undecided_and_what_waits_is_reported() -> None:
-    """Decided transactions are left out; an op waits as long as its half message is not read."""
+    """Decided transactions are left out; an op whose half message is not read is waiting."""
     book = Playbook() >> half("A") >> half("B") >> commit("A") << delivered("A")
     book >> unread(half("C"), commit("C")) >> read_ops
     (entry,) = book.ledger.undecided()
@@ -83,14 +83,14 @@ def test_what_is_undecided_and_what_waits_is_reported() -> None:
 
 
 def test_the_end_of_the_half_partition_counts_as_read() -> None:
-    """An op may name the offset of a transaction marker, which no consumer is handed."""
+    """An op may name the offset of a transaction marker, which consumers do not get."""
     book = Playbook() >> half("A")
     book.log.half_end += 1  # a marker
     book >> unread(commit("A", half_offset=1)) >> read_ops << nothing >> read_half << delivered("A")
 
 
 def test_the_end_of_the_half_partition_is_asked_after_a_second() -> None:
-    """Only an op that has waited a second makes the worker ask where half p ends."""
+    """The ledger asks for the end of the half partition when an op has waited a second."""
     book = Playbook() >> half("A") >> commit("A", half_offset=7) << nothing
     ledger, now_ms = book.ledger, book.now_ms
     assert ledger.wants_half_end(now_ms) is None
@@ -99,7 +99,7 @@ def test_the_end_of_the_half_partition_is_asked_after_a_second() -> None:
 
 
 def test_the_wait_begins_anew_with_each_op() -> None:
-    """Time that an earlier op waited does not count for the next one."""
+    """The wait of an earlier op does not count for the next one."""
     book = Playbook() >> unread(half("A"), half("B"), commit("A"), commit("B")) >> read_ops
     book << nothing
     assert book.ledger.wants_half_end(book.now_ms) is None
@@ -114,7 +114,7 @@ def test_the_wait_begins_anew_with_each_op() -> None:
 
 
 def test_a_half_offset_beyond_the_end_is_noted_and_waits_no_longer() -> None:
-    """What can never be read is not waited for; the decision is applied to what is there."""
+    """A decision with a half offset beyond the end is applied to the stored halves, and noted."""
     book = Playbook() >> half("A") >> half("B") >> commit("A", half_offset=7) >> commit("B")
     book << nothing
     tell_half_end(book.ledger, book.log.half_end, book.now_ms)
@@ -128,7 +128,7 @@ def test_a_half_offset_beyond_the_end_is_noted_and_waits_no_longer() -> None:
 
 
 def test_an_op_whose_half_message_is_there_waits_for_the_reader() -> None:
-    """The consumer lags behind: it is given its time again, and nothing is called invalid."""
+    """If the half message exists, the op waits OP_WAIT_MS again and is not counted as invalid."""
     book = Playbook() >> half("A") >> unread(half("B"), commit("B")) >> read_ops << nothing
     tell_half_end(book.ledger, 2, book.now_ms)
     ledger, now_ms = book.ledger, book.now_ms + OP_WAIT_MS
@@ -139,7 +139,7 @@ def test_an_op_whose_half_message_is_there_waits_for_the_reader() -> None:
 
 
 def test_what_is_proven_of_one_op_is_proven_of_all_that_were_read() -> None:
-    """A row of forged ops holds its partition up once; one that came behind the question waits."""
+    """One answer applies all ops that were read before the question; a later op waits."""
     book = Playbook() >> half("A") >> half("B") >> half("C")
     book >> commit("A", half_offset=7) >> commit("B", half_offset=8) << nothing
     ledger, now_ms = book.ledger, book.now_ms
@@ -153,7 +153,7 @@ def test_what_is_proven_of_one_op_is_proven_of_all_that_were_read() -> None:
 
 
 def test_an_op_that_was_read_behind_the_question_is_not_judged_by_its_answer() -> None:
-    """Its half message may have been stored in between: a good COMMIT is delivered whole."""
+    """A valid COMMIT read after the question waits for its half message and is delivered."""
     book = Playbook() >> half("A") >> commit("A", half_offset=1) << nothing
     ledger, now_ms = book.ledger, book.now_ms
     assert ledger.wants_half_end(now_ms) is None
@@ -165,7 +165,7 @@ def test_an_op_that_was_read_behind_the_question_is_not_judged_by_its_answer() -
 
 
 def test_the_next_op_beyond_the_end_holds_up_nobody_for_long() -> None:
-    """After a first one the proof is asked for at once: 10 ms later, for an hour."""
+    """For an hour after the first one, the proof is asked for after 10 ms."""
     book = Playbook() >> half("A") >> half("B") >> half("C")
     book >> commit("A", half_offset=70) << nothing
     tell_half_end(book.ledger, 3, book.now_ms)
@@ -188,7 +188,7 @@ def test_the_next_op_beyond_the_end_holds_up_nobody_for_long() -> None:
 
 
 def test_a_decision_beyond_the_end_stands_after_a_restart() -> None:
-    """A rebuild that reads such a decision again takes it for what it was: the first one."""
+    """After a rebuild, a decision beyond the end is still the first one."""
     book = Playbook() >> half("X") >> half("A") >> half("B") >> commit("A") << delivered("A")
     book >> commit("B", half_offset=99) << nothing
     tell_half_end(book.ledger, book.log.half_end, book.now_ms)
@@ -197,7 +197,7 @@ def test_a_decision_beyond_the_end_stands_after_a_restart() -> None:
 
 
 def test_an_answer_about_another_ops_wait_changes_nothing() -> None:
-    """The end of half p, asked for an op that was applied since, is ignored."""
+    """An answer with another token, or without a waiting op, is ignored."""
     book = Playbook() >> half("A") >> commit("A", half_offset=7) << nothing
     book.ledger.half_end(1, 5)
     assert book.ledger.waits_for_half
@@ -212,18 +212,18 @@ def test_an_answer_about_another_ops_wait_changes_nothing() -> None:
 
 # --- rules 2 and 3: the first decision in the log wins -------------------------------------
 def test_a_discard_of_the_daemon_that_lost_is_no_conflict() -> None:
-    """A producer's decision may stand before the daemon's own discard; nobody is to blame."""
+    """The daemon's DISCARD after a producer's decision is not counted as a conflict."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> discard("A", OpSource.CHECKER) << nothing << nothing_counted
 
 
 def test_an_answer_after_the_decision_changes_nothing() -> None:
-    """An UNKNOWN that comes too late is not even counted."""
+    """An UNKNOWN after the decision is not counted."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unknown("A", 1) << nothing << nothing_counted
 
 
-# --- rule 8: what cannot be read holds nothing up ------------------------------------------
+# --- rule 8: unreadable records do not block others ----------------------------------------
 
 
 def test_junk_is_not_lost_with_a_kafka_txn() -> None:
@@ -234,7 +234,7 @@ def test_junk_is_not_lost_with_a_kafka_txn() -> None:
 
 
 def test_junk_among_ops_keeps_its_turn() -> None:
-    """An unreadable op is dead-lettered when its turn comes, not before the ops that wait ahead."""
+    """An unreadable op is dead-lettered after the ops before it, also if they wait."""
     book = Playbook() >> unread(half("A"), commit("A"), junk_op()) >> read_ops << nothing
     assert book.ledger.ops_waiting == 2
     book >> read_half << delivered("A") + junk_letter("op", 1)
@@ -242,7 +242,7 @@ def test_junk_among_ops_keeps_its_turn() -> None:
 
 # --- plans and progress --------------------------------------------------------------------
 def test_a_plan_is_bounded_in_records() -> None:
-    """Ops beyond the limit stay for the next plan; O says so."""
+    """Ops beyond the limit are left for the next plan, and O is at the first of them."""
     book = Playbook() >> half("A") >> half("B") >> unread(commit("A"), commit("B")) >> read_ops
     book.records_max = 1
     book << delivered("A")
@@ -260,7 +260,7 @@ def test_a_plan_is_bounded_in_bytes() -> None:
 
 
 def test_progress_covers_the_plan_and_not_what_was_read_since() -> None:
-    """Records may be read between a plan and its commit; their effects are in the next plan."""
+    """Records read between a plan and its commit are in the next plan and progress."""
     book = Playbook() >> half("A") >> commit("A")
     plan = book.take_plan()
     book >> junk_half() >> half("B", index=1) >> commit("B")
@@ -271,7 +271,7 @@ def test_progress_covers_the_plan_and_not_what_was_read_since() -> None:
 
 
 def test_a_plan_is_committed_before_the_next_one_is_made() -> None:
-    """What a plan changed would be lost if its kafka_txn failed and another plan was written."""
+    """A second plan before the first is committed is an error."""
     book = Playbook() >> half("A") >> commit("A")
     plan = book.take_plan()
     book >> half("B") >> commit("B")
@@ -283,14 +283,14 @@ def test_a_plan_is_committed_before_the_next_one_is_made() -> None:
 
 
 def test_a_plan_without_records_needs_no_commit() -> None:
-    """Nothing of such a plan is in a kafka_txn: a worker asks again when there may be work."""
+    """After a plan without records the next plan needs no commit."""
     book = Playbook()
     assert book.take_plan().records == 0
     book >> half("A") >> commit("A") << delivered("A")
 
 
 def test_nothing_happens_before_the_rebuild_is_complete() -> None:
-    """Without its log read again a ledger plans nothing, asks nobody and moves no offset."""
+    """Before its rebuild is complete, a ledger has no plan, no check and no new offset."""
     ledger = Ledger(SETTINGS, Progress(half=3, op=5, rebuild_to=4, ops_from=2, position=4))
     assert ledger.plan(1, records_max=9, size_bytes_max=9).records == 0
     assert ledger.checks(1, 9) == []
@@ -300,11 +300,11 @@ def test_nothing_happens_before_the_rebuild_is_complete() -> None:
     assert ledger.progress() == Progress(half=3, op=5, rebuild_to=4, ops_from=2, position=4)
 
 
-# --- playbook cases: a ledger that begins anew knows what the one before it knew -----------
+# --- playbook cases: a rebuilt ledger knows what the previous one knew ---------------------
 
 
 def test_answers_that_decide_nothing_are_not_kept() -> None:
-    """While one old half holds T there may be millions of them to be read again."""
+    """Answers below O are not stored in a rebuild, since there may be millions."""
     book = Playbook() >> half("X") >> half("A") >> unknown("X", 0) >> unknown("X", 0)
     book >> commit("A") << delivered("A")
     book >> unread(restart, read_half, read_ops)
@@ -315,7 +315,7 @@ def test_answers_that_decide_nothing_are_not_kept() -> None:
 
 
 def test_ops_are_applied_only_after_both_partitions_were_read() -> None:
-    """Before R and O are reached nothing is applied, in whatever order they are read."""
+    """Before R and O are reached nothing is applied, in any order of reading."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
     book >> unread(commit("X"), restart, read_ops) << nothing
     assert not book.ledger.is_rebuilt
@@ -327,7 +327,7 @@ def test_ops_are_applied_only_after_both_partitions_were_read() -> None:
 
 
 def test_copies_are_read_before_anything_is_applied() -> None:
-    """R covers copies that the last kafka_txn wrote: without them their transaction is unknown."""
+    """A rebuild is complete only after the copies below R, so that their transaction is known."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     assert book.progress.rebuild_to == 2
     book >> unread(commit("A"), restart, read_ops) << nothing
@@ -336,7 +336,7 @@ def test_copies_are_read_before_anything_is_applied() -> None:
 
 
 def test_a_copy_outweighs_a_duplicate_below_it() -> None:
-    """After H has passed the original, a duplicate of it must not take its place."""
+    """After H has passed the original, a duplicate does not replace its copy."""
     book = Playbook() >> half("A", born_timestamp=1)
     book >> unread(unknown("A", 1), half("A", born_timestamp=2)) >> read_ops
     book << put_back("A", "answer", 1) >> restart >> commit("A") << delivered("A")
@@ -345,14 +345,14 @@ def test_a_copy_outweighs_a_duplicate_below_it() -> None:
 
 
 def test_the_newest_copy_stands() -> None:
-    """Each copy replaces the one before it."""
+    """After a rebuild the newest copy counts."""
     book = Playbook() >> half("X") >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     book >> unknown("A", 2) << put_back("A", "answer", 2) >> restart << nothing
     assert book.ledger._book.entries.find("A", 0, "orders").messages[0].offset == 4
 
 
 def test_a_copy_tells_the_age() -> None:
-    """Age is counted from the first append, not from a duplicate's or a copy's."""
+    """After a rebuild the age counts from the first append, not from a duplicate's or copy's."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS)
     book >> unread(unknown("A", 1), half("A")) >> read_ops << put_back("A", "answer", 1) >> restart
     book >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
@@ -360,7 +360,7 @@ def test_a_copy_tells_the_age() -> None:
 
 
 def test_late_records_of_which_nothing_came_are_dead_lettered() -> None:
-    """What came after the decision and has no letter before the restart has one after it."""
+    """Late records and junk without a committed letter are dead-lettered after the restart."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
     book >> half("A", 1) >> half("A") >> junk_half() >> killed_before_commit
     book.reader.read()
@@ -368,13 +368,13 @@ def test_late_records_of_which_nothing_came_are_dead_lettered() -> None:
 
 
 def test_late_records_of_a_rollback_vanish() -> None:
-    """After a ROLLBACK nothing is dead-lettered, before a restart or after."""
+    """Late records of a ROLLBACK are not dead-lettered, before a restart or after."""
     book = Playbook() >> half("X") >> half("A") >> rollback("A") << nothing
     book >> half("A", 1) >> restart << nothing >> restart << nothing
 
 
 def test_junk_ops_are_not_dead_lettered_twice() -> None:
-    """An unreadable op below O was dead-lettered before."""
+    """An unreadable op below O is not dead-lettered again after a restart."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") >> junk_op()
     book << delivered("A") + junk_letter("op", 1) >> restart << nothing >> commit("X")
     book << delivered("X")
@@ -390,13 +390,13 @@ def test_junk_ops_are_not_dead_lettered_twice() -> None:
     ],
 )
 def test_what_had_no_effect_has_none_in_a_rebuild(refused: object) -> None:
-    """Refused ops and answers below O leave their transaction undecided."""
+    """Invalid ops and answers below O leave their transaction undecided."""
     book = Playbook() >> half("X") >> half("A") >> commit("X") >> refused << delivered("X")
     book >> restart << nothing >> commit("A") << delivered("A")
 
 
 def test_an_age_discard_stands_when_only_late_records_are_left() -> None:
-    """A duplicate half above H says nothing about the age of what was discarded."""
+    """An AGE discard stays valid after a restart if only a duplicate half is above H."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS) >> half("X")
     book >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
     book >> half("A") << nothing >> restart << nothing >> commit("A") << nothing
@@ -405,7 +405,7 @@ def test_an_age_discard_stands_when_only_late_records_are_left() -> None:
 
 @pytest.mark.parametrize("age_ms_max", [1, 2 * HOUR_MS])
 def test_an_age_discard_is_judged_by_the_age_it_claims(age_ms_max: int) -> None:
-    """Whatever the setting is after a restart: what was given up stays so, and nothing else is."""
+    """A changed maximum age does not change the verdicts on DISCARDs after a restart."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("X") >> half("A") >> wait(HOUR_MS)
     book >> half("Y") >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
     book >> discard_for_age("Y", HOUR_MS) << nothing << counted(Count.INVALID_OP)
@@ -423,16 +423,16 @@ def test_a_group_apart_stays_apart() -> None:
 
 
 def test_a_decision_whose_records_are_all_below_h_is_known() -> None:
-    """T may stand below decisions of which no half is read again; they are known all the same."""
+    """A decision above T is known after a restart, also if its halves are below H."""
     book = Playbook() >> half("B") >> half("X") >> commit("B") << delivered("B") >> restart
     book << nothing >> commit("B") << nothing << counted(Count.DUPLICATE)
 
 
 def test_a_discard_for_age_stands_although_the_first_message_was_passed() -> None:
-    """H never comes to stand between the messages of what was discarded for age.
+    """H is never between the messages of a transaction that was discarded for age.
 
-    The age is that of the first message: a rebuild that did not see it would take the discard for
-    one that had come too early, and ask about what is left.
+    The age is that of the first message. A rebuild without it would treat the discard as too early
+    and send checks about the other messages.
     """
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> half("X")
     book >> wait(HOUR_MS - 1) >> half("A", 1) >> wait(1)
@@ -445,7 +445,7 @@ def test_a_discard_for_age_stands_although_the_first_message_was_passed() -> Non
 
 
 def test_discarded_transactions_that_overlap_are_passed_together() -> None:
-    """H waits below all of them, and passes each once nothing undecided is left in it."""
+    """H stays below them until no undecided message is between their messages."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> half("X") >> half("B")
     book >> half("A", 1) >> half("Y") >> half("B", 1) >> half("C") >> half("Z") >> half("C", 1)
     book >> wait(HOUR_MS)
@@ -460,7 +460,7 @@ def test_discarded_transactions_that_overlap_are_passed_together() -> None:
 
 
 def test_bodies_beyond_the_budget_are_let_go_while_it_rebuilds() -> None:
-    """A million undecided messages are read again at once; their bodies need not be in memory."""
+    """During a rebuild the oldest bodies beyond the budget are released."""
     book = Playbook(ledger_bytes_max=250) >> half("A") >> half("B") >> half("C") >> half("D")
     book << nothing >> restart << nothing
     assert book.ledger.is_rebuilt
@@ -474,7 +474,7 @@ def test_bodies_beyond_the_budget_are_let_go_while_it_rebuilds() -> None:
 
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_nothing_proves_the_age_of_what_has_no_append_time(*, is_copied: bool) -> None:
-    """A discard for age has no effect on it, before a restart or after, copied or not."""
+    """A discard for age of a half without an append time is invalid, also after copy or restart."""
     book = Playbook() >> half("X") >> half_without_time("A") << nothing >> wait(HOUR_MS)
     if is_copied:
         book >> unknown("A", 1) << put_back("A", "answer", 1) >> wait(HOUR_MS)
@@ -486,7 +486,7 @@ def test_nothing_proves_the_age_of_what_has_no_append_time(*, is_copied: bool) -
 
 
 def test_a_discard_without_an_append_time_proves_no_age() -> None:
-    """Its timestamp is its writer's."""
+    """A discard for age without an append time is invalid, before a restart and after."""
     book = Playbook() >> half("X") >> half("A") >> wait(HOUR_MS)
     op = op_record("A", OpKind.DISCARD, half_offset=1)
     book.log.append_op(op._replace(source=OpSource.CHECKER, age_ms=1), NO_APPEND_MS)
@@ -496,7 +496,7 @@ def test_a_discard_without_an_append_time_proves_no_age() -> None:
 
 @pytest.mark.parametrize("first", [half, half_without_time])
 def test_a_copy_keeps_what_is_known_of_the_age(first: Callable[[str], Step]) -> None:
-    """The first message decides, although a rebuild meets the second one first."""
+    """After a rebuild from copies, the append time of the first message, or none, is kept."""
     is_known = first is half
     book = Playbook() >> first("A") >> half("X")
     book >> (half_without_time if is_known else half)("A", 1) >> wait(HOUR_MS)
@@ -512,13 +512,13 @@ def test_a_copy_keeps_what_is_known_of_the_age(first: Callable[[str], Step]) -> 
     assert again.first_append_ms == entry.first_append_ms
 
 
-# --- whether the logs hold what the committed progress points at ---------------------------
+# --- whether the logs contain the offsets of the committed progress ------------------------
 
 PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)
 
 
 def test_a_log_that_holds_everything_is_fine() -> None:
-    """Offsets between log start and end, both included, are there."""
+    """Offsets from log start to log end, both included, are valid."""
     assert check_against_log(PROGRESS, (3, 8), (5, 9)) == PROGRESS
 
 
@@ -541,7 +541,7 @@ def test_a_log_that_lost_something_stops(
 
 
 def test_decisions_that_no_half_needs_may_have_expired() -> None:
-    """With nothing to rebuild T only serves late duplicates: an idle partition never stops."""
+    """If H = R, a T below the log start is raised to it, unless O is below it, too."""
     idle = Progress(half=8, op=9, rebuild_to=8, ops_from=5, position=8)
     begin = check_against_log(idle, (8, 8), (9, 9))
     assert begin == Progress(half=8, op=9, rebuild_to=8, ops_from=9, position=8)

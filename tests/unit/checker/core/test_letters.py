@@ -1,4 +1,4 @@
-"""Playbook cases: letters for the dead wait their turn, whatever is read at once."""
+"""Playbook cases: dead letters are written in order, within the limits of a plan."""
 
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.plan import Plan
@@ -28,7 +28,7 @@ def _bodies(plan: Plan) -> list[HalfRead | JunkRead]:
 
 
 def test_junk_that_is_read_at_once_is_dead_lettered_plan_by_plan() -> None:
-    """20,000 junk records stood in one kafka_txn, whatever its limits."""
+    """Junk records that are read together are written within the record limit of each plan."""
     book = Playbook() >> unread(*[junk_half()] * 5) >> read_half
     book.records_max = 2
     book << junk_letter("half", 0) + junk_letter("half", 1)
@@ -38,7 +38,7 @@ def test_junk_that_is_read_at_once_is_dead_lettered_plan_by_plan() -> None:
 
 
 def test_junk_has_a_size() -> None:
-    """Of large records fewer are dead-lettered together, ops like half records."""
+    """Junk half records and ops are dead-lettered within the byte limit of each plan."""
     book = Playbook() >> unread(*[junk_half()] * 3, *[junk_op()] * 2) >> read_half >> read_ops
     assert book.ledger.memory.junk_op_bytes == 200
     book.size_bytes_max = 150
@@ -49,7 +49,7 @@ def test_junk_has_a_size() -> None:
 
 
 def test_late_messages_are_dead_lettered_plan_by_plan() -> None:
-    """They are letters like junk, in the order of the log."""
+    """Late messages and junk are dead-lettered in log order, within the limit of each plan."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unread(half("A", 1), junk_half(), half("A", 2)) >> read_half
     book.records_max = 1
@@ -57,7 +57,7 @@ def test_late_messages_are_dead_lettered_plan_by_plan() -> None:
 
 
 def test_a_letter_is_written_once_across_restarts() -> None:
-    """P stands at the first letter that was not written."""
+    """P is at the first letter that is not written."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A")
     book >> unread(half("A", 1), junk_half(), half("A", 2), junk_half()) >> read_half
     book.records_max = 1
@@ -67,7 +67,7 @@ def test_a_letter_is_written_once_across_restarts() -> None:
 
 
 def test_ops_wait_for_the_letters_before_them() -> None:
-    """A rebuild takes the messages at or above P for ones that no op below O has met."""
+    """An op is applied after the letters before it: a rebuild treats messages from P on as new."""
     book = Playbook() >> unread(junk_half(), junk_half(), half("A"), commit("A"))
     book >> read_half >> read_ops
     book.records_max = 1
@@ -81,7 +81,7 @@ def test_ops_wait_for_the_letters_before_them() -> None:
 
 
 def test_junk_behind_copies_is_dead_lettered_plan_by_plan_after_a_rebuild() -> None:
-    """It stood in one kafka_txn, having waited for the rebuild's end."""
+    """Junk that waits for the rebuild's end is written within the record limit of each plan."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
     book >> unread(*[junk_half()] * 3) >> unread(restart, read_half) << nothing
     assert not book.ledger.is_rebuilt
@@ -92,7 +92,7 @@ def test_junk_behind_copies_is_dead_lettered_plan_by_plan_after_a_rebuild() -> N
 
 
 def test_what_a_rebuild_needs_is_no_reason_to_stop_reading() -> None:
-    """Below R all is read, be it junk: nothing could be written before."""
+    """Junk below R does not count as waiting until the rebuild is complete."""
     book = Playbook() >> half("A")
     book >> unread(unknown("A", 1), junk_half()) >> read_ops << put_back("A", "answer", 1)
     assert (book.progress.position, book.progress.rebuild_to) == (1, 3)
@@ -105,7 +105,7 @@ def test_what_a_rebuild_needs_is_no_reason_to_stop_reading() -> None:
 
 
 def test_letters_keep_the_budget() -> None:
-    """Beyond half of it their bodies are let go, before a rebuild's end and after it."""
+    """Bodies of letters beyond half of the budget are released, during a rebuild and after it."""
     book = Playbook(ledger_bytes_max=500) >> half("A") >> commit("A") << delivered("A")
     book >> unread(half("A", 1), *[junk_half()] * 4) >> read_half
     assert book.ledger.memory.bodies_bytes == 200
@@ -117,7 +117,7 @@ def test_letters_keep_the_budget() -> None:
 
 
 def test_letters_and_messages_share_the_budget() -> None:
-    """Bodies of undecided messages make room, for letters that wait and for those in a plan."""
+    """Bodies of undecided messages are released for waiting letters and for those in a plan."""
     halves = [half(name) for name in "ABCD"]
     book = Playbook(ledger_bytes_max=450) >> unread(*halves, *[junk_half()] * 2)
     book >> read_half

@@ -1,4 +1,4 @@
-"""The two budgets of a ledger: bodies are let go, and of all else no more is read in time."""
+"""The two memory budgets of a ledger: bodies are released, and reading stops for entries."""
 
 import pytest
 
@@ -34,12 +34,12 @@ from tests.playbook import (
     wait,
 )
 
-# What one undecided transaction of the playbook weighs, with all that is around it.
+# Bytes of one undecided transaction of the playbook, with overhead.
 ONE = 1_100
 
 
 def filled(book: Playbook, percent: int, prefix: str = "T") -> int:
-    """Store undecided transactions until so much of the budget is taken; return how many."""
+    """Store undecided transactions until `percent` of the budget is used; return their number."""
     count = 0
     while book.ledger.memory.fill_percent(0) < percent:
         book >> half(f"{prefix}{count}")
@@ -48,13 +48,13 @@ def filled(book: Playbook, percent: int, prefix: str = "T") -> int:
 
 
 def takes_halves(book: Playbook, *, is_paused: bool = False) -> bool:
-    """Ask as the throttle does."""
+    """Return whether the throttle reads half records."""
     ledger = book.ledger
     return ledger.memory.takes_halves(0, are_needed=ledger.waits_for_half, is_paused=is_paused)
 
 
 def takes_ops(book: Playbook, *, is_paused: bool = False) -> bool:
-    """Ask as the throttle does."""
+    """Return whether the throttle reads ops."""
     return book.ledger.memory.takes_ops(0, wait=book.ledger.waits_for_half, is_paused=is_paused)
 
 
@@ -62,7 +62,7 @@ def takes_ops(book: Playbook, *, is_paused: bool = False) -> bool:
 
 
 def test_halves_are_read_up_to_their_limit() -> None:
-    """Beyond it undecided ones are read no more, and ops are; it takes some room to go on."""
+    """At HALVES_PERCENT only ops are read; halves are read again RESUME_PERCENT below."""
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     filled(book, ALARM_PERCENT)
     assert takes_halves(book)
@@ -82,7 +82,7 @@ def test_halves_are_read_up_to_their_limit() -> None:
 
 
 def test_an_op_that_waits_has_halves_read_on_within_the_reserve() -> None:
-    """Else its pair would stand still; but memory has an end, and then an operator has to act."""
+    """While an op waits, halves are read up to NEEDED_HALVES_PERCENT."""
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     filled(book, HALVES_PERCENT)
     assert not takes_halves(book)
@@ -98,7 +98,7 @@ def test_an_op_that_waits_has_halves_read_on_within_the_reserve() -> None:
 
 
 def test_ops_that_wait_leave_room_for_what_they_wait_for() -> None:
-    """A burst of them filled the reserve: halves were refused, and what would make room waited."""
+    """A burst of ops behind a waiting op leaves room for the half message that it waits for."""
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     count = filled(book, HALVES_PERCENT - 2)
     book >> unread(half("A"), commit("A")) >> read_ops << nothing
@@ -111,7 +111,7 @@ def test_ops_that_wait_leave_room_for_what_they_wait_for() -> None:
 
 
 def test_nothing_more_is_read_when_all_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ops take memory too, where they say something of transactions that nobody knows."""
+    """Ops about unknown transactions take memory until ops are not read either."""
     monkeypatch.setattr(memory, "RECENT_MAX", 0)
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     filled(book, NEEDED_HALVES_PERCENT)
@@ -126,7 +126,7 @@ def test_nothing_more_is_read_when_all_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ops_are_read_on_where_they_make_room() -> None:
-    """One turn of the loop may take in more half records than there was room for."""
+    """Above OPS_PERCENT ops are still read if their decisions make room."""
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     count = filled(book, OPS_PERCENT + 10)
     assert takes_ops(book)
@@ -136,7 +136,7 @@ def test_ops_are_read_on_where_they_make_room() -> None:
 
 
 def test_copies_are_read_back_beyond_the_limit() -> None:
-    """As long as those of the first decided one are not, no decision after it is forgotten."""
+    """Above the limit, halves are read if unread copies keep decisions in memory."""
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     filled(book, HALVES_PERCENT + 5)
     book >> unread(unknown("T0", 1), commit("T0")) >> read_ops
@@ -149,7 +149,7 @@ def test_copies_are_read_back_beyond_the_limit() -> None:
 
 
 def test_ops_that_wait_have_a_share() -> None:
-    """A pair whose ops wait for a half does not fill its memory with ops."""
+    """Waiting ops take at most one part in OPS_SHARE of the memory."""
     book = Playbook(entries_bytes_max=100 * ONE) >> unread(half("A"), commit("A")) >> read_ops
     number = 0
     while takes_ops(book):
@@ -163,7 +163,7 @@ def test_ops_that_wait_have_a_share() -> None:
 
 
 def test_a_rebuild_reads_what_it_must() -> None:
-    """Memory was there for it before; were it not read, nothing would ever be applied."""
+    """A rebuild reads all halves and ops, also above a budget that was lowered."""
     book = Playbook(entries_bytes_max=200 * ONE) << nothing
     filled(book, HALVES_PERCENT)
     book << nothing
@@ -178,11 +178,11 @@ def test_a_rebuild_reads_what_it_must() -> None:
     assert not takes_halves(book)
 
 
-# --- decisions that are kept ---------------------------------------------------------------
+# --- decisions kept in memory --------------------------------------------------------------
 
 
 def test_ops_alone_have_the_oldest_undecided_put_back() -> None:
-    """No half comes any more, so H would stand still, T with it, and all ops since be kept."""
+    """Ops without further halves have the oldest undecided put back, so that H and T advance."""
     book = Playbook(republish_window_records=10) >> half("A") >> half("B") << nothing
     book >> commit("B") << delivered("B")
     for number in range(13):
@@ -191,19 +191,19 @@ def test_ops_alone_have_the_oldest_undecided_put_back() -> None:
     book >> rollback("nobody") << put_back("A", "window")
     assert book.progress.half == 2
     book >> wait(1) << nothing
-    for number in range(40):  # T stands at recent decisions now, which no put back changes
+    for number in range(40):  # T is at recent decisions now, which no put back changes
         book >> rollback(f"other-{number}") << nothing
     book >> commit("A") << delivered("A")
 
 
 def test_fewer_decisions_are_kept_when_memory_is_scarce() -> None:
-    """As many as there are undecided half messages, and those that are recent."""
+    """With scarce memory, undecided messages are put back so that decisions can be forgotten."""
     settings = {"republish_window_records": 10 * RECENT_MAX}
     scarce = Playbook(**settings, entries_bytes_max=10_000) >> half("A") >> half("B") << nothing
     plenty = Playbook(**settings) >> half("A") >> half("B") << nothing
     for book in (scarce, plenty):
         book >> commit("B") << delivered("B")
-        book.log.op_end += 2 * RECENT_MAX  # as if so many ops stood there that decide nothing
+        book.log.op_end += 2 * RECENT_MAX  # as if there were ops that decide nothing
         book >> rollback("nobody")
     while scarce.ledger.memory.fill_percent(0) < PRESSED_PERCENT + 10:
         scarce >> half(f"T{len(scarce.log.half)}")
@@ -216,7 +216,7 @@ def test_fewer_decisions_are_kept_when_memory_is_scarce() -> None:
 
 
 def test_bodies_keep_their_budget_beside_a_plan_that_was_taken() -> None:
-    """It may wait for a minute, while half records are read on."""
+    """Bodies in a taken plan count in the budget of the bodies read meanwhile."""
     book = Playbook(ledger_bytes_max=1_000) >> half("A", size_bytes=600) << nothing
     book >> unread(commit("A"), read_ops)
     plan = book.take_plan()
@@ -231,7 +231,7 @@ def test_bodies_keep_their_budget_beside_a_plan_that_was_taken() -> None:
 
 
 def test_all_that_has_a_body_is_counted() -> None:
-    """Undecided half messages, letters and unreadable ops, before a rebuild's end and after it."""
+    """Bodies of undecided halves, letters and unreadable ops count, during and after a rebuild."""
     book = Playbook(ledger_bytes_max=10_000)
     book >> unread(half("A"), junk_half(), junk_op()) >> read_half >> read_ops
     assert book.ledger.memory.bodies_bytes == 300
@@ -243,7 +243,7 @@ def test_all_that_has_a_body_is_counted() -> None:
 
 
 def test_a_plan_that_does_not_fit_is_reported() -> None:
-    """Its bodies are let go by whoever holds it."""
+    """A plan larger than the budget of bodies is too large."""
     ledger = Playbook(ledger_bytes_max=1_000).ledger
     assert not ledger.memory.is_too_large(1_000)
     assert ledger.memory.is_too_large(1_001)

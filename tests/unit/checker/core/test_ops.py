@@ -1,4 +1,4 @@
-"""Playbook cases: what COMMIT, ROLLBACK, UNKNOWN and DISCARD do, and who may say them."""
+"""Playbook cases: effects of COMMIT, ROLLBACK, UNKNOWN and DISCARD, and who may write them."""
 
 import pytest
 
@@ -45,14 +45,14 @@ AGE_MS = 72 * HOUR_MS
 
 
 def test_a_gap_delivers_nothing() -> None:
-    """Part of a transaction is never delivered; what is there is dead-lettered."""
+    """If a message is missing, nothing is delivered; the stored messages are dead-lettered."""
     book = Playbook() >> half("A", 0) >> half("A", 2) >> commit("A", count=3)
     book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 2)
     assert book.plan.dead[0].detail == "of 3 messages 2 are there: [0, 2] ..."
 
 
 def test_an_unreadable_last_message_is_missed_by_its_count_only() -> None:
-    """Who names no count, as a check's answer does, cannot mean it; a gap is found either way."""
+    """A missing last message is found only with a count; a gap is found without one, too."""
     book = Playbook() >> half("A", 0) >> half("A", 1) >> junk_half() >> commit("A", count=3)
     book << dead("A", "INCOMPLETE", 0) + dead("A", "INCOMPLETE", 1) + junk_letter("half", 2)
     book = Playbook() >> half("A", 0) >> half("A", 1) >> junk_half() >> commit("A")
@@ -62,7 +62,7 @@ def test_an_unreadable_last_message_is_missed_by_its_count_only() -> None:
 
 
 def test_a_message_after_the_decision_is_late() -> None:
-    """Whether it was read before the decision was applied or after: it is dead-lettered."""
+    """A message stored after the decision is LATE, read before its application or after."""
     book = Playbook() >> half("A", 0) >> commit("A") << delivered("A", 0)
     book >> half("A", 1) << dead("A", "LATE", 1)
     book = Playbook() >> half("A", 0) >> half("A", 1) >> commit("A", half_offset=0)
@@ -70,7 +70,7 @@ def test_a_message_after_the_decision_is_late() -> None:
 
 
 def test_a_forbidden_topic_gets_a_dead_letter() -> None:
-    """A COMMIT of a group that may not write there is applied, as a dead letter, once."""
+    """A COMMIT to a topic that the group may not write to is applied once, as dead letters."""
     book = Playbook() >> half("A", 0) >> half("A", 1, real_topic="forbidden") >> commit("A")
     book << dead("A", "NOT_ALLOWED", 0) + dead("A", "NOT_ALLOWED", 1)
     assert book.plan.dead[0].detail == "group orders may not write to forbidden"
@@ -78,7 +78,7 @@ def test_a_forbidden_topic_gets_a_dead_letter() -> None:
 
 
 def test_the_policy_is_asked_once_for_each_pair() -> None:
-    """Answers of the policy are remembered, and forgotten before they become too many."""
+    """Answers of the policy are cached, up to ALLOWED_MAX, and not for names too long."""
     asked = []
 
     def allows(group: str, topic: str) -> bool:
@@ -100,28 +100,28 @@ def test_the_policy_is_asked_once_for_each_pair() -> None:
 
 
 def test_other_unknowns_do_not_count() -> None:
-    """An answer given twice, and one too far ahead change nothing."""
+    """A repeated answer, and one too far ahead, change nothing."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     for number in (1, 3):
         book >> unknown("A", number) << nothing << counted(Count.ANSWER_NOT_COUNTED)
 
 
 def test_a_counted_answer_is_seen_in_the_delivery() -> None:
-    """A transaction that commits after two answers says so."""
+    """A delivery has the number of counted answers."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     book >> commit("A") << delivered("A")
     assert book.plan.deliveries[0].check_times == 1
 
 
 def test_a_second_last_answer_writes_no_second_discard() -> None:
-    """One DISCARD is enough, whatever is answered while it is on its way."""
+    """Answers that are read before the DISCARD write no second one."""
     book = Playbook(check_count_max=1) >> half("A") >> unread(unknown("A", 1), unknown("A", 2))
     book.reader.read_op()
     book << discard_written("A", "CHECK_TIMES") >> wait(1) << dead("A", "CHECK_TIMES")
 
 
 def test_the_count_of_answers_survives_a_restart_before_the_discard() -> None:
-    """The dead letter tells all counted answers, although no copy carries the last one."""
+    """The dead letter has the number of counted answers, although no copy has the last one."""
     book = Playbook(check_count_max=2) >> half("A") >> unknown("A", 1)
     book << put_back("A", "answer", 1) >> unknown("A", 2) << discard_written("A", "CHECK_TIMES")
     book >> restart << dead("A", "CHECK_TIMES")
@@ -137,7 +137,7 @@ def test_an_operator_may_discard() -> None:
 
 
 def test_a_discard_for_age_must_prove_the_age() -> None:
-    """The daemon's AGE discard takes effect only by its own append time."""
+    """The daemon's AGE discard takes effect only if its append time proves the age."""
     book = Playbook() >> half("A") >> wait(AGE_MS - 1)
     book >> discard_for_age("A", AGE_MS) << nothing
     book << counted(Count.INVALID_OP)
@@ -145,14 +145,14 @@ def test_a_discard_for_age_must_prove_the_age() -> None:
 
 
 def test_a_discard_for_answers_needs_no_age() -> None:
-    """CHECK_TIMES is no matter of time."""
+    """A CHECK_TIMES discard is valid at any age."""
     book = Playbook() >> half("A") >> discard("A", OpSource.CHECKER, reason=REASON_CHECK_TIMES)
     book << dead("A", "CHECK_TIMES")
 
 
 # --- rule 6: groups; orphans ---------------------------------------------------------------
 def test_another_groups_half_under_a_known_id_is_a_transaction_of_its_own() -> None:
-    """Two groups with one id never touch each other, in whatever order they end."""
+    """Two groups with one id have separate transactions, decided in any order."""
     book = Playbook() >> half("A") >> half("A", producer_group="billing")
     book >> rollback("A") << nothing >> wait(20_000) << nothing << nothing
     book >> half("A", 1, producer_group="billing")
@@ -161,19 +161,19 @@ def test_another_groups_half_under_a_known_id_is_a_transaction_of_its_own() -> N
 
 
 def test_another_resume_count_is_another_transaction() -> None:
-    """A resumed transaction has a life of its own."""
+    """A half with another resume count is not decided by an op of the earlier life."""
     book = Playbook() >> half("A") >> rollback("A") << nothing
     book >> half("A", resume_count=1) >> commit("A", resume_count=1) << delivered("A")
 
 
 def test_an_orphan_answer_is_forgotten() -> None:
-    """An UNKNOWN decides nothing: the half that comes after it is undecided."""
+    """An UNKNOWN before its half is counted as orphan, and leaves the half undecided."""
     book = Playbook() >> unknown("A", 1, half_offset=-1) << nothing << counted(Count.ORPHAN_OP)
     book >> half("A") << nothing << nothing_counted >> commit("A") << delivered("A")
 
 
 def test_notes_are_bounded() -> None:
-    """A flood of refused ops is counted in full and described in part."""
+    """All invalid ops are counted, and NOTES_MAX of them noted."""
     book = Playbook() >> half("A")
     for _ in range(NOTES_MAX + 5):
         book >> discard("A", OpSource.PRODUCER)
@@ -181,7 +181,7 @@ def test_notes_are_bounded() -> None:
     assert len(book.plan.notes) == NOTES_MAX
 
 
-# --- what a COMMIT does to messages: the table of cases ------------------------------------
+# --- the effect of a COMMIT on messages: the table of cases --------------------------------
 
 
 def _half(
@@ -195,9 +195,9 @@ def _half(
     ("life", "source", "count", "is_delivered"),
     [
         (1, OpSource.OPERATOR, COUNT_UNKNOWN, True),
-        (0, OpSource.OPERATOR, COUNT_UNKNOWN, False),  # its producer's life must be whole
-        (1, OpSource.CHECK, COUNT_UNKNOWN, False),  # resumed, and asked about again
-        (1, OpSource.OPERATOR, 2, False),  # a count demands the messages 0 to count - 1
+        (0, OpSource.OPERATOR, COUNT_UNKNOWN, False),  # life 0 must be complete
+        (1, OpSource.CHECK, COUNT_UNKNOWN, False),  # resumed, and decided by a check
+        (1, OpSource.OPERATOR, 2, False),  # a count requires messages 0 to count - 1
     ],
 )
 def test_what_an_operator_redelivers_may_have_gaps(
@@ -242,7 +242,7 @@ def test_all_or_nothing(
     delivered: list[int],
     dead: list[tuple[int, str]],
 ) -> None:
-    """Messages 0 .. n-1 are delivered without a gap or not at all; none goes missing."""
+    """Messages 0 .. n-1 are delivered without a gap or not at all; all others are dead letters."""
     op = op_record("A", OpKind.COMMIT, half_offset=half_offset)._replace(message_count=count)
     verdict = judge_commit([_half(*each) for each in messages], op, lambda _group, _topic: True)
     assert [half.metadata.message_index for half in verdict.deliver] == delivered
@@ -255,12 +255,12 @@ def test_all_or_nothing(
 @pytest.mark.parametrize(
     ("messages", "count", "half_offset", "outcome"),
     [
-        # (index, offset, bytes) of each message; count; half_offset -> what becomes of all
+        # (index, offset, bytes) of each message; count; half_offset -> outcome of all
         ([(0, 5, TRANSACTION_BYTES_MAX)], 1, 5, "delivered"),
         ([(0, 5, TRANSACTION_BYTES_MAX + 1)], 1, 5, "TOO_LARGE"),
         ([(0, 1, TRANSACTION_BYTES_MAX), (1, 2, 0)], 2, 2, "delivered"),
         ([(0, 1, TRANSACTION_BYTES_MAX), (1, 2, 1)], 2, 2, "TOO_LARGE"),
-        # Too large, and incomplete: its size is judged first.
+        # Too large and incomplete: the size is checked first.
         ([(0, 1, TRANSACTION_BYTES_MAX + 1)], 2, 2, "TOO_LARGE"),
         ([(number, number, 1) for number in range(1_000)], 1_000, 999, "delivered"),
         ([(number, number, 1) for number in range(1_001)], 1_001, 1_000, "TOO_LARGE"),
@@ -271,7 +271,7 @@ def test_all_or_nothing(
 def test_what_is_too_large_is_not_delivered(
     messages: list[tuple[int, int, int]], count: int, half_offset: int, outcome: str
 ) -> None:
-    """A transaction has at most 1,000 messages and 8 MiB, whoever wrote it."""
+    """A transaction of more than 1,000 messages or 8 MiB is TOO_LARGE."""
     op = op_record("A", OpKind.COMMIT, half_offset=half_offset)._replace(message_count=count)
     halves = [_half(index, offset, user_bytes=size) for index, offset, size in messages]
     verdict = judge_commit(halves, op, lambda _group, _topic: True)
@@ -280,7 +280,7 @@ def test_what_is_too_large_is_not_delivered(
 
 
 def test_only_what_the_decision_covers_is_weighed() -> None:
-    """Messages beyond the count, or stored after the decision, make no transaction too large."""
+    """Messages beyond the count, or after the decision, do not count towards the size limit."""
     op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=1)
     halves = [
         _half(0, 1, user_bytes=1),
@@ -293,14 +293,14 @@ def test_only_what_the_decision_covers_is_weighed() -> None:
 
 
 def test_a_forged_count_costs_nothing() -> None:
-    """A count of two thousand million is a gap, found without counting that far."""
+    """A count of 2,147,483,647 makes the messages INCOMPLETE, without a loop over the count."""
     op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=(1 << 31) - 1)
     verdict = judge_commit([_half(0, 1), _half(1, 2)], op, lambda _group, _topic: True)
     assert [why for _, why, _ in verdict.dead] == [DeadReason.INCOMPLETE] * 2
 
 
 def test_one_refused_message_refuses_all() -> None:
-    """A transaction with one flawed message delivers none; extra ones keep their own reason."""
+    """One flawed message makes all covered ones NOT_ALLOWED; extra ones keep their reason."""
     op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=2)
     messages = [_half(0, 1), _half(1, 2, flaw="two RMQ_HALF"), _half(2, 3)]
     verdict = judge_commit(messages, op, lambda _group, _topic: True)
@@ -313,7 +313,7 @@ def test_one_refused_message_refuses_all() -> None:
 
 
 def test_a_single_message_is_refused_likewise() -> None:
-    """The way for single messages asks the policy too."""
+    """A transaction of one message is checked against the policy, too."""
     op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=1)
     verdict = judge_commit([_half(0, 1, topic="t")], op, lambda _group, topic: topic != "t")
     assert verdict.deliver == ()
@@ -332,7 +332,7 @@ def test_a_single_message_is_refused_likewise() -> None:
     ],
 )
 def test_a_discard_says_why(source: OpSource, reason: str, expected: DeadReason) -> None:
-    """The daemon's three words are its own; whatever else is said came from an operator."""
+    """The daemon's three reasons count only from the daemon; all others mean OPERATOR."""
     op = op_record("A", OpKind.DISCARD, half_offset=5)._replace(source=source, reason=reason)
     assert discard_reason(op) is expected
 
@@ -345,7 +345,7 @@ TOO_LARGE = "TOO_LARGE"
 
 
 def _large(name: str) -> Step:
-    """Store a transaction of three messages of which two would be as much as is allowed."""
+    """Store a transaction of three messages, of which two have the maximum size."""
     return unread(*(half(name, index, user_bytes=HALF_OF_IT) for index in range(3)))
 
 
@@ -354,7 +354,7 @@ def _letters(name: str, reason: str = TOO_LARGE) -> tuple[str, ...]:
 
 
 def test_a_commit_of_too_many_bytes_buries_references() -> None:
-    """The dead letters hold nothing of the bodies, and weigh as little."""
+    """The dead letters are stubs without bodies, and count with STUB_BYTES_MAX."""
     book = Playbook() >> _large("A") >> half("B") >> commit("A", 3) >> commit("B")
     book << delivered("B") + _letters("A")
     assert book.plan.size_bytes == 3 * STUB_BYTES_MAX + 100
@@ -363,7 +363,7 @@ def test_a_commit_of_too_many_bytes_buries_references() -> None:
 
 
 def test_a_rebuild_judges_likewise() -> None:
-    """Whoever reads the log from any committed offset comes to the same answer."""
+    """A ledger after a crash before commit writes the same dead letters, once."""
     book = Playbook() >> _large("A") >> commit("A", 3)
     book >> killed_before_commit
     book.reader.read()
@@ -373,7 +373,7 @@ def test_a_rebuild_judges_likewise() -> None:
 def test_messages_of_an_oversize_transaction_are_dead_lettered_by_reference_whatever_decides() -> (
     None
 ):
-    """1,000 messages of 10 MB each would be one kafka_txn of 10 GB."""
+    """Dead letters of an oversize transaction have no bodies, for every kind of decision."""
     book = Playbook() >> _large("A") >> discard("A") << _letters("A", "OPERATOR")
     book >> _large("B") >> wait(73 * HOUR_MS) >> discard_for_age("B", HOUR_MS)
     book << _letters("B", "AGE")
@@ -383,7 +383,7 @@ def test_messages_of_an_oversize_transaction_are_dead_lettered_by_reference_what
 
 
 def test_a_message_beyond_the_last_index_is_excess() -> None:
-    """One such message is kept, and makes the transaction too large; the next are dead at once."""
+    """The first excess message makes the transaction TOO_LARGE; others are dead letters at once."""
     book = (
         Playbook() >> half("A") >> half("A", EXCESS) >> half("A", EXCESS + 7) >> half("A", EXCESS)
     )
@@ -394,7 +394,7 @@ def test_a_message_beyond_the_last_index_is_excess() -> None:
 
 
 def test_excess_is_dead_lettered_once_over_restarts() -> None:
-    """P says which letters stand already, and the first excess message holds H."""
+    """P prevents a second letter of an excess message, and the first excess message holds H."""
     book = Playbook() >> half("A", EXCESS) >> half("A", EXCESS + 1)
     book << dead_by_reference("A", TOO_LARGE, EXCESS + 1)
     book >> restart >> half("A", EXCESS + 2)
@@ -405,7 +405,7 @@ def test_excess_is_dead_lettered_once_over_restarts() -> None:
 
 
 def test_what_was_not_committed_of_excess_is_dead_lettered_after_the_restart() -> None:
-    """A kafka_txn that did not happen dead-lettered nothing."""
+    """An excess message whose letter was not committed is dead-lettered after the restart."""
     book = Playbook() >> half("A", EXCESS) >> half("A", EXCESS + 1)
     book >> killed_before_commit
     book.reader.read()
@@ -413,7 +413,7 @@ def test_what_was_not_committed_of_excess_is_dead_lettered_after_the_restart() -
 
 
 def test_an_oversize_transaction_is_discarded_in_place_of_being_put_back() -> None:
-    """A copy of it would be as large, again and again; until the DISCARD is read it holds H."""
+    """Instead of a copy a DISCARD is written; H stays until it is read."""
     book = Playbook() >> _large("A") >> unknown("A", 1)
     book << discard_written("A", TOO_LARGE)
     assert book.progress.half == 0
@@ -423,7 +423,7 @@ def test_an_oversize_transaction_is_discarded_in_place_of_being_put_back() -> No
 
 
 def test_the_window_rule_discards_it_too() -> None:
-    """It would hold H for ever, and the window would grow with each record behind it."""
+    """The window rule writes a DISCARD for an oversize transaction, once."""
     book = Playbook(republish_window_records=2) >> _large("A")
     for number in range(12):
         book >> half(f"B{number}") >> commit(f"B{number}")
@@ -435,7 +435,7 @@ def test_the_window_rule_discards_it_too() -> None:
 
 
 def test_a_copy_that_does_not_fit_discards_its_transaction() -> None:
-    """The half topic took the original to the last byte, and a copy is a few bytes longer."""
+    """If a copy, longer by its header, exceeds the half topic's limit, a DISCARD is written."""
     full = half("A", size_bytes=HALF_BYTES_MAX)
     book = Playbook() >> full >> unknown("A", 1) << discard_written("A", TOO_LARGE)
     book >> restart >> wait(1)
@@ -445,7 +445,7 @@ def test_a_copy_that_does_not_fit_discards_its_transaction() -> None:
 
 
 def test_a_decision_before_that_discard_wins() -> None:
-    """Rule 2: the DISCARD stands behind it in the op log."""
+    """Rule 2: a COMMIT before the DISCARD in the op log wins."""
     book = Playbook() >> half("A", size_bytes=HALF_BYTES_MAX)
     book >> unread(unknown("A", 1), commit("A"))
     book.reader.read_op(1)

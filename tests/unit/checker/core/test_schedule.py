@@ -1,4 +1,4 @@
-"""When which entry comes up: order, bounds, and entries that were decided or moved."""
+"""The order in which entries fall due, its limits, and entries that are decided or moved."""
 
 from functools import cache
 from itertools import repeat
@@ -60,7 +60,7 @@ def _entry(group: str = "orders") -> Entry:
     [(-1, 6_000), (0, 6_000), (5_000, 6_000), (7_000, 7_000), (60_000, 60_000), (1 << 50, 90_000)],
 )
 def test_immunity_is_floored_by_the_timeout(immunity_ms: int, expected: int) -> None:
-    """The timeout is the least, half the maximum age the most; the broker's append time counts."""
+    """Immunity is at least the timeout and at most half the maximum age, from the append time."""
     assert first_due_ms(1_000, immunity_ms, 6_000, 90_000) == 1_000 + expected
 
 
@@ -68,7 +68,7 @@ def test_immunity_is_floored_by_the_timeout(immunity_ms: int, expected: int) -> 
     ("attempt", "expected"), [(1, 30), (2, 60), (3, 120), (5, 480), (6, 600), (1_000, 600)]
 )
 def test_back_off_doubles_up_to_its_maximum(attempt: int, expected: int) -> None:
-    """Also after a thousand attempts."""
+    """The back-off doubles from the interval, and is the maximum also after a thousand attempts."""
     assert backoff_ms(attempt, 30, 600) == expected
 
 
@@ -78,7 +78,7 @@ def test_the_interval_may_exceed_the_maximum_back_off() -> None:
 
 
 def test_entries_come_up_when_due() -> None:
-    """Both queues are looked at; what is not due stays."""
+    """Due entries of both queues are taken; others stay."""
     schedule = CheckSchedule()
     assert schedule.next_due_ms() is None
     early, late = _entry(), _entry()
@@ -94,7 +94,7 @@ def test_entries_come_up_when_due() -> None:
 
 
 def test_a_clock_that_was_set_back_delays_nobody() -> None:
-    """An entry that falls due before the one added ahead of it does not wait for that one."""
+    """An entry that falls due before an earlier added one does not wait for it."""
     schedule = CheckSchedule()
     future, present = _entry(), _entry()
     schedule.add_in_turn(future, 1 << 50)
@@ -118,7 +118,7 @@ def test_moved_and_decided_entries_do_not_come_up() -> None:
 
 
 def test_an_entry_that_was_decided_while_it_waited_its_turn_is_skipped() -> None:
-    """Sorted out by group, but decided before it was taken."""
+    """An entry that was decided after it was sorted by group is not taken."""
     schedule = CheckSchedule()
     first, second, third = _entry(), _entry(), _entry()
     for entry in (first, second, third):
@@ -129,7 +129,7 @@ def test_an_entry_that_was_decided_while_it_waited_its_turn_is_skipped() -> None
 
 
 def test_an_entry_is_taken_once_however_often_it_came_up() -> None:
-    """Moved while it waited its turn, and due again before it was taken."""
+    """An entry that is moved while it waits its turn, and is due again, is taken once."""
     schedule = CheckSchedule()
     first, twice = _entry(), _entry()
     schedule.add_in_turn(first, 10)
@@ -140,7 +140,7 @@ def test_an_entry_is_taken_once_however_often_it_came_up() -> None:
 
 
 def test_an_entry_that_waits_its_turn_survives_a_clock_that_is_set_back() -> None:
-    """It was due, so its turn comes, whatever the time is by then; nothing is lost."""
+    """A due entry that waits its turn is taken at an earlier time, too."""
     schedule = CheckSchedule()
     first, second = _entry(), _entry()
     schedule.add_in_turn(first, 10)
@@ -150,7 +150,7 @@ def test_an_entry_that_waits_its_turn_survives_a_clock_that_is_set_back() -> Non
 
 
 def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
-    """One call costs what SORTED_MAX entries cost, not what all of them do."""
+    """One call sorts a limited number of entries (SORTED_MAX), not all of them."""
     schedule = CheckSchedule()
     entry = _entry()
     schedule._in_turn.extend(repeat(entry, 1_000_000))
@@ -165,7 +165,7 @@ def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
 
 
 def test_first_checks_find_room_beside_a_million_repeats() -> None:
-    """Repeats that wait for their turn delay no first check."""
+    """Waiting repeats do not delay a first check."""
     schedule = CheckSchedule()
     for number in range(SORTED_MAX + 10):
         repeat = _entry()
@@ -185,11 +185,11 @@ def _repeat(group: str = "orders") -> Entry:
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
 def test_repeats_do_not_starve_behind_first_checks(limit: int) -> None:
-    """One check in four is a repeat, however many first checks are due, and however few fit."""
+    """One check in REPEAT_SHARE is a repeat, for any number of first checks and any limit."""
     schedule = CheckSchedule()
     for number in range(8 * REPEAT_SHARE):
         schedule.add_in_turn(_entry(), 5)
-        schedule.add(_entry(), 5)  # with an immunity of its own
+        schedule.add(_entry(), 5)  # with its own immunity
         if number < 4:
             schedule.add(_repeat(), 10)
     taken: list[Entry] = []
@@ -200,7 +200,7 @@ def test_repeats_do_not_starve_behind_first_checks(limit: int) -> None:
 
 
 def test_the_share_of_repeats_goes_from_group_to_group() -> None:
-    """As first checks do: a group with many repeats leaves the others theirs."""
+    """Groups take turns in the share of repeats."""
     schedule = CheckSchedule()
     for _ in range(40):
         schedule.add_in_turn(_entry(), 5)
@@ -211,7 +211,7 @@ def test_the_share_of_repeats_goes_from_group_to_group() -> None:
 
 
 def test_repeats_find_room_beside_a_million_first_checks() -> None:
-    """First checks with an immunity of their own that wait for their turn delay no repeat."""
+    """Waiting first checks with their own immunity do not delay a repeat."""
     schedule = CheckSchedule()
     for number in range(2 * SORTED_MAX + 10):
         schedule.add(_entry(), number)
@@ -221,7 +221,7 @@ def test_repeats_find_room_beside_a_million_first_checks() -> None:
 
 
 def test_a_group_without_room_delays_no_other_group() -> None:
-    """However many of its entries were due before; and they keep their turns."""
+    """Entries of a group without room keep their order, and do not delay other groups."""
     schedule = CheckSchedule()
     slow = [_entry("slow") for _ in range(2 * SORTED_MAX)]
     for entry in slow:
@@ -236,7 +236,7 @@ def test_a_group_without_room_delays_no_other_group() -> None:
 
 
 def test_a_group_without_room_for_first_checks_has_none_for_repeats() -> None:
-    """Both are requests that the group has to answer."""
+    """First checks and repeats share the room of their group."""
     schedule = CheckSchedule()
     for number in range(4):
         schedule.add_in_turn(_entry("slow"), number)
@@ -247,7 +247,7 @@ def test_a_group_without_room_for_first_checks_has_none_for_repeats() -> None:
 
 
 def test_what_waits_its_turn_does_not_hide_what_falls_due() -> None:
-    """The end of the op partition is asked for again, although entries wait for their turn."""
+    """While entries wait their turn, next_unsorted_ms is the next due time."""
     schedule = CheckSchedule()
     for due_ms in (5, 5, 30):
         schedule.add_in_turn(_entry(), due_ms)
@@ -257,7 +257,7 @@ def test_what_waits_its_turn_does_not_hide_what_falls_due() -> None:
 
 
 def test_decided_entries_that_wait_their_turn_are_swept_out() -> None:
-    """A group that may not be asked for a day keeps no memory of what was decided since."""
+    """`trim` removes decided entries that wait in a group without room."""
     schedule = CheckSchedule()
     entries = [_entry() for _ in range(STALE_MAX + 5)]
     for entry in entries:
@@ -272,7 +272,7 @@ def test_decided_entries_that_wait_their_turn_are_swept_out() -> None:
 
 
 def test_decided_entries_are_swept_out() -> None:
-    """Behind an undecided head the rest does not pile up, in the queue or in the heap."""
+    """`trim` removes decided entries after an undecided one from queue and heap."""
     schedule = CheckSchedule()
     head, moved = _entry(), _entry()
     schedule.add_in_turn(head, 1)
@@ -293,11 +293,11 @@ def test_decided_entries_are_swept_out() -> None:
     assert module.NOT_SCHEDULED > 1 << 60
 
 
-# --- playbook cases: who is asked when, how often, and what becomes of those nobody answers for
+# --- playbook cases: time and order of checks, and checks without an answer ----------------
 
 
 def test_an_attempt_that_failed_is_not_one_that_nobody_answered() -> None:
-    """Somebody was there and could not tell: the next request is no sign of an empty group."""
+    """A check after a failed attempt does not count as expired; one without any answer does."""
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A", attempt=1)
     book >> unknown("A", 0) << nothing << counted(Count.ATTEMPT_FAILED)
     book >> wait(INTERVAL_MS) >> op_end << nothing << asked("A", attempt=2)
@@ -307,14 +307,14 @@ def test_an_attempt_that_failed_is_not_one_that_nobody_answered() -> None:
 
 
 def test_an_op_end_of_earlier_does_not_confirm_what_fell_due_since() -> None:
-    """The end must be asked for after the check fell due."""
+    """A check is sent only after an op end that was read after the check fell due."""
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> op_end << nothing
     book >> wait(1) << nothing << nobody_asked
     assert book.ledger.wants_op_end
 
 
 def test_groups_take_turns() -> None:
-    """A group with many open transactions does not keep the others waiting."""
+    """Checks of groups alternate, whatever the number of their transactions."""
     book = Playbook()
     for name in "ABCD":
         book >> half(name)
@@ -325,14 +325,14 @@ def test_groups_take_turns() -> None:
 
 
 def test_the_first_message_is_shown() -> None:
-    """A check shows the transaction's first message, wherever its copy stands by now."""
+    """A check has the transaction's message 0, also if message 1 is stored first."""
     book = Playbook() >> half("A", 1) >> half("A", 0) >> wait(TIMEOUT_MS) >> op_end << nothing
     (check,) = book.ledger.checks(book.now_ms, 9)
     assert check.half.metadata.message_index == 0
 
 
 def test_a_check_tells_how_far_the_messages_reach() -> None:
-    """An answer must cover the message that stands highest, be it the last one or a copy."""
+    """A check's last_offset is that of the highest message or copy."""
     book = Playbook() >> half("A", 0) >> half("B") >> half("A", 1) >> wait(TIMEOUT_MS) >> op_end
     book << nothing
     assert [check.last_offset for check in book.ledger.checks(book.now_ms, 9)] == [2, 1]
@@ -349,20 +349,20 @@ def _ask_until_old(book: Playbook) -> Playbook:
 
 
 def test_an_answer_begins_the_asking_anew() -> None:
-    """Requests that were answered are not held against a transaction."""
+    """After a counted answer the next request is check 2, attempt 1."""
     book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
     book >> unknown("A", 1) << put_back("A", "answer", 1) >> wait(INTERVAL_MS) >> op_end << nothing
     book << asked("A", 2)
 
 
 def test_a_restart_begins_the_asking_anew() -> None:
-    """Requests of an earlier life of the worker do not count towards the age discard."""
+    """Requests before a restart do not count: the next one has attempt 1."""
     book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
     book >> restart >> op_end << nothing >> op_end << nothing << asked("A", attempt=1)
 
 
 def test_an_age_discard_that_came_too_early_is_written_again() -> None:
-    """When its own append time does not prove the age, the discard is refused and repeated."""
+    """An AGE discard whose append time does not prove the age is invalid, and written again."""
     book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
     book >> wait(4 * INTERVAL_MS) >> op_end << nothing << nobody_asked
     behind = 73 * HOUR_MS
@@ -375,7 +375,7 @@ def test_an_age_discard_that_came_too_early_is_written_again() -> None:
 
 
 def test_one_age_discard_is_written_while_it_is_on_its_way() -> None:
-    """Until the DISCARD is read back no second one is written."""
+    """No second DISCARD is written until the first one is read back."""
     book = _ask_until_old(Playbook(readiness_before_discard_ms=0) >> half("A"))
     book >> wait(4 * INTERVAL_MS) >> op_end << nothing << nobody_asked
     plan = book.take_plan()
@@ -392,7 +392,7 @@ def test_one_age_discard_is_written_while_it_is_on_its_way() -> None:
 def test_what_has_no_append_time_is_asked_about_as_if_it_came_now(
     immunity_ms: int, after_ms: int, *, is_restarted: bool
 ) -> None:
-    """Sooner might be before its local transaction ends; never would hold it up for good."""
+    """The first check of a half without an append time is due as if it was appended now."""
     book = Playbook() >> half("B") >> commit("B") << delivered("B") >> wait(100 * HOUR_MS)
     book >> half_without_time("A", immunity_ms=immunity_ms) << nothing
     if is_restarted:
@@ -403,7 +403,7 @@ def test_what_has_no_append_time_is_asked_about_as_if_it_came_now(
 
 
 def test_another_message_may_put_the_first_check_off() -> None:
-    """As it may where append times are known."""
+    """A second message without an append time may postpone the first check by its immunity."""
     book = Playbook() >> half_without_time("A") >> op_end << nothing << nobody_asked
     book >> half_without_time("A", 1, immunity_ms=HOUR_MS) >> op_end << nothing << nobody_asked
     book >> wait(HOUR_MS - 1) >> op_end << nothing << nobody_asked
@@ -411,7 +411,7 @@ def test_another_message_may_put_the_first_check_off() -> None:
 
 
 def test_nothing_without_an_append_time_is_asked_about_before_time_is_known() -> None:
-    """A pair that has read no append time has no clock yet."""
+    """A half without an append time is not due before the pair has read any append time."""
     book = Playbook() >> half_without_time("A")
     assert book.ledger.checks(0, 9) == []
     assert book.ledger.next_due_ms() is None
@@ -420,7 +420,7 @@ def test_nothing_without_an_append_time_is_asked_about_before_time_is_known() ->
 
 
 def test_what_is_decided_is_not_kept_until_time_is_known() -> None:
-    """Memory is for what is undecided."""
+    """Decided entries without an append time are removed from `unaged`."""
     book = Playbook()
     for number in range(STALE_MAX + 2):
         book.reader.ledger.half(HalfRead(number, NO_APPEND_MS, metadata(str(number)), "", 1, None))
@@ -432,7 +432,7 @@ def test_what_is_decided_is_not_kept_until_time_is_known() -> None:
 
 
 def test_without_an_append_time_nothing_is_given_up_for_its_age() -> None:
-    """Nobody knows it; it is asked about all the same, again and again."""
+    """A half without an append time is never discarded for age, but checked again and again."""
     book = Playbook(readiness_before_discard_ms=0) >> half_without_time("A") >> op_end << nothing
     for attempt in range(1, 20):
         book << nobody_asked >> wait(50 * HOUR_MS) >> op_end << nothing

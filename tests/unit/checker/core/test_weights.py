@@ -1,4 +1,4 @@
-"""Estimates of memory against what Python takes: never too low, and not far too high."""
+"""Memory estimates compared with Python's allocation: never too low, not far too high."""
 
 import gc
 import tracemalloc
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.more
 
 COUNT = 1_000
 BORN_MS = 1_700_000_000_000
-# How far above the truth an estimate may be: texts of ASCII are weighed four times.
+# Maximum factor of an estimate: ASCII texts are counted with four bytes per character.
 TOO_HIGH = 2.0
-# Dataclasses are made in code without a file.
+# Dataclasses are generated in code without a file.
 OURS = ("*/checker/*", "*/serde/*", "*/tests/ledger_log.py", __file__, "<string>")
-# Names as one meets them, and the longest that a header of 4 KB holds, in Python's widest text.
+# Usual names, and the longest that fit a header of 4 KB, also in Python's widest text.
 NAMES = pytest.mark.parametrize("text", ["", "x" * 1_200, "\N{GRINNING FACE}" + "x" * 1_200])
 
 
@@ -35,9 +35,9 @@ def rebuilt() -> Ledger:
 
 
 def measured(take: Callable[[], None]) -> int:
-    """Return how many bytes of memory `take` leaves behind, allocated in the code under test.
+    """Return the bytes of memory that the code under test allocates in `take` and keeps.
 
-    Threads that other tests left behind allocate too, in other files.
+    Leftover threads of other tests allocate too, in other files.
     """
     gc.collect()
     tracemalloc.start()
@@ -55,7 +55,7 @@ def measured(take: Callable[[], None]) -> int:
 
 
 def halves(text: str, *, messages: int = 1) -> list[bytes]:
-    """Return encoded metadata of transactions; each has names of its own if `text` is given."""
+    """Return encoded metadata of transactions; with `text`, each has different names."""
     reported = []
     for number in range(COUNT // messages):
         for index in range(messages):
@@ -68,7 +68,7 @@ def halves(text: str, *, messages: int = 1) -> list[bytes]:
 
 
 def read_halves(ledger: Ledger, encoded: list[bytes]) -> None:
-    """Have the ledger read half records whose bodies are not in memory."""
+    """Give the ledger half records without bodies."""
     for offset, data in enumerate(encoded):
         reported = HALF_METADATA.decode(data)
         weight = message_bytes(reported)
@@ -89,7 +89,7 @@ def read_halves(ledger: Ledger, encoded: list[bytes]) -> None:
 
 @NAMES
 def test_undecided_transactions(text: str) -> None:
-    """With their metadata, and their places in all tables and queues."""
+    """The estimate covers metadata and the places in tables and queues."""
     ledger, encoded = rebuilt(), halves(text)
     real = measured(lambda: read_halves(ledger, encoded))
     assert real <= ledger.memory.entries_bytes
@@ -97,7 +97,7 @@ def test_undecided_transactions(text: str) -> None:
 
 
 def test_messages_of_one_transaction() -> None:
-    """Each after the first one."""
+    """The estimate covers each message after the first one."""
     ledger, encoded = rebuilt(), halves("", messages=100)
     real = measured(lambda: read_halves(ledger, encoded))
     assert real <= ledger.memory.entries_bytes <= TOO_HIGH * real
@@ -105,7 +105,7 @@ def test_messages_of_one_transaction() -> None:
 
 @NAMES
 def test_ops_that_wait(text: str) -> None:
-    """For a half record that was not read yet."""
+    """The estimate covers ops that wait for an unread half record."""
     ledger = rebuilt()
     encoded = [
         OP.encode(
@@ -129,9 +129,9 @@ def test_ops_that_wait(text: str) -> None:
 
 @pytest.mark.parametrize("has_gap", [False, True])
 def test_decided_transactions(*, has_gap: bool) -> None:
-    """Of which a rebuild needs the decisions, for one that is not decided stands before them.
+    """The estimate covers decisions that a rebuild needs behind an undecided transaction.
 
-    One whose messages had a gap is known by each of their indices.
+    A transaction whose messages had a gap has each index in memory.
     """
     ledger = rebuilt()
     indices = range(0, 200, 2) if has_gap else range(1)
@@ -161,7 +161,7 @@ def test_decided_transactions(*, has_gap: bool) -> None:
 
 
 def test_letters() -> None:
-    """Late and unreadable records that wait for a batch with room."""
+    """The estimate covers waiting letters of late and unreadable records."""
     letters: list[DeadHalf | DeadJunk] = []
 
     def take() -> None:

@@ -1,4 +1,4 @@
-"""Checks of a crowd, on the shipped worker and client in memory."""
+"""Checks of many transactions, by the shipped worker and client in memory."""
 
 import logging
 from collections import deque
@@ -23,7 +23,7 @@ IN_TIME_S = 0.2
 
 
 def test_a_crowd_is_delivered_as_fast_as_its_group_answers() -> None:
-    """More than may be unanswered fall due at once: all are asked, answered and delivered."""
+    """If more than UNANSWERED_MAX fall due at once, all are asked once and delivered in time."""
     asked: list[str] = []
 
     def answer(view: MessageView) -> Resolution:
@@ -43,7 +43,7 @@ def test_a_crowd_is_delivered_as_fast_as_its_group_answers() -> None:
 
 
 def test_a_decision_by_a_check_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """It names transaction, answer and group; a decision of the producer has no line."""
+    """The line has transaction, answer and group; a producer's decision has no line."""
     caplog.set_level(logging.INFO, "halfbridge.checker")
     with MemoryStack() as stack:
         topic = stack.create_topic("orders")
@@ -60,7 +60,7 @@ def test_a_decision_by_a_check_is_one_line(caplog: pytest.LogCaptureFixture) -> 
 def test_a_group_that_nobody_answers_is_reported_now_and_then(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once in five minutes, with count, age and remedy; no more once a member answers."""
+    """The warning repeats every five minutes, with count and remedy, until a member answers."""
     caplog.set_level(logging.WARNING, "halfbridge.checker")
 
     def reports() -> list[str]:
@@ -85,14 +85,14 @@ def test_a_group_that_nobody_answers_is_reported_now_and_then(
         assert len(reports()) == 2
 
 
-# --- how many checks may be sent: in all, and to each group --------------------------------
+# --- how many checks may be sent, in total and to each group -------------------------------
 
 INTERVAL_S = 30.0
 TURN_S = 0.01
 
 
 def _asked(answered_per_s: float, seconds: float, *, due: int, latency_s: float = 0.02) -> int:
-    """Return how many requests a group was sent that answers at a rate, of `due`."""
+    """Return how many of `due` requests are sent to a group that answers at a rate."""
     unanswered = Unanswered(INTERVAL_S)
     sent, waiting, credit = 0, deque[float](), 0.0
     for turn in range(round(seconds / TURN_S)):
@@ -111,7 +111,7 @@ def _asked(answered_per_s: float, seconds: float, *, due: int, latency_s: float 
 
 
 def test_the_rate_bounds_all_checks() -> None:
-    """A burst at once, then the rate; a long pause saves up no more than a burst."""
+    """The pacer allows a burst, then the rate, and after a pause no more than a burst."""
     pacer = Pacer(1_000)
     burst = round(1_000 * BURST_S)
     assert pacer.allowance(0.0) == burst
@@ -121,25 +121,25 @@ def test_the_rate_bounds_all_checks() -> None:
 
 
 def test_a_group_that_answers_at_once_is_asked_without_a_pause() -> None:
-    """10,000 are asked within half a second, 20 ms after each other."""
+    """10,000 requests are sent within half a second at 20 ms latency."""
     assert _asked(1_000_000, 0.5, due=10_000) == 10_000
 
 
 @pytest.mark.parametrize("per_s", [100, 1_000])
 def test_a_slow_group_is_asked_as_it_answers(per_s: int) -> None:
-    """After the first requests, one for each answer: they do not pile up in front of it."""
+    """After the first UNANSWERED_MAX requests, one is sent for each answer."""
     seconds = 5.0
     asked = _asked(per_s, seconds, due=100_000)
     assert asked == pytest.approx(UNANSWERED_MAX + per_s * seconds, rel=0.01)
 
 
 def test_a_silent_group_is_asked_again_and_again() -> None:
-    """Its members may have come back without the requests of before."""
+    """A silent group is sent UNANSWERED_MAX requests again every SILENT_S."""
     assert _asked(0, 10 * SILENT_S - TURN_S, due=100_000) == 10 * UNANSWERED_MAX
 
 
 def test_a_request_that_is_repeated_counts_once() -> None:
-    """A group that answers some, and never the others, is not asked less and less for ever."""
+    """Requests that were not answered stop counting when they are repeated."""
     unanswered = Unanswered(repeated_after_s=10.0)
     unanswered.asked("shop", UNANSWERED_MAX, 0.0)
     for second in range(1, 10):
@@ -150,7 +150,7 @@ def test_a_request_that_is_repeated_counts_once() -> None:
 
 
 def test_more_answers_than_requests_save_up_nothing() -> None:
-    """An answer may come twice, or after its request no longer counts."""
+    """Answers without a pending request do not raise the room above UNANSWERED_MAX."""
     unanswered = Unanswered(INTERVAL_S)
     unanswered.asked("shop", 2, 0.0)
     for _ in range(5):
@@ -161,7 +161,7 @@ def test_more_answers_than_requests_save_up_nothing() -> None:
 
 
 def test_invented_groups_are_forgotten() -> None:
-    """The group that was asked first has room again."""
+    """Beyond GROUPS_MAX groups the one that was asked first is forgotten."""
     unanswered = Unanswered(INTERVAL_S)
     for number in range(GROUPS_MAX + 1):
         unanswered.asked(f"group-{number}", 1, 0.0)

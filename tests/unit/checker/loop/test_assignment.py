@@ -1,4 +1,4 @@
-"""What a worker serves: limits of the worker are shared by its partition pairs."""
+"""The assignment of a worker: its partition pairs share the limits of the worker."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -37,13 +37,13 @@ SIZES = Sizes(lambda _topic: None)
 
 
 class Paused:
-    """An input of which only pauses are asked, and what they did."""
+    """An input that records which topics are paused."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
 
     def pause(self, topic: str, partition: int) -> None:
-        """Take note; who pauses twice has lost count."""
+        """Record the topic; it must not be paused already."""
         assert (topic, partition) not in {(each, 0) for each in self.topics}
         self.topics.add(topic)
 
@@ -76,7 +76,7 @@ def served(intake: Paused) -> Assignment:
 
 
 def plan(served: Assignment, records_max: int = UNLIMITED) -> int:
-    """Take and commit a plan of the pair, and return how much it writes."""
+    """Take and commit a plan of the pair, and return its number of records."""
     ledger = served.pairs[0].ledger
     records = ledger.plan(0, records_max=records_max, size_bytes_max=UNLIMITED).records
     ledger.committed(ledger.progress())
@@ -84,7 +84,7 @@ def plan(served: Assignment, records_max: int = UNLIMITED) -> int:
 
 
 def read_junk(served: Assignment, count: int, *, size_bytes: int = 1, is_op: bool = False) -> None:
-    """Have the pair read records that cannot be read."""
+    """Give the pair records that cannot be decoded."""
     ledger = served.pairs[0].ledger
     take = ledger.junk_op if is_op else ledger.junk_half
     for offset in range(count):
@@ -92,7 +92,7 @@ def read_junk(served: Assignment, count: int, *, size_bytes: int = 1, is_op: boo
 
 
 def test_the_pairs_of_a_worker_share_its_memory() -> None:
-    """Four ledgers held four times what the setting allows."""
+    """Each of four pairs has a quarter of the worker's memory."""
     settings = replace(SETTINGS, ledger_bytes_max=1000, entries_bytes_max=2000)
     quarter = replace(SETTINGS, ledger_bytes_max=250, entries_bytes_max=500)
     assert settings.shared_by(4) == quarter
@@ -100,7 +100,7 @@ def test_the_pairs_of_a_worker_share_its_memory() -> None:
 
 
 def test_letters_stop_the_reading_until_none_is_left(served: Assignment, intake: Paused) -> None:
-    """Were it to go on below a batch, ops would wait for letters as long as junk comes."""
+    """The half topic stays paused until no letter waits, so that ops do not wait behind junk."""
     read_junk(served, 10)
     served.pause_or_resume()
     assert not intake.topics
@@ -120,7 +120,7 @@ def test_letters_stop_the_reading_until_none_is_left(served: Assignment, intake:
 def test_what_is_read_ahead_of_a_commit_is_bounded(
     served: Assignment, records: int, size_bytes: int, *, is_op: bool
 ) -> None:
-    """Two batches are enough, by records or by bytes."""
+    """The pair is far ahead after two batches of records or bytes."""
     read_junk(served, records - 1, size_bytes=size_bytes, is_op=is_op)
     assert not served.is_far_ahead
     read_junk(served, 1, size_bytes=size_bytes, is_op=is_op)
@@ -130,7 +130,7 @@ def test_what_is_read_ahead_of_a_commit_is_bounded(
 def test_what_a_pair_may_hold_is_kept_by_reading_no_more(
     served: Assignment, intake: Paused
 ) -> None:
-    """Of halves first, of ops last; and an operator is told before."""
+    """The worker warns first, then pauses the half topic until there is room again."""
     settings = replace(SETTINGS, entries_bytes_max=100_000)
     book = Playbook(entries_bytes_max=100_000) << nothing
     pair = Pair(0, settings, START, Publisher(NAMES, 0, lambda _: "", SIZES), began=0.0)
@@ -150,16 +150,16 @@ def test_what_a_pair_may_hold_is_kept_by_reading_no_more(
     book << nothing
     served.pause_or_resume()
     assert not intake.topics
-    pair.held = Plan(metadata_bytes=100_000)  # of names as long as they may be
+    pair.held = Plan(metadata_bytes=100_000)  # names of the maximum length
     served.pause_or_resume(pair)
     assert intake.topics == {NAMES.half}
 
 
-# --- progress beyond a log's end may be a deposed leader's word, and is believed after a while
+# --- progress beyond a log's end, possibly from a deposed leader, is accepted after a while -
 
 
 def test_an_end_is_believed_when_brokers_have_named_it_for_a_while() -> None:
-    """Each pair has its own wait, which begins anew once its progress lies in the log."""
+    """Each pair waits for BEYOND_END_S, and waits again once its progress was in the log."""
     doubts, beyond = EndsInDoubt(), BeyondEndError("beyond the end")
     for now in (0.0, BEYOND_END_S / 2):
         with pytest.raises(InputLostError, match="partition 1: beyond the end"):
@@ -170,7 +170,7 @@ def test_an_end_is_believed_when_brokers_have_named_it_for_a_while() -> None:
         doubts.check({0: START, 1: beyond}, 2 * BEYOND_END_S)
 
 
-# --- what the daemon knows of topics' limits before it has tried them ----------------------
+# --- known size limits of topics before the first write ------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,19 +185,19 @@ def test_an_end_is_believed_when_brokers_have_named_it_for_a_while() -> None:
 def test_sizes_are_tried_where_the_daemon_compresses(
     kafka: dict[str, str], known: int | None
 ) -> None:
-    """A record of 3 MB may well fit into a topic that takes 1 MB."""
+    """With compression no limit is known: a record of 3 MB may fit into a topic of 1 MB."""
     limits = known_limits(CheckerConfig(kafka=kafka), lambda _topic: 100)
     assert limits("orders") == known
 
 
-# --- pairs that are left out: asked again by and by, told in health, forgotten when taken away
+# --- pairs that are left out: retried at intervals, shown in health, forgotten when revoked -
 
 WHY = "log end of op[1] cannot be read: no leader"
 
 
 @pytest.fixture
 def status() -> Status:
-    """What the worker shows."""
+    """The status of the worker."""
     return Status()
 
 
@@ -211,7 +211,7 @@ def _waiting(status: Status) -> float | None:
 
 
 def _asked_at(waits: WaitingPairs, number: int, now: float, *, until: float) -> list[float]:
-    """Return when the pair is asked about, for which nobody answers."""
+    """Return the times of the questions about a pair that are not answered."""
     times = []
     while now < until:
         if number in waits.due(now):
@@ -222,7 +222,7 @@ def _asked_at(waits: WaitingPairs, number: int, now: float, *, until: float) -> 
 
 
 def _pause_s(waits: WaitingPairs, now: float) -> float:
-    """Return after how many whole seconds pair 1 is due."""
+    """Return the number of whole seconds until pair 1 is due."""
     pause_s = 0.0
     while 1 not in waits.due(now + pause_s):
         pause_s += 1.0
@@ -230,7 +230,7 @@ def _pause_s(waits: WaitingPairs, now: float) -> float:
 
 
 def test_a_pair_is_asked_about_less_and_less_often_up_to_a_limit(waits: WaitingPairs) -> None:
-    """The pause doubles; a broker that is away for an hour is still noticed soon."""
+    """The pause doubles up to ASK_AGAIN_S_MAX."""
     waits.leave_out(1, WHY, 0.0)
     times = _asked_at(waits, 1, 0.0, until=100.0)
     assert times[:5] == [1.0, 3.0, 7.0, 15.0, 23.0]
@@ -240,7 +240,7 @@ def test_a_pair_is_asked_about_less_and_less_often_up_to_a_limit(waits: WaitingP
 def test_a_pair_that_is_answered_for_waits_until_it_is_served(
     waits: WaitingPairs, status: Status
 ) -> None:
-    """Between the answer and the new beginning it is neither asked about nor left out again."""
+    """An answered pair is not asked about again, but counts as waiting until it is served."""
     waits.leave_out(1, WHY, 0.0)
     waits.answered(1)
     assert (waits.numbers, waits.due(9.0), _waiting(status)) == (frozenset(), frozenset(), 1.0)
@@ -249,7 +249,7 @@ def test_a_pair_that_is_answered_for_waits_until_it_is_served(
 
 
 def test_health_is_red_once_a_pair_has_waited_for_long(waits: WaitingPairs, status: Status) -> None:
-    """A leader that moves is no news; however often it is asked, the first time counts."""
+    """A pair is shown after it has waited for UNHEALTHY_S since it was first left out."""
     waits.leave_out(1, WHY, 0.0)
     waits.show_in_health(UNHEALTHY_S - 1)
     assert status.snapshot().all_well
@@ -259,7 +259,7 @@ def test_health_is_red_once_a_pair_has_waited_for_long(waits: WaitingPairs, stat
 
 
 def test_a_pair_that_was_taken_away_waits_no_longer(waits: WaitingPairs, status: Status) -> None:
-    """Whoever has it now asks about it."""
+    """A revoked pair is not asked about, and an answer about it is ignored."""
     waits.leave_out(1, WHY, 0.0)
     waits.leave_out(2, WHY, 0.0)
     waits.keep([2, 3])
@@ -269,7 +269,7 @@ def test_a_pair_that_was_taken_away_waits_no_longer(waits: WaitingPairs, status:
 
 
 def test_a_pair_that_cannot_be_read_once_is_not_left_out(waits: WaitingPairs) -> None:
-    """Most of it passes at once, and what does not is found out by asking."""
+    """One failure, or two with a steady time between, does not leave a pair out."""
     waits.lost(1, WHY, 100.0, well_s=1.0)
     assert waits.numbers == frozenset()
     waits.lost(1, WHY, 100.0 + STEADY_S + 1, well_s=STEADY_S + 1)
@@ -277,14 +277,14 @@ def test_a_pair_that_cannot_be_read_once_is_not_left_out(waits: WaitingPairs) ->
 
 
 def test_a_pair_that_takes_long_to_fail_again_is_left_out(waits: WaitingPairs) -> None:
-    """Minutes of a rebuild are no proof that it can be read, as long as it has not come through."""
+    """A second failure leaves the pair out if it was not read well in between."""
     for now in (100.0, 100.0 + STEADY_S + 1):
         waits.lost(1, WHY, now, well_s=0.0)
     assert waits.numbers == {1}
 
 
 def test_a_pair_that_stalls_again_is_left_out_for_longer_and_longer(waits: WaitingPairs) -> None:
-    """A stall is found after a minute or more, however soon after its new beginning it began."""
+    """The pauses of a pair that stalls after each restart grow to TAKE_AGAIN_S_MAX."""
     now, pauses = 0.0, []
     waits.lost(1, WHY, now, well_s=0.0)
     for _ in range(12):
@@ -298,7 +298,7 @@ def test_a_pair_that_stalls_again_is_left_out_for_longer_and_longer(waits: Waiti
 
 
 def test_the_last_pair_is_tried_as_often_as_a_silent_one(waits: WaitingPairs) -> None:
-    """Nobody else has to be spared."""
+    """If all pairs fail, a pair is retried after ASK_AGAIN_S_MAX."""
     now = 0.0
     for _ in range(12):
         waits.lost(1, WHY, now, well_s=0.0, are_all=True)
@@ -308,7 +308,7 @@ def test_the_last_pair_is_tried_as_often_as_a_silent_one(waits: WaitingPairs) ->
 
 
 def test_silent_pairs_are_asked_again_where_there_are_no_others(waits: WaitingPairs) -> None:
-    """A worker that can do nothing else need not wait."""
+    """A pair that was left out may be tried at once."""
     waits.leave_out(1, WHY, 0.0)
     assert waits.may_be_tried(1, 0.0)
 
@@ -316,7 +316,7 @@ def test_silent_pairs_are_asked_again_where_there_are_no_others(waits: WaitingPa
 def test_a_pair_that_can_never_be_read_is_taken_in_less_and_less_often(
     waits: WaitingPairs, status: Status
 ) -> None:
-    """All pairs of the worker are rebuilt each time; asking about it would always succeed."""
+    """The pauses of a pair that is answered but cannot be read double to TAKE_AGAIN_S_MAX."""
     now, pauses = 0.0, []
     waits.lost(1, WHY, now, well_s=0.0)
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""The outlet of the mode at-least-once, on the broker in memory: what goes how, in what order."""
+"""The outlet of the mode at-least-once on brokers in memory: batches, commits, first writes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ NAMES = CONFIG.names
 
 
 class Scene:
-    """An outlet, and a member of the group that is assigned half and op topic.
+    """An outlet and a member of the group with half and op topic assigned.
 
     Attributes:
         outlet: The outlet, started.
@@ -51,17 +51,17 @@ class Scene:
 
     @property
     def bound(self) -> BoundMember:
-        """The member in the generation of its last assignment."""
+        """The member in the generation of the last assignment."""
         return BoundMember(self.joined.member, self.joined.memberships[-1])
 
     def write(self, *records: Outgoing, op: int = 1, bound: BoundMember | None = None) -> None:
-        """Write a batch, with op offset `op` behind it."""
+        """Write a batch and commit op offset `op`."""
         self.outlet.write(records)
         offsets = [(NAMES.half, 0, 0, ""), (NAMES.op, 0, op, "metadata")]
         self.outlet.commit(offsets, bound or self.bound)
 
     def values(self, topic: str) -> list[bytes | None]:
-        """Return what a read_committed reader sees."""
+        """Return the values that a read_committed reader sees."""
         return [value for _, value in self.world.read(topic)]
 
     @property
@@ -85,7 +85,7 @@ def _real(value: bytes, topic: str = "orders") -> Outgoing:
 
 
 def test_the_first_batches_are_kafka_txns(scene: Scene) -> None:
-    """A new outlet may be one behind a failure: what is refused is looked for without repeats."""
+    """A new outlet writes FIRST_KAFKA_TXNS batches as kafka_txns, then plain batches."""
     outlet = AtLeastOnce(CONFIG, "id-1", ports=scene.world.ports)
     outlet.start()
     kinds = []
@@ -100,7 +100,7 @@ def test_the_first_batches_are_kafka_txns(scene: Scene) -> None:
 def test_a_connection_that_an_idle_client_has_lost_is_noticed(
     scene: Scene, kind: type[AtLeastOnce | Transactor]
 ) -> None:
-    """The client reports it when it is polled, and nothing polls a client that does not write."""
+    """An outlet polls its idle client, and must be replaced after a lost connection."""
     outlet = kind(CONFIG, "id-1", ports=scene.world.ports)
     outlet.start()
     assert not outlet.must_be_replaced()
@@ -110,7 +110,7 @@ def test_a_connection_that_an_idle_client_has_lost_is_noticed(
 
 
 def test_a_predecessor_on_the_slot_commits_nothing(scene: Scene) -> None:
-    """It is fenced, as a kafka_txn of it would be, and told so."""
+    """A commit by the slot's previous member fails as fenced."""
     before = scene.bound
     Joined(scene.world, [NAMES.half, NAMES.op], group_instance_id="one").wait()
     with pytest.raises(KafkaTxnFailedError) as caught:
@@ -120,7 +120,7 @@ def test_a_predecessor_on_the_slot_commits_nothing(scene: Scene) -> None:
 
 
 class _Doubtful:
-    """A member whose first commits are done without an answer."""
+    """A member whose first commits are stored but time out."""
 
     def __init__(self, member: Any, failures: int) -> None:
         self._member = member
@@ -134,7 +134,7 @@ class _Doubtful:
 
 
 def test_a_commit_in_doubt_is_repeated(scene: Scene) -> None:
-    """To commit the same offsets again changes nothing; so no records are repeated for it."""
+    """A commit that timed out is retried with the same offsets, and the member then replaced."""
     member: Any = _Doubtful(scene.joined.member, 3)
     bound = BoundMember(member, scene.joined.memberships[-1])
     scene.write(_real(b"1"), bound=bound)
@@ -143,7 +143,7 @@ def test_a_commit_in_doubt_is_repeated(scene: Scene) -> None:
 
 
 def test_a_member_that_lost_a_connection_in_a_commit_is_replaced(scene: Scene) -> None:
-    """The client repeats requests by itself then; outside of a commit nothing can come late."""
+    """A connection lost in a commit, but not one lost outside, replaces the member."""
     bound = scene.bound
     bound.connection_lost()
     scene.write(_real(b"1"), bound=bound)
@@ -156,7 +156,7 @@ def test_a_member_that_lost_a_connection_in_a_commit_is_replaced(scene: Scene) -
 
 
 def test_a_member_that_was_closed_commits_nothing(scene: Scene) -> None:
-    """The loop may replace it while a batch commits in the background: no crash of the worker."""
+    """A commit by a closed member raises KafkaTxnFailedError."""
     bound = scene.bound
     scene.joined.member.close()
     with pytest.raises(KafkaTxnFailedError, match="consumer is closed"):
@@ -164,26 +164,26 @@ def test_a_member_that_was_closed_commits_nothing(scene: Scene) -> None:
 
 
 def test_a_commit_that_stays_in_doubt_fails(scene: Scene) -> None:
-    """After the time of a batch: then the group's offsets say whether it stands."""
+    """A commit that times out for the time of a batch raises KafkaTxnFailedError."""
     member: Any = _Doubtful(scene.joined.member, 1_000_000)
     with pytest.raises(KafkaTxnFailedError, match="timed out"):
         scene.write(_real(b"1"), bound=BoundMember(member, scene.joined.memberships[-1]))
 
 
 def test_the_mode_says_what_offsets_are_committed_with(scene: Scene) -> None:
-    """A kafka_txn is given id and generation alone."""
+    """exactly-once commits with the membership, at-least-once with the bound member."""
     member = scene.joined.member
     assert commits_with(member, Delivery.EXACTLY_ONCE.value) == member.membership()
     assert isinstance(commits_with(member, Delivery.AT_LEAST_ONCE.value), BoundMember)
 
 
-# --- where a batch is cut: behind a producer's first record in a partition -----------------
+# --- a batch is cut after a producer's first record in a partition -------------------------
 
 TOPICS = {"orders": SeenTopic(2, 1), "bills": SeenTopic(1, 1)}
 
 
 class _Client:
-    """A client that counts how often it is asked."""
+    """A client that counts the requests for topics."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -213,7 +213,7 @@ def _written(writes: FirstWrites, batch: Sequence[Outgoing]) -> list[str]:
 
 
 def test_each_first_record_ends_a_piece() -> None:
-    """Later ones go together, in the order of the batch."""
+    """Later records form one piece, in the order of the batch."""
     writes, client = _made()
     batch = [_record("a", partition=1), _record("b", partition=1), _record("c", partition=0)]
     assert _written(writes, [*batch, _record("d", partition=1)]) == ["a", "bc", "d"]
@@ -222,7 +222,7 @@ def test_each_first_record_ends_a_piece() -> None:
 
 
 def test_a_key_names_the_partition() -> None:
-    """As the client places it."""
+    """A record with a key opens the partition that its key is placed in."""
     writes, _ = _made()
     keys = [b"%d" % number for number in range(20)]
     one = next(key for key in keys if partition_of(key, 2) == 1)
@@ -232,7 +232,7 @@ def test_a_key_names_the_partition() -> None:
 
 
 def test_a_record_without_a_key_opens_the_next_partition() -> None:
-    """So that all partitions are open after as many pieces; then the client places it."""
+    """Records without a key open all partitions one by one; then the client places them."""
     writes, _ = _made()
     pieces = [*writes.pieces([_record(name) for name in "abcd"])]
     assert _names(pieces) == ["a", "b", "cd"]
@@ -240,7 +240,7 @@ def test_a_record_without_a_key_opens_the_next_partition() -> None:
 
 
 def test_each_topic_is_opened_for_itself() -> None:
-    """Also a topic that comes later, and one that is not there any more."""
+    """Each topic is opened separately; a missing topic has nothing to open."""
     writes, client = _made()
     assert _written(writes, [_record("a", "bills"), _record("b", "gone")]) == ["a", "b"]
     assert _written(writes, [_record("a", "bills"), _record("b", "gone")]) == ["ab"]

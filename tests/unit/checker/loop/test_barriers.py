@@ -1,6 +1,6 @@
-"""Rounds that prove where half partitions end: when they begin, and what they answer.
+"""Barrier rounds that prove the ends of half partitions: when they begin, and their answers.
 
-Against a Kafka of the test's own, and on brokers in memory where a partition is away.
+The Kafka is a fake, or brokers in memory of which a partition is offline.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tests.ledger_log import op_record
 TURN_S = 0.001
 TURNS_MAX = 10_000
 PARTITIONS = 3
-BEYOND = 1 << 40  # where no half message stands
-# A silent partition is given 5 s, and its transactional id 2 s to end.
+BEYOND = 1 << 40  # an offset without a half message
+# A silent partition times out after 5 s, its transactional id after 2 s.
 FOUND_S = 10.0
 # Several attempts to write to a silent partition, whose pauses double from 5 s on.
 ROUNDS, PAUSED_S = 6, 20.0
 
 
 class _Kafka:
-    """Kafka of one transactional writer; what it writes stands at `ends`.
+    """Kafka with one transactional writer, whose records get the offsets in `ends`.
 
-    Spare ids are fenced, and not counted.
+    Spare transactional ids get another, uncounted fake.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Kafka:
 
 
 class _Loop:
-    """Barriers and the turns of a loop, each a millisecond after the one before."""
+    """Barriers and a loop with turns of one millisecond."""
 
     def __init__(self) -> None:
         self.kafka = _Kafka()
@@ -93,7 +93,7 @@ class _Loop:
         self.barriers = Barriers(CheckerConfig(), ids, fake_ports(self.kafka, self.clock))
 
     def turn(self, asked: dict[int, int]) -> list[EndProof]:
-        """Take the answers; without any, ask again and begin a round where one is due."""
+        """Return the answers; without any, ask again and begin a round if due."""
         self.clock.now += TURN_S
         if found := list(self.barriers.answers()):
             return found
@@ -103,7 +103,7 @@ class _Loop:
         return []
 
     def proofs(self, asked: dict[int, int]) -> list[EndProof]:
-        """Ask in each turn until there are proofs."""
+        """Ask in each turn until there are proofs; return them."""
         for _ in range(TURNS_MAX):
             if found := self.turn(asked):
                 return found
@@ -112,12 +112,12 @@ class _Loop:
 
 @pytest.fixture
 def loop() -> _Loop:
-    """Barriers that were just made."""
+    """Barriers before their first turn."""
     return _Loop()
 
 
 def test_the_offset_of_an_aborted_record_is_the_end(loop: _Loop) -> None:
-    """One round for all partitions that are asked about; the next one comes soon after."""
+    """One aborted kafka_txn proves the ends of all partitions; the next round follows soon."""
     assert loop.proofs({0: 5, 1: 6}) == [EndProof(0, 5, 7), EndProof(1, 6, 9)]
     began = loop.clock.now
     assert loop.proofs({0: 8}) == [EndProof(0, 8, 9)]
@@ -126,7 +126,7 @@ def test_the_offset_of_an_aborted_record_is_the_end(loop: _Loop) -> None:
 
 
 def test_a_proof_answers_what_was_asked_before_it_was_written(loop: _Loop) -> None:
-    """A later question is not answered by it: records may stand behind the end that it shows."""
+    """A question asked during a write is answered by the next round only."""
     loop.kafka.meanwhile = lambda: loop.barriers.ask(0, 6)
     assert loop.proofs({0: 5}) == [EndProof(0, 5, 7)]
     loop.kafka.meanwhile = lambda: None
@@ -134,7 +134,7 @@ def test_a_proof_answers_what_was_asked_before_it_was_written(loop: _Loop) -> No
 
 
 def test_an_inferred_acknowledgement_proves_nothing(loop: _Loop) -> None:
-    """The client takes a record for stored that no broker has named the offset of."""
+    """An acknowledgement without an offset gives no proof; the next round does."""
     loop.kafka.infers = True
     while loop.kafka.calls["abort"] < 2:
         assert loop.turn({0: 5}) == []
@@ -144,7 +144,7 @@ def test_an_inferred_acknowledgement_proves_nothing(loop: _Loop) -> None:
 
 
 def test_after_a_failure_it_is_tried_anew(loop: _Loop) -> None:
-    """By another writer, after a while: the id may be another worker's by now."""
+    """After a failure a new writer is initialized, after RETRY_S."""
     loop.kafka.fails = True
     while not loop.kafka.calls["let go"]:
         assert loop.turn({0: 5}) == []
@@ -160,7 +160,7 @@ def test_after_a_failure_it_is_tried_anew(loop: _Loop) -> None:
 def test_a_half_partition_that_is_away_stops_its_own_pair_only(
     delivery: str, *, is_leaderless: bool
 ) -> None:
-    """Its proofs cannot be written, nor can the markers: other pairs have proofs all the same."""
+    """If a half partition is offline, other pairs still get proofs and deliver."""
     key = next(k for n in range(99) if partition_of(k := b"%d" % n, PARTITIONS) == 1)
     with MemoryStack(partitions=PARTITIONS, delivery=delivery) as stack:
         topic = stack.create_topic("orders")

@@ -1,4 +1,4 @@
-"""Which transaction a refused kafka_txn is blamed on: the one that stands in it alone.
+"""A refused kafka_txn is blamed on the transaction that is alone in it.
 
 The last test runs the shipped worker, on brokers in memory.
 """
@@ -43,7 +43,7 @@ def _blame(routes: Routes, sizes: Sizes | None = None) -> Blame:
 
 
 def _rounds_until_blamed(beside: list[Step]) -> int:
-    """Have the broker refuse A, naming nothing, while B and `beside` come in each round."""
+    """Refuse A without naming it, with B and `beside` in each round; return the blaming round."""
     routes = Routes(0)
     routes.update({"real": SeenTopic(1, 1)}, 0)
     blame = _blame(routes)
@@ -71,12 +71,12 @@ def _rounds_until_blamed(beside: list[Step]) -> int:
 
 @pytest.mark.parametrize("junk", [0, 1, 30])
 def test_dead_letters_do_not_hide_a_refused_transaction(junk: int) -> None:
-    """They are written before it, and prove nothing of it: batches stay as small as they were."""
+    """Dead letters do not raise the batch limit: A is blamed within 10 rounds."""
     assert _rounds_until_blamed([junk_half()] * junk) < 10
 
 
 def test_deliveries_make_the_batches_larger_again() -> None:
-    """Twice as large each time, so that a refused transaction costs its pair little."""
+    """Each batch with deliveries doubles the limit, up to the maximum."""
     blame = _blame(Routes(0))
     book = Playbook() >> half("A") >> half("B") >> commit("A") >> commit("B")
     book.take_plan()
@@ -89,7 +89,7 @@ def test_deliveries_make_the_batches_larger_again() -> None:
 
 
 def _vaguely(blame: Blame, routes: Routes) -> Delivery:
-    """Have a broker refuse A, alone in its kafka_txn, while the client does not say why."""
+    """Refuse A, alone in its kafka_txn, with a vague error of the client."""
     routes.update({"real": SeenTopic(1, 1)}, 0)
     book = Playbook() >> half("A") >> commit("A")
     book.take_plan()
@@ -101,7 +101,7 @@ def _vaguely(blame: Blame, routes: Routes) -> Delivery:
 
 
 def test_of_an_unknown_reason_nobody_is_blamed_before_records_went_alone() -> None:
-    """A record alone is called invalid for no other record's timestamp."""
+    """After a vague refusal records are sent alone; only the next refusal is blamed on one."""
     routes = Routes(0)
     blame = _blame(routes)
     delivery = _vaguely(blame, routes)
@@ -111,7 +111,7 @@ def test_of_an_unknown_reason_nobody_is_blamed_before_records_went_alone() -> No
 
 
 def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
-    """Records are sent as before once the reason is told."""
+    """If the reason is a timestamp, no transaction is refused, and records are sent as usual."""
     routes = Routes(0)
     blame = _blame(routes)
     delivery = _vaguely(blame, routes)
@@ -121,7 +121,7 @@ def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
 
 
 def test_records_do_not_go_alone_for_good() -> None:
-    """The pair may be another worker's by now."""
+    """Records are sent as usual again after DOUBTFUL_MAX successes of other pairs."""
     routes = Routes(0)
     blame = _blame(routes)
     _vaguely(blame, routes)
@@ -137,7 +137,7 @@ def _too_large(topic: str) -> KafkaTxnFailedError:
 
 
 def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[SendSize]:
-    """Have `topic` refuse a record of a batch until each goes alone and its size is learned."""
+    """Refuse a batch three times as too large for `topic`; return the send size of each try."""
     records = [Outgoing(topic, 0, None, b"v" * each, [], 0) for each in sizes_bytes]
     seen = []
     for _ in range(3):
@@ -149,7 +149,7 @@ def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[SendSize]:
 
 @pytest.mark.parametrize("topic", ["real", NAMES.half])
 def test_the_largest_record_alone_tells_what_a_topic_takes(topic: str) -> None:
-    """Each record went alone and one was refused: the largest is, and smaller ones may fit."""
+    """If a record sent alone is refused, the limit is one byte less than the largest record."""
     sizes = Sizes(lambda _topic: None)
     blame = _blame(Routes(0), sizes)
     refused = _refused(blame, topic, 10, 900, 30)
@@ -159,14 +159,14 @@ def test_the_largest_record_alone_tells_what_a_topic_takes(topic: str) -> None:
 
 
 def test_of_dead_letters_half_the_size_is_tried_next() -> None:
-    """A stub takes the place of a larger one, and that costs nothing but room."""
+    """After a refused dead letter the limit is half its size, since a stub can replace it."""
     sizes = Sizes(lambda _topic: None)
     _refused(_blame(Routes(0), sizes), NAMES.dead, 100_000)
     assert sizes.limit(NAMES.dead) == bytes_alone(None, b"v" * 100_000, []) // 2
 
 
 def test_where_nothing_goes_alone_nothing_is_measured() -> None:
-    """As long as all is well no record is weighed on its way."""
+    """Without a failure, watch does not consume the records."""
     records = iter([Outgoing("real", 0, None, b"v", [], 0)])
     _blame(Routes(0)).watch(records)
     assert len([*records]) == 1
@@ -174,10 +174,10 @@ def test_where_nothing_goes_alone_nothing_is_measured() -> None:
 
 @pytest.mark.parametrize("mode", [each.value for each in DeliveryMode])
 def test_a_right_that_is_lost_stops_nobody(mode: str) -> None:
-    """A broker refuses a record: its topic's transactions wait, others are delivered.
+    """If a broker refuses a record, its topic's transactions wait, and others are delivered.
 
-    They become dead letters after `topic_gone_ms`. The worker goes on, and delivers to the topic
-    what it waits for once the right is back.
+    They become dead letters after `topic_gone_ms`. Once the right is back, the worker delivers the
+    transactions that still wait.
     """
     with MemoryStack(delivery=mode) as stack:
         orders, bills = stack.create_topic("orders"), stack.create_topic("bills")
@@ -188,7 +188,7 @@ def test_a_right_that_is_lost_stops_nobody(mode: str) -> None:
                 with producer.begin() as tx:
                     tx.send(Message(topic, key=b"k", value=b"v"))
 
-            send(bills)  # so its rights were asked for, and are believed
+            send(bills)  # so that its rights were queried
             stack.wait_until_decided()
             stack.machine.broker.rights[worker.process.name] = Rights(unwritten={bills})
             for _ in range(3):
@@ -208,7 +208,7 @@ def test_a_right_that_is_lost_stops_nobody(mode: str) -> None:
         assert not worker.has_ended
 
 
-# --- failures in a row: they are waited for ever longer, shown in health, and ended by a success
+# --- failures in a row: longer and longer delays, shown in health, ended by a success ------
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def _fail(count: FailureCount) -> list[float]:
 
 
 def test_failures_in_a_row_turn_health_red_until_a_commit(status: Status) -> None:
-    """One failure mends itself most of the time, and nobody needs to hear of it."""
+    """Health fails after FAILURES_RED failures with growing delays; a commit resets both."""
     count = FailureCount(status)
     count.failed("refused")
     assert status.snapshot().healthy
@@ -238,7 +238,7 @@ def test_failures_in_a_row_turn_health_red_until_a_commit(status: Status) -> Non
 
 
 def test_a_rebuild_ends_no_failure_to_write(status: Status) -> None:
-    """A pair whose kafka_txns are refused is rebuilt between them; that proves nothing."""
+    """Health stays bad over rebuilds of the pair whose kafka_txn failed."""
     count = FailureCount(status)
     count.kafka_txn_failed([3])
     _fail(count)
@@ -249,7 +249,7 @@ def test_a_rebuild_ends_no_failure_to_write(status: Status) -> None:
 
 
 def test_a_rebuild_ends_a_failure_to_read(status: Status) -> None:
-    """Where no kafka_txn failed, what was read again is all that was wanted."""
+    """If no kafka_txn failed, a rebuild clears the failure."""
     count = FailureCount(status)
     _fail(count)
     count.rebuilt({0})

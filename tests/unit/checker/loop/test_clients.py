@@ -1,4 +1,4 @@
-"""What every Kafka client of a worker is told."""
+"""Properties of a worker's Kafka clients, questions to brokers, and client replacement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PORTS = system_ports()
 
 
 def test_the_users_own_properties_win_over_our_defaults() -> None:
-    """How fast clients reconnect is the user's to say; which brokers and topics is not."""
+    """The user's properties override the defaults, but not the brokers or topic creation."""
     reported = {"reconnect.backoff.ms": "1000", "security.protocol": "PLAINTEXT"}
 
     config = client_config(CheckerConfig(bootstrap_servers="one:9092", kafka=reported))
@@ -52,7 +52,7 @@ def test_the_users_own_properties_win_over_our_defaults() -> None:
 
 
 def test_how_records_are_fetched_is_the_users_to_say() -> None:
-    """Waits and sizes of fetches are only speed."""
+    """The user's fetch properties apply to the group consumer."""
     reported = {"fetch.wait.max.ms": "3", "fetch.min.bytes": "1000000"}
 
     config = CheckerConfig(bootstrap_servers="one:9092", kafka=reported)
@@ -63,7 +63,7 @@ def test_how_records_are_fetched_is_the_users_to_say() -> None:
 
 
 def test_what_the_group_consumer_may_do_hurts_no_other_client() -> None:
-    """A shorter max.poll.interval.ms fits our session time-out, not the client's own default."""
+    """All clients accept a max.poll.interval.ms below the default session time-out."""
     given = {"max.poll.interval.ms": "12000"}
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=given)
 
@@ -73,7 +73,7 @@ def test_what_the_group_consumer_may_do_hurts_no_other_client() -> None:
 
 
 def test_a_property_that_no_client_knows_is_a_configuration_error() -> None:
-    """The daemon ends with one line instead of being started again and again."""
+    """Each client raises ConfigError for an unknown property."""
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka={"no.such.property": "1"})
     ids = slot_ids("w-0", topic_prefix="")
 
@@ -91,7 +91,7 @@ def test_a_property_that_no_client_knows_is_a_configuration_error() -> None:
 
 @pytest.mark.parametrize("name", ["stats_cb", "throttle_cb", "oauth_cb", "default.topic.config"])
 def test_a_property_that_takes_no_text_is_a_configuration_error(name: str) -> None:
-    """Functions and mappings cannot be given on a command line; one line says so."""
+    """A property that needs a function or mapping is a ConfigError."""
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka={name: "text"})
 
     with pytest.raises(ConfigError, match="kafka"):
@@ -99,7 +99,7 @@ def test_a_property_that_takes_no_text_is_a_configuration_error(name: str) -> No
 
 
 def test_a_record_larger_than_the_producers_queue_fails_in_time() -> None:
-    """There never is room for it: the kafka_txn fails and says why, instead of waiting for ever."""
+    """A record that never fits the queue fails the kafka_txn with the property's name."""
     own = {"test.mock.num.brokers": "1", "queue.buffering.max.kbytes": "1"}
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own, kafka_txn_timeout_ms=1000)
     transactor = Transactor(config, "id", ports=PORTS)
@@ -112,7 +112,7 @@ def test_a_record_larger_than_the_producers_queue_fails_in_time() -> None:
 
 
 def test_the_producers_queue_may_be_made_smaller() -> None:
-    """What the operator says of it is neither refused nor silently replaced by our own number."""
+    """The operator's queue.buffering.max.messages is used."""
     own = {"test.mock.num.brokers": "1", "queue.buffering.max.messages": "3"}
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own)
     transactor = Transactor(config, "id", ports=PORTS)
@@ -129,14 +129,14 @@ def test_the_producers_queue_may_be_made_smaller() -> None:
     transactor.close()
 
 
-# --- questions to brokers: asked without waiting, and what silence and refusals come to ----
+# --- questions to brokers: asked without waiting; the results of silence and refusals ------
 
 SILENCE = KafkaFailure(Code.TIMED_OUT)
 WAIT_S = 3.0
 
 
 class _Answer:
-    """An answer that has come, or that comes to nothing when it is waited for."""
+    """An answer that is there, or that times out when it is waited for."""
 
     def __init__(self, clock: Clock, said: Any) -> None:
         self.clock = clock
@@ -155,7 +155,7 @@ class _Answer:
 
 
 class _Admin:
-    """Brokers that say of a topic, or an edge, what a test wants; None: nothing yet."""
+    """Brokers with the test's answer for each topic or edge; None: no answer yet."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -196,7 +196,7 @@ def questions(admin: _Admin) -> Questions:
 
 
 def test_an_end_is_asked_for_once_at_a_time(admin: _Admin, questions: Questions) -> None:
-    """The answer belongs to whoever asked first; a failure is no answer."""
+    """A second question about an open end is not sent; the answer has the first token."""
     admin.says[Edge.END, 1] = SILENCE
     questions.ask_end("op", 0, token=1)
     questions.ask_end("op", 0, token=2)
@@ -211,7 +211,7 @@ def test_an_end_is_asked_for_once_at_a_time(admin: _Admin, questions: Questions)
 
 
 def test_a_range_needs_both_ends(admin: _Admin, questions: Questions) -> None:
-    """A partition of which one is not told must not look like an answer."""
+    """A partition with only one end answered gives InputLostError."""
     admin.says |= {(Edge.START, 0): 2, (Edge.END, 0): 9, (Edge.START, 1): 0}
     found = questions.ask_ranges([("op", 0), ("op", 1)]).answers()
     assert found["op", 0] == (2, 9)
@@ -219,7 +219,7 @@ def test_a_range_needs_both_ends(admin: _Admin, questions: Questions) -> None:
 
 
 def test_of_stable_ends_those_that_are_reported_count(admin: _Admin, questions: Questions) -> None:
-    """Where nobody answered nothing is known."""
+    """Only answered stable ends are returned."""
     admin.says |= {(Edge.STABLE_END, 0): 9, (Edge.STABLE_END, 1): SILENCE}
     asked = questions.ask_stable_ends([("op", 0), ("op", 1)])
     assert asked.is_over
@@ -227,7 +227,7 @@ def test_of_stable_ends_those_that_are_reported_count(admin: _Admin, questions: 
 
 
 def test_settings_are_waited_for_once(admin: _Admin, questions: Questions) -> None:
-    """Not as long for each topic: the loop stands still meanwhile."""
+    """The wait for several topics' settings takes WAIT_S in total, not per topic."""
     topics = ["a", "b", "c"]
     began = admin.clock.now
     asked = questions.ask_settings(topics)
@@ -248,14 +248,14 @@ def test_settings_are_waited_for_once(admin: _Admin, questions: Questions) -> No
 def test_why_settings_are_not_known(
     admin: _Admin, questions: Questions, code: Code, *, is_missing: bool, is_silent: bool
 ) -> None:
-    """A topic that is missing, a right that is missing, or brokers that are asked again."""
+    """The error code tells whether the topic is missing, not authorized, or brokers are silent."""
     admin.says["a"] = KafkaFailure(code)
     said = questions.ask_settings(["a"]).answers()["a"]
     assert (said.settings, said.is_missing, said.is_silent) == (None, is_missing, is_silent)
 
 
 def test_rights_are_reported_or_not(admin: _Admin, questions: Questions) -> None:
-    """A broker that answers of something else says nothing of rights; silence is a failure."""
+    """A right is true, false, or None for other errors; without an answer it is a failure."""
     admin.says |= {
         "mine": True,
         "theirs": KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED),
@@ -268,14 +268,14 @@ def test_rights_are_reported_or_not(admin: _Admin, questions: Questions) -> None
 
 
 def test_topics_are_reported_or_the_input_is_lost(admin: _Admin, questions: Questions) -> None:
-    """The address stands in the text: a typing error is the usual cause at the start."""
+    """If topics cannot be read, the error has the brokers' address."""
     with pytest.raises(InputLostError, match="localhost:9092"):
         questions.topics()
     admin.says["topics"] = {"orders": SeenTopic(3, 1)}
     assert questions.topics() == {"orders": SeenTopic(3, 1)}
 
 
-# --- a Kafka client that no broker answers, while others are answered, is replaced and counted
+# --- a Kafka client without answers is replaced and counted, if others are answered --------
 
 T = TypeVar("T")
 CONFIG = CheckerConfig()
@@ -288,7 +288,7 @@ SLICE_S = 8.0
 UNHEARD_S = 1.0
 TOPICS = {"orders", CONFIG.names.half, CONFIG.names.op}
 
-# Where a worker makes Kafka clients, and what becomes of one that no broker answers.
+# Classes that create a worker's Kafka clients, and what is done with a client without answers.
 KEPT = "replaced after REPLACED_AFTER_S"
 FAILED = "replaced after each failure"
 ONCE = "lives as long as one question"
@@ -307,7 +307,7 @@ MAKES_A_CLIENT = re.compile(r"kafka\.(reader|member|writer|transactional_writer|
 
 
 class Deaf(Network):
-    """Never answers the clients in `unheard`, all others at once."""
+    """Never answers clients in `unheard`, and all others at once."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
@@ -345,7 +345,7 @@ def _unheard(machine: Machine) -> set[object]:
 
 
 def test_every_client_of_a_worker_has_a_rule() -> None:
-    """Whoever makes a further client says here what becomes of one that stays silent."""
+    """Every class of the worker that creates a Kafka client has an entry in CLIENTS."""
     root = Path(halfbridge.checker.__file__).parent
     found = {
         part.partition("\n")[0].strip(":").partition("(")[0]
@@ -358,7 +358,7 @@ def test_every_client_of_a_worker_has_a_rule() -> None:
 
 
 def test_a_consumer_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
-    """It joined no group, or got no committed offsets, and nothing else notices that."""
+    """A consumer without answers is replaced after REPLACED_AFTER_S and joins again."""
     replaced: list[int] = []
     intake = Input(CONFIG, SlotIds("slot", "slot"), ports, partial(replaced.append, 1))
     for count in (1, 2):
@@ -377,7 +377,7 @@ def test_a_consumer_that_stays_silent_is_replaced(machine: Machine, ports: Ports
 
 
 def test_a_consumer_is_kept_while_nobody_is_answered(machine: Machine, ports: Ports) -> None:
-    """A new one would have to join again, and is not answered either."""
+    """While no client is answered, the consumer is not replaced."""
     replaced: list[int] = []
     intake = Input(CONFIG, SlotIds("slot", "slot"), ports, partial(replaced.append, 1))
     kept = intake._member
@@ -389,7 +389,7 @@ def test_a_consumer_is_kept_while_nobody_is_answered(machine: Machine, ports: Po
 
 
 def test_an_admin_client_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
-    """A worker kept it for its life, and could do nothing until somebody restarted the worker."""
+    """An admin client without answers is replaced after REPLACED_AFTER_S."""
     replaced: list[int] = []
     questions = Questions(CONFIG, ports, partial(replaced.append, 1))
     assert set(questions.topics()) == TOPICS
@@ -406,7 +406,7 @@ def test_an_admin_client_that_stays_silent_is_replaced(machine: Machine, ports: 
 
 
 def test_an_admin_client_is_kept_while_nobody_is_answered(machine: Machine, ports: Ports) -> None:
-    """A new client is not answered either, and is dropped."""
+    """While no client is answered, the admin client is not replaced."""
     replaced: list[int] = []
     questions = Questions(CONFIG, ports, partial(replaced.append, 1))
     kept = questions._admin
@@ -423,7 +423,7 @@ def test_an_admin_client_is_kept_while_nobody_is_answered(machine: Machine, port
 
 
 def test_a_producer_of_checks_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
-    """Its requests timed out one after the other, and nobody was asked any more."""
+    """A producer without answers is replaced after REPLACED_AFTER_S, and sends again."""
     replaced: list[int] = []
     sender = CheckSender(CONFIG, ports, partial(replaced.append, 1))
     _unheard(machine).add(sender._writer)

@@ -1,4 +1,4 @@
-"""Which pairs are asked for a plan, and when."""
+"""When the collector asks pairs for plans, and what the reporter reports of them."""
 
 from math import inf
 from typing import Any
@@ -29,7 +29,7 @@ TOPIC = CONFIG.names.half
 
 
 class End:
-    """The end of a log, as the client hands it over."""
+    """The end of a log as the client returns it."""
 
     def topic(self) -> str:
         return TOPIC
@@ -39,7 +39,7 @@ class End:
 
 
 class Cluster:
-    """Answers as brokers do that give every right; at first without a topic."""
+    """Brokers that grant every right; at first without a topic."""
 
     def __init__(self) -> None:
         self.there: list[str] = []
@@ -55,7 +55,7 @@ class Cluster:
 
 @pytest.fixture
 def brokers() -> Cluster:
-    """What a collector asks."""
+    """The brokers of the collector."""
     return Cluster()
 
 
@@ -73,13 +73,13 @@ def collector(brokers: Cluster) -> Collector:
 
 @pytest.fixture
 def pair() -> Pair:
-    """A pair that was never asked, with nothing in its log."""
+    """A pair with an empty log, not asked for a plan yet."""
     nothing: Any = None
     return Pair(3, SETTINGS, START, nothing, began=0.0)
 
 
 def test_a_pair_without_news_is_asked_at_an_interval(collector: Collector, pair: Pair) -> None:
-    """At first at once; after that only time can have changed what it has to write."""
+    """A pair without news is asked at once, then every IDLE_PLAN_S."""
     pairs = {pair.partition: pair}
     asked_at = []
     for now in (0.0, IDLE_PLAN_S / 2, IDLE_PLAN_S, IDLE_PLAN_S * 1.5, IDLE_PLAN_S * 2):
@@ -89,7 +89,7 @@ def test_a_pair_without_news_is_asked_at_an_interval(collector: Collector, pair:
 
 
 def test_a_pair_with_news_is_asked_at_once(collector: Collector, pair: Pair) -> None:
-    """Whoever tells the pair something need not wait for the interval."""
+    """A log end, op end or half end has the pair asked before the interval is over."""
     pairs = {pair.partition: pair}
     later = 0.0
     for tell in (
@@ -105,7 +105,7 @@ def test_a_pair_with_news_is_asked_at_once(collector: Collector, pair: Pair) -> 
 
 
 def test_offsets_that_moved_are_committed_without_news(collector: Collector, pair: Pair) -> None:
-    """A ROLLBACK writes nothing; its offsets wait for IDLE_COMMIT_S, and nothing more comes."""
+    """The offsets of a ROLLBACK, which writes nothing, are committed after IDLE_COMMIT_S."""
     pairs = {pair.partition: pair}
     pair.ledger.plan(0, records_max=1, size_bytes_max=1)
     pair.ledger.half(HalfRead(0, BEGIN_MS, metadata("A"), "", 1, None))
@@ -114,16 +114,16 @@ def test_offsets_that_moved_are_committed_without_news(collector: Collector, pai
     batch = collector.collect(pairs, IDLE_COMMIT_S)
     assert [*batch.pairs] == [pair]
     assert batch.plans[pair.partition].records == 0
-    # The pair holds the plan until the kafka_txn stands, and is not passed over meanwhile.
+    # The pair holds the plan until the kafka_txn is committed, and is collected again.
     assert collector.collect(pairs, IDLE_COMMIT_S) == batch
 
 
 def test_rights_are_asked_for_before_a_plan_and_by_none(
     brokers: Cluster, collector: Collector, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for each topic, with what a rebuild has read too; and nothing waits for a further turn.
+    """Rights on all topics are queried once, before the first plan, which delivers at once.
 
-    A broker that is asked while the ledger decides would hold it up in the middle of a plan.
+    A query during the plan would block the ledger.
     """
     brokers.there = [CONFIG.names.dead, "real", "other"]
     asked_before_plans: list[list[list[str]]] = []
@@ -148,13 +148,13 @@ def test_rights_are_asked_for_before_a_plan_and_by_none(
     assert brokers.asked == [["other", "real"]]
 
 
-# --- what the gauges say of the pairs that are served --------------------------------------
+# --- gauges and log lines about the pairs that are served ----------------------------------
 
 HALF_MS, OP_MS = 7 * HOUR_MS, 9 * HOUR_MS
 
 
 class Message:
-    """A record of which only its time is looked at: partition time."""
+    """A record with a timestamp only, which sets the partition time."""
 
     def timestamp(self) -> tuple[int, int]:
         """Return an append time."""
@@ -163,7 +163,7 @@ class Message:
 
 @pytest.fixture
 def served() -> Pair:
-    """A pair that is rebuilt, and whose time is an hour after BEGIN_MS."""
+    """A rebuilt pair whose time is an hour after BEGIN_MS."""
     nothing: Any = None
     served = Pair(3, SETTINGS, START, nothing, began=0.0)
     served.ledger.plan(0, records_max=1, size_bytes_max=UNLIMITED)
@@ -172,7 +172,7 @@ def served() -> Pair:
 
 
 def left_s(served: Pair, half_ms: int | None = HALF_MS, op_ms: int | None = OP_MS) -> float | None:
-    """Return what the gauge says, with these retentions."""
+    """Return the gauge's value with these retentions."""
     metrics = Metrics()
     Reporter(metrics, Clock()).state([served], 0.0, (half_ms, op_ms))
     value = metrics.registry.get_sample_value
@@ -180,12 +180,12 @@ def left_s(served: Pair, half_ms: int | None = HALF_MS, op_ms: int | None = OP_M
 
 
 def add_half(served: Pair, name: str, offset: int, append_ms: int) -> None:
-    """Have the ledger read a half message."""
+    """Give the ledger a half message."""
     served.ledger.half(HalfRead(offset, append_ms, metadata(name), "", 1, None))
 
 
 def test_retention_counts_from_the_oldest_undecided_half_message(served: Pair) -> None:
-    """Until it is decided; then from the next one, and from nothing."""
+    """The gauge counts from the oldest undecided half message, and is infinite without one."""
     assert left_s(served) == inf
     add_half(served, "A", 0, BEGIN_MS)
     add_half(served, "B", 1, BEGIN_MS + SECOND_MS)
@@ -198,7 +198,7 @@ def test_retention_counts_from_the_oldest_undecided_half_message(served: Pair) -
 
 
 def test_retention_counts_from_the_oldest_op_that_is_not_applied(served: Pair) -> None:
-    """One that waits holds all behind it."""
+    """The gauge counts from the oldest waiting op until it is applied."""
     served.ledger.op(OpRead(0, BEGIN_MS, op_record("A", OpKind.COMMIT, half_offset=5)))
     served.ledger.op(OpRead(1, BEGIN_MS + 1, op_record("B", OpKind.COMMIT, half_offset=5)))
     assert left_s(served) == (OP_MS - HOUR_MS) / 1000
@@ -210,13 +210,13 @@ def test_retention_counts_from_the_oldest_op_that_is_not_applied(served: Pair) -
 def test_what_is_kept_for_ever_or_for_nobody_knows_how_long(
     served: Pair, kept_ms: int | None
 ) -> None:
-    """There is nothing to count from, and no alarm."""
+    """With unlimited or unknown retention the gauge is infinite."""
     add_half(served, "A", 0, BEGIN_MS)
     assert left_s(served, half_ms=kept_ms) == inf
 
 
 def test_a_record_without_an_append_time_counts_for_nothing(served: Pair) -> None:
-    """Its topic goes by its writer's clock, and nobody believes that."""
+    """A half message without an append time leaves the gauge infinite."""
     add_half(served, "A", 0, -1)
     assert left_s(served) == inf
 
@@ -224,7 +224,7 @@ def test_a_record_without_an_append_time_counts_for_nothing(served: Pair) -> Non
 def test_lines_about_records_of_others_are_counted_beyond_a_pace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever may write a record can have a line logged for it: only so many a second are."""
+    """At most LINES_A_SECOND_MAX lines a second are logged; the others are counted."""
     clock = Clock()
     lines = report.LimitedLog(clock)
     for number in range(report.LINES_A_SECOND_MAX + 7):
@@ -236,7 +236,7 @@ def test_lines_about_records_of_others_are_counted_beyond_a_pace(
 
 
 def test_a_failed_attempt_is_distinguished_from_an_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """A group whose checker fails is not an empty one; the log has the reason, now and then."""
+    """Failed attempts are counted as FAILED; the reason is logged once per REPORTED_AGAIN_S."""
     metrics = Metrics()
     reporter = Reporter(metrics, Clock())
     answer = op_record("A", OpKind.UNKNOWN, half_offset=0)._replace(

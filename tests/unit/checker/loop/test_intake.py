@@ -34,7 +34,7 @@ FENCED = KafkaFailure(Code.FENCED_INSTANCE_ID, "fenced", is_fatal=True)
 
 
 class _Reader:
-    """A member of the group: what a test has it hand over, and what it was told."""
+    """A member of the group that returns `waiting`, and records the calls."""
 
     def __init__(self, properties: Mapping[str, Any], on_lost: Any = None) -> None:
         self.error_cb = properties.get("error_cb")
@@ -82,10 +82,10 @@ class _Reader:
 
 
 class _Kafka:
-    """Makes members, and keeps them.
+    """Creates members, and stores them.
 
     Attributes:
-        refuses: The client takes its properties no more.
+        refuses: Whether the client rejects its properties.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Kafka:
 
 
 class _Scene:
-    """An input whose member has been assigned one pair and reads it from its beginning."""
+    """An input whose member has one pair assigned and reads it from its beginning."""
 
     def __init__(self) -> None:
         self.kafka, self.clock = _Kafka(), Clock()
@@ -140,7 +140,7 @@ def _failure(failure: KafkaFailure) -> Any:
 
 @pytest.mark.parametrize("fatal", [None, FENCED], ids=["member", "fenced"])
 def test_a_member_leaves_and_is_closed(scene: _Scene, fatal: KafkaFailure | None) -> None:
-    """A fenced client refuses to leave; the worker's end must still say that its slot is taken."""
+    """The member is closed, also if it is fenced and cannot leave."""
     scene.member.fatal = fatal
     scene.input.close(leave=True)
     assert scene.member.is_closed
@@ -148,7 +148,7 @@ def test_a_member_leaves_and_is_closed(scene: _Scene, fatal: KafkaFailure | None
 
 
 def test_a_member_that_fenced_itself_is_replaced(scene: _Scene) -> None:
-    """Brokers were out of reach a moment ago; that excuses one fence, and not the next."""
+    """After a lost connection one fence replaces the member; the next raises SlotTakenError."""
     old = scene.member
     old.on_lost()
     scene.clock.now += TROUBLE_S
@@ -166,7 +166,7 @@ def test_a_member_that_fenced_itself_is_replaced(scene: _Scene) -> None:
 
 
 def test_what_a_member_says_that_was_given_up_changes_nothing(scene: _Scene) -> None:
-    """Closing it may take long, and it calls back until it is closed."""
+    """Callbacks of a member that was replaced change nothing."""
     old = scene.member
     with pytest.raises(InputLostError):
         scene.input.renew("stalled")
@@ -180,7 +180,7 @@ def test_what_a_member_says_that_was_given_up_changes_nothing(scene: _Scene) -> 
 
 
 def test_a_member_that_is_closing_takes_no_assignment(scene: _Scene) -> None:
-    """A rebalance may call back within close(), where asking for the membership would hang."""
+    """A rebalance callback during close() does not ask for the membership, which would hang."""
     (member,) = scene.kafka.members
     asked_within_close: list[bool] = []
 
@@ -196,7 +196,7 @@ def test_a_member_that_is_closing_takes_no_assignment(scene: _Scene) -> None:
 
 
 def test_a_member_that_cannot_be_made_now_is_tried_again(scene: _Scene) -> None:
-    """A certificate is being replaced, say: each fetch tries, until one joins."""
+    """If a new member cannot be created, each fetch retries until one joins."""
     scene.kafka.refuses = True
     with pytest.raises(InputLostError, match="no new consumer"):
         scene.input.renew("stalled")
@@ -209,7 +209,7 @@ def test_a_member_that_cannot_be_made_now_is_tried_again(scene: _Scene) -> None:
 
 
 def test_the_end_of_a_partition_may_lie_behind_what_was_read(scene: _Scene) -> None:
-    """Markers are no records; while a partition is paused nothing is said of it."""
+    """The reached offset includes markers; a paused partition has none."""
     scene.member.waiting = [_record(HALF, 5, KafkaFailure(Code.PARTITION_EOF))]
     scene.input.fetch(0)
     assert scene.input.reached() == {HALF: 5, OP: 0}
@@ -218,7 +218,7 @@ def test_the_end_of_a_partition_may_lie_behind_what_was_read(scene: _Scene) -> N
 
 
 def test_what_the_group_says_is_kept(scene: _Scene) -> None:
-    """A right that is missing is told among the records only; being let in ends it."""
+    """An authorization failure among the records is kept until the member is assigned."""
     told = KafkaFailure(Code.GROUP_AUTHORIZATION_FAILED, "no right")
     scene.member.waiting = [_failure(told)]
     scene.input.fetch(0)
@@ -228,25 +228,25 @@ def test_what_the_group_says_is_kept(scene: _Scene) -> None:
 
 
 def test_a_pause_ends_with_the_assignment(scene: _Scene) -> None:
-    """The client keeps pauses over assignments: nobody would lift it."""
+    """Revocation resumes paused partitions, since the client keeps pauses over assignments."""
     scene.input.pause(*HALF)
     scene.member.revoked(scene.member)
     assert (scene.member.paused, scene.input.assigned) == (set(), frozenset())
 
 
-# --- when the group's member is replaced, and when a fence means another worker ------------
+# --- when the group's member is replaced, and when a fence indicates another worker --------
 
 CUT = KafkaFailure(next(iter(UNREACHABLE)), "the broker is not there")
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
+    """A clock that does not advance."""
     return Clock()
 
 
 def test_a_reason_stands_until_the_member_is_replaced(clock: Clock) -> None:
-    """No new member can be made while a certificate is being replaced: each turn tries again."""
+    """The reason is returned until the member is replaced."""
     failures = MemberFailures(clock)
     assert failures.why_replace() == ""
     failures.give_up("stalled")
@@ -259,7 +259,7 @@ def test_a_reason_stands_until_the_member_is_replaced(clock: Clock) -> None:
 def test_a_lost_connection_excuses_a_fence_for_a_while(
     clock: Clock, silent_s: float, *, is_other: bool
 ) -> None:
-    """A member fences itself where brokers were out of reach; else another worker has the slot."""
+    """Within TROUBLE_S of a lost connection a fence replaces the member; later it is an error."""
     failures = MemberFailures(clock)
     failures.reported(CUT)
     assert failures.why_replace() == ""
@@ -273,7 +273,7 @@ def test_a_lost_connection_excuses_a_fence_for_a_while(
 
 
 def test_one_lost_connection_excuses_one_fence(clock: Clock) -> None:
-    """Two workers on one slot would otherwise take it from each other for ever."""
+    """A second fence raises SlotTakenError: two workers must not alternate on one slot."""
     failures = MemberFailures(clock)
     failures.connection_lost()
     failures.note(FENCED)
@@ -285,7 +285,7 @@ def test_one_lost_connection_excuses_one_fence(clock: Clock) -> None:
 
 
 def test_only_reports_outside_of_calls_are_lost_connections(clock: Clock) -> None:
-    """A call that meets no broker says nothing about what the group has heard of the member."""
+    """A failed call is not a lost connection, and does not excuse a fence."""
     clock.now += 2 * TROUBLE_S
     failures = MemberFailures(clock)
     failures.note(CUT)
@@ -294,13 +294,13 @@ def test_only_reports_outside_of_calls_are_lost_connections(clock: Clock) -> Non
         failures.why_replace()
 
 
-# --- since when a consumer is read, and how long the group's word counts -------------------
+# --- since when a consumer is read, and how long a failure of the group counts -------------
 
 BEGIN = 1000.0
 
 
 def test_reading_goes_on_while_records_are_taken_often_enough() -> None:
-    """A commit that takes a moment is no pause."""
+    """Pauses of up to UNREAD_S do not interrupt the reading."""
     reading = Reading()
     reading.begin({}, BEGIN)
     for step in range(100):
@@ -309,7 +309,7 @@ def test_reading_goes_on_while_records_are_taken_often_enough() -> None:
 
 
 def test_nothing_is_read_while_nobody_takes_records() -> None:
-    """Whatever the consumer has fetched: it would look as if it stood still."""
+    """A pause longer than UNREAD_S begins the reading again, so that it is not a stall."""
     reading = Reading()
     reading.begin({}, BEGIN)
     reading.takes(BEGIN)
@@ -320,7 +320,7 @@ def test_nothing_is_read_while_nobody_takes_records() -> None:
 
 
 def test_a_new_beginning_counts_anew() -> None:
-    """Rebuilds in a row, each from the same offsets, are no stall."""
+    """Each rebuild begins the reading again, also from the same offsets."""
     reading = Reading()
     reading.begin({("half", 0): 7}, BEGIN)
     reading.takes(BEGIN)
@@ -330,7 +330,7 @@ def test_a_new_beginning_counts_anew() -> None:
 
 
 def test_the_groups_word_counts_until_we_are_in_or_it_is_old() -> None:
-    """It is said every 30 s while it is true, and nobody says when it is over."""
+    """A failure, which is reported every 30 s, expires after SAID_S or ends with the assignment."""
     trouble = GroupTrouble()
     assert trouble.text(BEGIN) == ""
     trouble.note("not authorized", BEGIN)
@@ -341,7 +341,7 @@ def test_the_groups_word_counts_until_we_are_in_or_it_is_old() -> None:
     assert trouble.text(BEGIN) == ""
 
 
-# --- marks of pairs that are being read, which workers on other machines find --------------
+# --- marks of pairs that are being read, for workers on other machines ---------------------
 
 HALF_TOPIC, OP_TOPIC = CONFIG.names.half, CONFIG.names.op
 PROGRESS = Progress(half=3, op=2, rebuild_to=3, ops_from=1, position=3)
@@ -349,7 +349,7 @@ PAIRS = {0: PROGRESS, 1: PROGRESS}
 
 
 class Taster:
-    """Finds the records in `deadly`; notes what it was asked about."""
+    """Finds the records in `deadly`, and records the partitions it was asked about."""
 
     def __init__(self) -> None:
         self.deadly: dict[TopicPartition, LethalRecord] = {}
@@ -376,7 +376,7 @@ def _reads(machine: Machine, name: str, prober: Taster) -> FirstReads:
 
 
 def test_pairs_that_were_rebuilt_are_read_at_once(machine: Machine) -> None:
-    """A usual start begins no child process."""
+    """Pairs whose rebuild was completed are read without a probe."""
     prober = Taster()
     first = _reads(machine, "first", prober)
     assert first.begin(PAIRS) == {}
@@ -386,7 +386,7 @@ def test_pairs_that_were_rebuilt_are_read_at_once(machine: Machine) -> None:
 
 
 def test_a_pair_that_ended_its_worker_is_left_out(machine: Machine) -> None:
-    """The next worker has all marked pairs tried, each from where its rebuild begins."""
+    """The next worker probes all marked pairs from their rebuilds' start, and omits the deadly."""
     prober = Taster()
     assert _reads(machine, "first", prober).begin(PAIRS) == {}
 
@@ -409,7 +409,7 @@ def test_a_pair_that_ended_its_worker_is_left_out(machine: Machine) -> None:
 
 
 def test_no_pair_waits_for_marks_that_cannot_be_read(machine: Machine) -> None:
-    """The daemon serves without them, for example where it lacks the right."""
+    """If marks cannot be read, the pairs are served without a probe."""
     prober = Taster()
     machine.network.is_down = True
     assert _reads(machine, "first", prober).begin(PAIRS) == {}

@@ -1,4 +1,4 @@
-"""One transactional writer: what proves a record, what fails a kafka_txn, when it is replaced."""
+"""One transactional writer: proof of records, failures of kafka_txns, and its replacement."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LARGE = Outgoing("large", 0, b"k", b"v", [], 0)
 
 
 class _Writer:
-    """A transactional writer; brokers say of a topic's records what `says` has, else an offset.
+    """A transactional writer; brokers answer a topic's records by `says`, else with an offset.
 
     Attributes:
         says: Topic -> an error, or the offset that an acknowledgement names.
-        commits: What becomes of each commit, in turn: a failure, or seconds that it takes.
-        calls: What was called.
+        commits: The result of each commit, in order: a failure, or the seconds that it takes.
+        calls: The names of the calls.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Writer:
         self.calls.append("begin")
 
     def produce(self, topic: str, *given: Any) -> None:
-        if topic == "behind":  # the client has seen by now that a record before was refused
+        if topic == "behind":  # the client knows that an earlier record was refused
             raise KafkaFailure(Code.STATE, "Unable to produce message: Local: Erroneous state")
         said = self.says.get(topic, 7)
         error, offset = (said, None) if isinstance(said, KafkaFailure) else (None, said)
@@ -102,13 +102,13 @@ class _Writer:
 
 @pytest.fixture
 def writer() -> _Writer:
-    """Brokers that store everything."""
+    """A writer whose brokers store every record."""
     return _Writer()
 
 
 @pytest.fixture
 def transactor(writer: _Writer) -> Transactor:
-    """A transactor that has begun its epoch."""
+    """A transactor that is started."""
     made = Transactor(CONFIG, "id", ports=fake_ports(writer, writer.clock))
     made.start()
     return made
@@ -117,7 +117,7 @@ def transactor(writer: _Writer) -> Transactor:
 def test_a_record_that_is_refused_while_others_are_handed_over_is_named(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """The client takes no more records then and says no reason: the refused record tells it."""
+    """If produce fails after a refused record, the error names the refused record's topic."""
     writer.says["large"] = KafkaFailure(Code.MSG_SIZE_TOO_LARGE, "too large")
     with pytest.raises(KafkaTxnFailedError, match="too large") as caught:
         transactor.write([LARGE, REAL._replace(topic="behind")])
@@ -128,7 +128,7 @@ def test_a_record_that_is_refused_while_others_are_handed_over_is_named(
 def test_a_rebuild_must_read_to_behind_the_highest_copy(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """Copies are awaited before offsets are computed; of other records nothing is told."""
+    """`write` returns the offset after the last copy of each half partition, and no others."""
     assert transactor.write([REAL]) == {}
     writer.says["half"] = 41
     assert transactor.write([REAL, COPY]) == {3: 42}
@@ -138,7 +138,7 @@ def test_a_rebuild_must_read_to_behind_the_highest_copy(
 def test_a_record_whose_acknowledgement_names_no_offset_fails_its_kafka_txn(
     writer: _Writer, transactor: Transactor, record: Outgoing
 ) -> None:
-    """The client only infers that it is stored."""
+    """An acknowledgement without an offset, which the client infers, fails the kafka_txn."""
     writer.says[record.topic] = None
     with pytest.raises(KafkaTxnFailedError, match="without an offset"):
         _transact(transactor, record)
@@ -148,7 +148,7 @@ def test_a_record_whose_acknowledgement_names_no_offset_fails_its_kafka_txn(
 def test_records_that_nobody_acknowledges_fail_their_kafka_txn(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """After a time without any acknowledgement; the partitions of the records are named."""
+    """After STALL_S without an acknowledgement the write fails, and names the partitions."""
     writer.says["nobody"] = True
     began = writer.clock.now
     with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged") as failed:
@@ -159,7 +159,7 @@ def test_records_that_nobody_acknowledges_fail_their_kafka_txn(
 
 
 def test_silence_after_a_commit_names_no_partition(writer: _Writer, transactor: Transactor) -> None:
-    """The id itself may be what cannot go on: the markers of its last kafka_txn are missing."""
+    """After a commit no partition is named: the id may wait for markers of its last kafka_txn."""
     _transact(transactor, REAL)
     writer.says["nobody"] = True
     with pytest.raises(KafkaTxnFailedError) as failed:
@@ -170,7 +170,7 @@ def test_silence_after_a_commit_names_no_partition(writer: _Writer, transactor: 
 def test_a_record_behind_a_refused_one_names_no_partition(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """It was never sent, so its partition is not silent."""
+    """The partition of a purged record, which was never sent, is not named."""
     writer.says |= {
         "large": KafkaFailure(Code.MSG_SIZE_TOO_LARGE),
         "orders": KafkaFailure(Code.PURGE_QUEUE),
@@ -184,7 +184,7 @@ def test_a_record_behind_a_refused_one_names_no_partition(
 def test_a_record_that_is_refused_for_good_is_named(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """It counts more than what the client says of the commit; and the kafka_txn is aborted."""
+    """The error has the refused record's topic, not the commit's reason; the txn is aborted."""
     writer.says |= {
         "large": KafkaFailure(Code.MSG_SIZE_TOO_LARGE),
         "orders": KafkaFailure(Code.PURGE_QUEUE),
@@ -201,7 +201,7 @@ def test_a_record_that_is_refused_for_good_is_named(
 def test_of_several_bad_timestamps_the_reason_is_reported(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """The client calls each record invalid; no transaction is to be blamed for it."""
+    """A commit's INVALID_TIMESTAMP replaces INVALID_RECORD, and no topic is named."""
     writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
     writer.commits = [KafkaFailure(Code.INVALID_TIMESTAMP)]
     with pytest.raises(KafkaTxnFailedError) as failed:
@@ -212,7 +212,7 @@ def test_of_several_bad_timestamps_the_reason_is_reported(
 def test_a_bad_timestamp_beside_another_refusal_is_blamed_on_nobody(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """What fails first is told; records that are merely called invalid may be so for their time."""
+    """If a too large record failed first, its topic is named, not that of an invalid record."""
     writer.says["large"] = KafkaFailure(Code.MSG_SIZE_TOO_LARGE)
     writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
     writer.commits = [KafkaFailure(Code.MSG_SIZE_TOO_LARGE, requires_abort=True)]
@@ -224,7 +224,7 @@ def test_a_bad_timestamp_beside_another_refusal_is_blamed_on_nobody(
 def test_an_invalid_record_beside_another_failure_is_blamed_on_nobody(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """The kafka_txn failed for something else first; the record may be invalid for its time."""
+    """If the kafka_txn failed for another reason, the invalid record's topic is not named."""
     writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
     writer.commits = [KafkaFailure(Code.MSG_TIMED_OUT, requires_abort=True)]
     with pytest.raises(KafkaTxnFailedError) as failed:
@@ -235,7 +235,7 @@ def test_an_invalid_record_beside_another_failure_is_blamed_on_nobody(
 def test_an_invalid_record_of_an_ended_kafka_txn_may_be_one_of_several(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """The refusal came while offsets were sent, say: the client tells the state, not the reason."""
+    """If the commit reports only the state, INVALID_RECORD is permanent and vague."""
     writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
     writer.commits = [KafkaFailure(Code.STATE)]
     with pytest.raises(KafkaTxnFailedError) as failed:
@@ -247,7 +247,7 @@ def test_an_invalid_record_of_an_ended_kafka_txn_may_be_one_of_several(
 def test_an_invalid_record_is_one_if_its_kafka_txn_failed_for_it(
     writer: _Writer, transactor: Transactor, code: int
 ) -> None:
-    """Then no record of the batch had a bad timestamp."""
+    """If the commit fails with the code of the record, the error is permanent and not vague."""
     writer.says["orders"] = KafkaFailure(code)
     writer.commits = [KafkaFailure(code, requires_abort=True)]
     with pytest.raises(KafkaTxnFailedError) as failed:
@@ -256,7 +256,7 @@ def test_an_invalid_record_is_one_if_its_kafka_txn_failed_for_it(
 
 
 def test_a_commit_is_not_repeated_for_ever(writer: _Writer, transactor: Transactor) -> None:
-    """By then the broker has settled it."""
+    """After COMMIT_RETRIES_MAX time-outs the outcome of the commit is unknown."""
     writer.commits = [KafkaFailure(Code.TIMED_OUT, is_retriable=True)] * COMMIT_RETRIES_MAX
     with pytest.raises(KafkaTxnFailedError, match="unknown"):
         _transact(transactor, REAL)
@@ -268,14 +268,14 @@ def test_a_commit_is_not_repeated_for_ever(writer: _Writer, transactor: Transact
 def test_a_slow_commit_wears_its_producer(
     writer: _Writer, transactor: Transactor, took_s: float, *, must_be_replaced: bool
 ) -> None:
-    """It may have been sent twice (KAFKA-17754)."""
+    """After a slow commit, maybe sent twice (KAFKA-17754), the producer must be replaced."""
     writer.commits = [took_s]
     _transact(transactor, REAL)
     assert transactor.must_be_replaced() is must_be_replaced
 
 
 def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Transactor) -> None:
-    """Until its epoch begins, trouble is none of its."""
+    """After a lost connection the producer must be replaced, until it starts a new epoch."""
     writer.on_lost()
     assert transactor.must_be_replaced()
     transactor.start()
@@ -288,7 +288,7 @@ def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Trans
 def test_a_fence_is_reported(
     writer: _Writer, transactor: Transactor, code: Code, *, is_fenced: bool
 ) -> None:
-    """The worker then asks its group whether another one has the slot."""
+    """Only the code FENCED makes the error fenced."""
     writer.commits = [KafkaFailure(code)]
     with pytest.raises(KafkaTxnFailedError) as failed:
         _transact(transactor, REAL)
@@ -298,7 +298,7 @@ def test_a_fence_is_reported(
 def test_sending_offsets_that_takes_longer_than_its_time_out_hangs(
     writer: _Writer, transactor: Transactor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As seen by another thread while the call lasts (librdkafka #5456)."""
+    """is_hung is true for another thread during the call (librdkafka #5456)."""
     seen = []
 
     def hangs(*_given: object) -> None:

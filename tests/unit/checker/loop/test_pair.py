@@ -1,4 +1,4 @@
-"""What a pair makes of the records it is handed, and of bodies that were let go."""
+"""How a pair handles consumed records, and restores bodies that were released."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.ledger_log import SETTINGS, UNLIMITED, metadata
 
 
 class Message:
-    """A record as the client hands it over."""
+    """A record as the client returns it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Message:
         return self._offset
 
     def timestamp(self) -> tuple[int, int]:
-        """Return its append time, or what its writer said."""
+        """Return its append time, or its writer's timestamp."""
         return self._timestamp
 
     def key(self) -> bytes:
@@ -57,7 +57,7 @@ class Message:
         return self._value
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """Return its headers; once one of them could not be read, none can."""
+        """Return its headers, or raise if one of them has an invalid name."""
         self.times_asked += 1
         if self._has_bad_name:
             raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
@@ -74,7 +74,7 @@ def pair() -> Pair:
 
 
 def test_a_letter_that_waits_is_work(pair: Pair) -> None:
-    """The next plan need not wait for records to come."""
+    """A pair with waiting letters has work until all are written."""
     for offset in range(2):
         pair.add_half(Message(offset), 0.0)
     assert pair.has_work
@@ -85,7 +85,7 @@ def test_a_letter_that_waits_is_work(pair: Pair) -> None:
 
 
 def test_what_cannot_be_read_is_weighed(pair: Pair) -> None:
-    """As half messages are: key, value, headers, and what is around them."""
+    """The size of unreadable records counts key, value, headers and overhead."""
     bad = Message(1, has_bad_name=True)
     pair.add_half(Message(0), 0.0)
     pair.add_half(bad, 0.0)
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_weighed(pair: Pair) -> None:
 
 
 def test_junk_is_given_its_body_back() -> None:
-    """Also what the client cannot read the headers of; what has its body is left alone."""
+    """Only missing bodies are read; one with an unreadable header has its key and value."""
     asked: list[int] = []
 
     def read(offsets: Iterable[int]) -> dict[int, Any]:
@@ -123,7 +123,7 @@ def test_junk_is_given_its_body_back() -> None:
 
 @pytest.mark.parametrize("is_half", [True, False])
 def test_a_time_that_a_client_wrote_moves_nothing(pair: Pair, *, is_half: bool) -> None:
-    """Neither partition time nor what timestamps are made from; it is read all the same."""
+    """A CreateTime record is read, but changes neither partition time nor latest append time."""
     take = pair.add_half if is_half else pair.add_op
     for offset, ahead_ms in enumerate((0, 10**12)):
         take(Message(offset, timestamp=(TIMESTAMP_CREATE_TIME, 5_000 + ahead_ms)), 0.0)
@@ -140,7 +140,7 @@ def _half(offset: int) -> HalfRead:
 
 
 def test_a_plan_that_waits_lets_its_bodies_go() -> None:
-    """Where they do not fit; they are read again before it is written. Ops' bodies stay."""
+    """Bodies beyond the budget are released until the plan is written, except those of ops."""
     names = TopicNames()
     publisher = Publisher(names, 0, lambda _: "", sizes=Sizes(lambda _: None))
     pair = Pair(0, replace(SETTINGS, ledger_bytes_max=1_000), START, publisher, began=0.0)

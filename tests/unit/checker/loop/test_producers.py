@@ -1,7 +1,7 @@
-"""Which producers may go on after a kafka_txn that failed: none, and nothing of them stays.
+"""Producers are replaced after a failed kafka_txn, and are freed completely.
 
-A worker's garbage collector is all but off (`GC_THRESHOLDS`). A producer that refers to itself
-would keep four or five threads and as many connections for ever.
+A worker's garbage collector is almost off (`GC_THRESHOLDS`). A producer in a reference cycle would
+keep four or five threads and as many connections for ever.
 """
 
 import gc
@@ -38,7 +38,7 @@ def _transactors(config: CheckerConfig) -> list[Transactor]:
 
 
 def _under_way(turns: TransactionalProducers, config: CheckerConfig) -> Future[None]:
-    """Have a commit be under way that another thread carries out."""
+    """Set a commit in progress in another thread; return its future."""
     turns._transactors = [
         Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
     ]
@@ -47,7 +47,7 @@ def _under_way(turns: TransactionalProducers, config: CheckerConfig) -> Future[N
 
 
 def test_no_producer_is_kept_when_a_commit_failed_that_nobody_waits_for() -> None:
-    """Its late requests would count for the next kafka_txn of the same epoch (KAFKA-17754)."""
+    """Late requests would count for the next kafka_txn of the same epoch (KAFKA-17754)."""
     config = CheckerConfig(bootstrap_servers=NOWHERE)
     turns = _made(config)
     _under_way(turns, config).set_exception(KafkaTxnFailedError("timed out"))
@@ -58,7 +58,7 @@ def test_no_producer_is_kept_when_a_commit_failed_that_nobody_waits_for() -> Non
 
 
 def test_producers_are_kept_when_the_commit_stands() -> None:
-    """A rebalance alone is no reason to replace them; what stands is to be taken note of, once."""
+    """After a successful commit, settle returns True once and keeps the producers."""
     config = CheckerConfig(bootstrap_servers=NOWHERE)
     turns = _made(config)
     _under_way(turns, config).set_result(None)
@@ -69,7 +69,7 @@ def test_producers_are_kept_when_the_commit_stands() -> None:
 
 
 def test_a_producer_that_sends_otherwise_is_replaced_before_its_next_batch() -> None:
-    """The caller has changed how much is sent at once, without a failure."""
+    """A changed send size replaces the producer before its next batch."""
     turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000))
     before = _transactors(turns._config)
     turns._transactors = [*before]
@@ -82,7 +82,7 @@ def test_a_producer_that_sends_otherwise_is_replaced_before_its_next_batch() -> 
 
 @pytest.fixture
 def _no_collector() -> Iterator[None]:
-    """Collect what other tests left, then nothing any more."""
+    """Collect garbage of other tests, then turn the collector off."""
     gc.collect()
     gc.disable()
     yield
@@ -100,10 +100,10 @@ def _clients() -> set[str]:
 
 
 def _await_more(count: int, before: set[str]) -> None:
-    """Return once there are so many more than `before`, of which other tests' clients may end.
+    """Wait until there are `count` more clients than `before`; clients of other tests may end.
 
-    For a moment a client's new threads bear the main one's name. Those that must be gone would stay
-    for ever.
+    For a moment a client's new threads have the main thread's name. A leaked client would never
+    end.
     """
     until(f"{count} more clients", lambda: len(_clients() - before) == count)
 
@@ -116,7 +116,7 @@ def _turns() -> TransactionalProducers:
 @COUNTS_THREADS
 @pytest.mark.usefixtures("_no_collector")
 def test_a_producer_that_found_no_broker() -> None:
-    """Each attempt of an outage makes one."""
+    """A producer that found no broker is freed."""
     before, turns = _clients(), _turns()
     with pytest.raises(KafkaTxnFailedError):
         turns.start()
@@ -128,7 +128,7 @@ def test_a_producer_that_found_no_broker() -> None:
 @COUNTS_THREADS
 @pytest.mark.usefixtures("_no_collector")
 def test_producers_that_are_discarded() -> None:
-    """As after every kafka_txn that failed."""
+    """Discarded producers are freed."""
     before, turns = _clients(), _turns()
     turns._transactors = [
         Transactor(turns._config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
@@ -142,7 +142,7 @@ def test_producers_that_are_discarded() -> None:
 @COUNTS_THREADS
 @pytest.mark.usefixtures("_no_collector")
 def test_a_producer_whose_commit_failed_in_the_background() -> None:
-    """The error and what it passed through refer to one another, and to the producer."""
+    """A producer whose background commit failed is freed, although the error refers to it."""
     before, turns = _clients(), _turns()
     transactor = Transactor(turns._config, "slot-0", ports=system_ports())
     turns._transactors = [transactor]
@@ -159,7 +159,7 @@ def test_a_producer_whose_commit_failed_in_the_background() -> None:
 
 
 def test_a_configuration_that_was_right_is_tried_again() -> None:
-    """A certificate that is being replaced, say: the worker must not end for it."""
+    """If a valid configuration becomes invalid, start raises the retriable KafkaTxnFailedError."""
     kafka = {"test.mock.num.brokers": "1"}
     config = CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka, kafka_txn_timeout_ms=10_000)
     turns = _made(config)
@@ -172,7 +172,7 @@ def test_a_configuration_that_was_right_is_tried_again() -> None:
 
 
 def test_a_configuration_that_was_never_right_is_reported() -> None:
-    """At the start the operator is there to mend it."""
+    """A configuration that was never valid raises ConfigError."""
     kafka = {"security.protocol": "ssl", "ssl.ca.location": "/no/such/file"}
     turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka))
     with pytest.raises(ConfigError, match="ssl"):

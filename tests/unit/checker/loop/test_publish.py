@@ -1,4 +1,4 @@
-"""From plans to records: dead letters and deliveries that do not fit where they have to go."""
+"""Records of plans: dead letters and deliveries that exceed the limit of their topic."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def _dead(value: bytes, detail: str = "", **fields: Any) -> Plan:
 
 
 def test_a_letter_that_fits_is_the_record_as_it_stood() -> None:
-    """To the last byte that the topic takes."""
+    """A letter of exactly the topic's limit is written with the whole record."""
     plan = _dead(b"value", decision=DeadDecision.COMMIT)
     (whole,) = _written(plan).records
     assert (whole.key, whole.value, whole.headers[0]) == (b"key", b"value", ("mine", b"1"))
@@ -78,7 +78,7 @@ def test_a_letter_that_fits_is_the_record_as_it_stood() -> None:
 
 
 def test_a_letter_that_does_not_fit_becomes_a_stub() -> None:
-    """It says why, what decided, where the record stands, and whose it is; nothing of its body."""
+    """A stub has reason, decision, position and metadata of the record, but no key or value."""
     plan = _dead(b"value", "of 2 messages 1", decision=DeadDecision.COMMIT)
     (stub,), _, stubs = _written(plan, dead=100)
     assert stubs == 1
@@ -100,7 +100,7 @@ def test_a_letter_that_does_not_fit_becomes_a_stub() -> None:
 
 
 def test_a_reference_needs_no_body() -> None:
-    """The ledger asks for it where a transaction is too large; the body is not even read again."""
+    """A letter by reference is a stub, without a body in memory."""
     half = _half(b"")._replace(body=None)
     dead = DeadHalf(half, DeadReason.TOO_LARGE, "", 0, 1, 1, by_reference=True)
     (stub,), _, stubs = _written(Plan(dead=[dead]))
@@ -109,7 +109,7 @@ def test_a_reference_needs_no_body() -> None:
 
 @pytest.mark.parametrize("is_op", [False, True])
 def test_junk_that_does_not_fit_becomes_a_stub(*, is_op: bool) -> None:
-    """Of an unreadable record only its place can be told."""
+    """The stub of an unreadable record has only its position."""
     record = JunkRead(4, 1, "broken", 10, Body(b"x" * 500, []))
     (stub,), _, stubs = _written(Plan(junk=[DeadJunk(record, is_op=is_op)]), dead=400)
     letter = _letter(stub)
@@ -120,7 +120,7 @@ def test_junk_that_does_not_fit_becomes_a_stub(*, is_op: bool) -> None:
 
 
 def test_a_detail_is_cut() -> None:
-    """What it quotes may be of any length, and of any characters."""
+    """A detail is cut to DETAIL_BYTES_MAX, and invalid characters are escaped."""
     (record,) = _written(_dead(b"", "\ud800" + "é" * 10_000)).records
     detail = _letter(record).detail
     assert len(detail.encode()) <= DETAIL_BYTES_MAX
@@ -128,7 +128,7 @@ def test_a_detail_is_cut() -> None:
 
 
 def test_no_stub_is_larger_than_is_said() -> None:
-    """With the longest metadata and detail, and the longest name that a topic can have."""
+    """A stub with the longest metadata, detail and topic name is within STUB_BYTES_MAX."""
     names = TopicNames("p" * (249 - len(TopicNames().half)))
     reported = metadata("A" * 32)._replace(real_topic="t" * 2_000, producer_group="g" * 1_990)
     half = HalfRead(1 << 62, 1, reported, "", 10**9, Body(b"", []))
@@ -139,7 +139,7 @@ def test_no_stub_is_larger_than_is_said() -> None:
 
 
 def test_a_message_that_its_real_topic_does_not_take_is_undeliverable() -> None:
-    """Known by its exact size before the kafka_txn; the others of its transaction go with it."""
+    """If one message exceeds its real topic's limit, the transaction becomes UNDELIVERABLE."""
     small, large = _half(b"small"), _half(b"large" * 100)
     plan = Plan(deliveries=[Delivery("A" * 32, "orders", (small, large), 0, 1, 9, 8)])
     delivered = _written(plan).records
@@ -156,7 +156,7 @@ def test_a_message_that_its_real_topic_does_not_take_is_undeliverable() -> None:
 
 @pytest.mark.parametrize("resume_count", [0, 1])
 def test_a_message_keeps_its_identity_however_often_it_is_delivered(resume_count: int) -> None:
-    """What was a dead letter and is resumed comes with the id and the index that it had."""
+    """A message is delivered with its id and index, also after a resume."""
     reported = metadata("A" * 32)
     halves = tuple(
         _half(b"v")._replace(
@@ -176,7 +176,7 @@ def test_a_message_keeps_its_identity_however_often_it_is_delivered(resume_count
 
 @pytest.mark.parametrize("index", [0, 999])
 def test_the_headers_of_a_real_record_are_reckoned_with(index: int) -> None:
-    """A half that just fits its real topic becomes a record that may not: exactly weighed."""
+    """The exact size of the real record with its headers is compared with the topic's limit."""
     reported = metadata("A" * 32)._replace(message_index=index, born_timestamp=(1 << 63) - 1)
     body = Body(b"value" * 100, [(HALF, HALF_METADATA.encode(reported))])
     size_bytes = bytes_at_most(body.key(), body.value(), body.headers())
@@ -188,7 +188,7 @@ def test_the_headers_of_a_real_record_are_reckoned_with(index: int) -> None:
     assert [each.topic for each in _written(plan, real=exact - 1).records] == [NAMES.dead]
 
 
-# --- what a record takes in a log, and what is known of what topics take -------------------
+# --- sizes of records in a log, and known size limits of topics ----------------------------
 
 KIB = 1024
 
@@ -199,7 +199,7 @@ KIB = 1024
 def test_the_estimate_is_never_too_small(
     key: bytes | None, value_bytes: int, header_count: int
 ) -> None:
-    """It is too large by some 20 bytes and a few a header, whatever the parts are."""
+    """The estimate is too large by at most 30 bytes and 6 per header, and never too small."""
     value = b"v" * value_bytes
     headers = [("näme", b"x" * 70), *[("n", None)] * (header_count - 1)] if header_count else []
     exact = bytes_alone(key, value, headers)
@@ -207,14 +207,14 @@ def test_the_estimate_is_never_too_small(
 
 
 def test_a_topic_of_which_nothing_is_known_takes_all() -> None:
-    """It is tried: only a broker can say."""
+    """A topic without a known limit fits every record."""
     sizes = Sizes(lambda _topic: None)
     assert sizes.limit("t") is None
     assert sizes.fits("t", 1 << 40)
 
 
 def test_what_was_learned_counts_where_it_is_less() -> None:
-    """A topic's limit may have been lowered since brokers were asked, or they do not say."""
+    """The limit is the smaller of the configured and the learned one."""
     sizes = Sizes({"a": 1_000, "b": 10}.get)
     for topic in ("a", "b", "c"):
         sizes.learn(topic, 100, 0)
@@ -223,7 +223,7 @@ def test_what_was_learned_counts_where_it_is_less() -> None:
 
 
 def test_what_was_learned_is_forgotten() -> None:
-    """The limit may have been raised: after ten minutes a larger record is tried again."""
+    """A learned limit expires after LEARNED_MS, ten minutes."""
     sizes = Sizes(lambda _topic: None)
     sizes.learn("t", 100, 5)
     sizes.refresh(LEARNED_MS + 4)
@@ -233,7 +233,7 @@ def test_what_was_learned_is_forgotten() -> None:
 
 
 def test_what_is_configured_is_read_anew() -> None:
-    """A limit that is asked for once a record is kept until the next refresh, and no longer."""
+    """A configured limit is cached until the next refresh."""
     configured = {"t": 1}
     sizes = Sizes(configured.get)
     assert sizes.limit("t") == 1
@@ -244,7 +244,7 @@ def test_what_is_configured_is_read_anew() -> None:
 
 
 def test_names_of_topics_do_not_pile_up() -> None:
-    """Names come from half messages: of so many the one learned first is forgotten."""
+    """Beyond LEARNED_MAX topics the limit learned first is forgotten."""
     sizes = Sizes(lambda _topic: None)
     for number in range(LEARNED_MAX + 1):
         sizes.learn(str(number), KIB, 0)
@@ -252,14 +252,14 @@ def test_names_of_topics_do_not_pile_up() -> None:
     assert sizes.limit("1") == sizes.limit(str(LEARNED_MAX)) == KIB
 
 
-# --- which clock records are stamped with --------------------------------------------------
+# --- the clock of record timestamps --------------------------------------------------------
 
 NOW_MS = 1_700_000_000_000
 LATEST_MS = NOW_MS - 3_600_000
 
 
 def test_partition_time_until_it_is_refused() -> None:
-    """Each other clock has its turn, and stays while it is taken; then they begin again."""
+    """After each refusal the next clock is used, and after the last one the first again."""
     stamps = TimestampSource()
     seen = []
     for _ in range(4):
@@ -270,7 +270,7 @@ def test_partition_time_until_it_is_refused() -> None:
 
 
 def test_old_news_changes_nothing() -> None:
-    """Many records with one clock's timestamps are refused, one after the other: one turn ends."""
+    """Several refusals of one turn's timestamps end only that turn."""
     stamps = TimestampSource()
     first = stamps.turn
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What is known of real topics, and what is refused without a try."""
+"""Knowledge of real topics, and deliveries that are refused without an attempt."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +43,7 @@ def _seen(partitions: dict[str, int]) -> dict[str, SeenTopic]:
 
 @pytest.fixture
 def routes() -> Routes:
-    """Routes that know one topic of three partitions."""
+    """Routes with one topic of three partitions."""
     made = Routes(GONE_MS)
     made.update(_seen({"orders": 3}), 0)
     return made
@@ -51,13 +51,13 @@ def routes() -> Routes:
 
 @pytest.mark.parametrize("partition", [-1, 0, 2])
 def test_what_exists_is_not_refused(routes: Routes, partition: int) -> None:
-    """By key, or to a partition that the topic has."""
+    """A message by key, or to an existing partition, is not refused."""
     assert routes.refusal(_delivery("orders", partition)) == ""
 
 
 @pytest.mark.parametrize("partition", [3, 2**31 - 1, -2, -(2**31)])
 def test_partitions_that_do_not_exist_are_refused(routes: Routes, partition: int) -> None:
-    """Without asking a broker, which would fail the whole batch."""
+    """A partition that does not exist is refused without a request, which would fail the batch."""
     assert f"no partition {partition}" in routes.refusal(_delivery("orders", partition))
 
 
@@ -72,7 +72,7 @@ def _waits(routes: Routes, delivery: Delivery, op_age_ms: int, now_ms: int) -> b
 
 
 def test_a_missing_topic_is_worth_waiting_for(routes: Routes) -> None:
-    """For gone_ms, whenever it is missed."""
+    """A missing topic is waited for for gone_ms, again when it is deleted later."""
     late = [_delivery("late")]
     assert _limits(routes, [*late, _delivery("orders")], 100) == [GONE_MS]
     assert "does not exist" in routes.refusal(late[0])
@@ -85,7 +85,7 @@ def test_a_missing_topic_is_worth_waiting_for(routes: Routes) -> None:
 
 
 def test_a_topic_that_was_there_a_moment_ago_is_not_given_up_at_once(routes: Routes) -> None:
-    """A broker that was away does not know it yet; nobody holds others up by deleting topics."""
+    """A topic that existed is waited for for LOST_MS more; one that never did is not."""
     orders, hour_ms = _delivery("orders"), 3_600_000
     assert not _waits(routes, _delivery("never was"), hour_ms, 500)
     routes.update(_seen({}), 1000)
@@ -99,7 +99,7 @@ def test_a_topic_that_was_there_a_moment_ago_is_not_given_up_at_once(routes: Rou
 
 
 def test_a_partition_may_be_new(routes: Routes) -> None:
-    """It is waited for for a moment, once for each number of partitions that is known."""
+    """A missing partition is waited for for PARTITION_NEW_MS, once per known partition count."""
     new = [_delivery("orders", 4)]
     assert _limits(routes, new, 100) == [PARTITION_NEW_MS]
     assert _limits(routes, [_delivery("orders", 2)], 100) == []
@@ -117,7 +117,7 @@ def test_a_partition_may_be_new(routes: Routes) -> None:
 
 
 def test_a_name_that_no_topic_can_have_is_not_waited_for(routes: Routes) -> None:
-    """Kafka takes 249 characters; a longer name would hold its pair for nothing."""
+    """A topic name of more than 249 characters, Kafka's limit, is not waited for."""
     assert _limits(routes, [_delivery("t" * 249)], 0) == [GONE_MS]
     too_long = _delivery("t" * 250)
     assert _limits(routes, [too_long], 0) == [0]
@@ -125,7 +125,7 @@ def test_a_name_that_no_topic_can_have_is_not_waited_for(routes: Routes) -> None
 
 
 def test_looking_at_a_wrong_number_changes_nothing(routes: Routes) -> None:
-    """The wait begins when it is recorded: what is decided depends on what was known before."""
+    """must_wait does not begin the wait for a wrong partition; doubt does."""
     wrong = _delivery("orders", 999)
     for now_ms in (0, PARTITION_NEW_MS):
         assert _waits(routes, wrong, 0, now_ms)
@@ -134,7 +134,7 @@ def test_looking_at_a_wrong_number_changes_nothing(routes: Routes) -> None:
 
 
 def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
-    """The topic may have grown since somebody named a number that it never had."""
+    """After PARTITION_DOUBT_MS a missing partition is waited for again."""
     wrong = [_delivery("orders", 999)]
     assert _limits(routes, wrong, 0) == [PARTITION_NEW_MS]
     routes.update(_seen({"orders": 3}), PARTITION_DOUBT_MS - 1)
@@ -150,7 +150,7 @@ def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
 def test_what_is_lacking_is_examined(
     routes: Routes, topic: str, partition: int, *, is_clear: bool
 ) -> None:
-    """Whether it is still waited for or not."""
+    """Routes take no messages of which a topic or partition is missing."""
     routes.tried(["orders", "none"])
     assert (
         routes.takes([*_delivery("orders").messages, *_delivery(topic, partition).messages])
@@ -159,7 +159,7 @@ def test_what_is_lacking_is_examined(
 
 
 def test_a_topic_is_examined_before_the_first_delivery(routes: Routes) -> None:
-    """Whether it may be written to; again when it was deleted and came back."""
+    """A topic is untried before its first delivery, and again after it was deleted."""
     messages, topics = _delivery("orders").messages, {"orders", "none"}
     assert not routes.takes(messages)
     assert routes.untried(topics) == {"orders"}
@@ -174,7 +174,7 @@ def test_a_topic_is_examined_before_the_first_delivery(routes: Routes) -> None:
 
 
 def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
-    """A right that was taken away may come back: it is tried again."""
+    """A refused topic is tried again after REFUSED_TOPIC_MS."""
     routes.tried(["orders"])
     routes.refuse_topic("orders", "is closed", 0)
     assert routes.refused_topics == ["orders"]
@@ -189,7 +189,7 @@ def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
 
 
 def test_a_right_that_is_given_is_heard_of(routes: Routes) -> None:
-    """Then it is refused no longer, however short a while that was."""
+    """allow_topic ends the refusal at once."""
     routes.refuse_topic("orders", "no right", 0)
     routes.allow_topic("orders")
     assert routes.refusal(_delivery("orders")) == ""
@@ -202,7 +202,7 @@ def _away(
 
 
 def test_only_the_partition_without_a_leader_is_waited_for(routes: Routes) -> None:
-    """Deliveries to its neighbours go on; after the wait the dead letter names it."""
+    """Deliveries to other partitions continue; the refusal names the partition without a leader."""
     routes.tried(["orders"])
     routes.update(_away(2), 0)
     away, there = _delivery("orders", 2), _delivery("orders", 1)
@@ -210,14 +210,14 @@ def test_only_the_partition_without_a_leader_is_waited_for(routes: Routes) -> No
     assert not _waits(routes, there, 0, 0)
     assert routes.refusal(away) == "partition 2 of topic orders has no leader"
     assert routes.refusal(there) == ""
-    assert not routes.takes(there.messages)  # its topic is looked into for each delivery now
+    assert not routes.takes(there.messages)  # its topic is now examined for each delivery
     routes.update(_away(), 1)
     assert routes.takes(away.messages)
     assert routes.refusal(away) == ""
 
 
 def test_too_few_replicas_in_sync_are_waited_for(routes: Routes) -> None:
-    """As far as the topic's setting is known; a broker never asks for more than there are."""
+    """min.insync.replicas counts if known, up to the number of replicas."""
     delivery = _delivery("orders", 0)
     routes.update(_away(in_sync=(1, 2, 2), replicas=2), 0, {"orders": 2}.get)
     assert routes.refusal(delivery) == (
@@ -230,10 +230,10 @@ def test_too_few_replicas_in_sync_are_waited_for(routes: Routes) -> None:
 
 
 def test_a_wait_is_measured_by_answered_look_ups(routes: Routes) -> None:
-    """While no broker answered, nobody knows that the partition was away."""
+    """Time without an answered refresh counts as REFRESH_STEP_MS_MAX of the wait at most."""
     away, hour_ms = _delivery("orders", 2), 3_600_000
     routes.update(_away(2), 0)
-    routes.update(_away(2), hour_ms)  # no look-up was answered for an hour
+    routes.update(_away(2), hour_ms)  # no refresh was answered for an hour
     now_ms, steps = hour_ms, AWAY_MS_MIN // REFRESH_STEP_MS_MAX
     for _ in range(1, steps):
         assert _waits(routes, away, hour_ms, now_ms)
@@ -245,7 +245,7 @@ def test_a_wait_is_measured_by_answered_look_ups(routes: Routes) -> None:
 def test_a_partition_that_took_no_record_is_left_alone_for_longer_and_longer(
     routes: Routes,
 ) -> None:
-    """Each try costs the other deliveries the time that it takes to notice the failure."""
+    """The pause after each failed attempt doubles, until the partition was well for a while."""
     place, delivery, now_ms = ("orders", 1), _delivery("orders", 1), 0
     for pause_ms in (BLAMED_MS, 2 * BLAMED_MS, 4 * BLAMED_MS):
         routes.blame(place, "took no record: timed out", now_ms)
@@ -261,10 +261,10 @@ def test_a_partition_that_took_no_record_is_left_alone_for_longer_and_longer(
 
 
 def test_a_silent_partition_is_tried_once_more_before_it_is_given_up(routes: Routes) -> None:
-    """What was silent may have been the network, and that may be mended by now."""
+    """A delivery over its limit is given up only after one more attempt at the silent partition."""
     place, delivery, hour_ms = ("orders", 1), _delivery("orders", 1), 3_600_000
     now_ms = 0
-    for _ in range(3):  # pauses of 5, 10 and 20 s: the limit of 30 s comes within the third
+    for _ in range(3):  # pauses of 5, 10 and 20 s: the limit of 30 s is within the third
         routes.blame(place, "silent", now_ms)
         while routes.refusal(delivery) and _waits(routes, delivery, hour_ms, now_ms):
             now_ms += REFRESH_STEP_MS_MAX
@@ -277,7 +277,7 @@ def test_a_silent_partition_is_tried_once_more_before_it_is_given_up(routes: Rou
 
 
 def test_a_message_with_a_key_waits_for_its_own_partition(routes: Routes) -> None:
-    """As far as its body is in memory; without a body, any partition of the topic may be meant."""
+    """A message waits if its key's partition is offline, or if its body is not in memory."""
     routes.update(_away(2), 0)
     keys = [f"key-{number}".encode() for number in range(20)]
     for key in (*keys, None):
@@ -291,7 +291,7 @@ def test_a_message_with_a_key_waits_for_its_own_partition(routes: Routes) -> Non
 
 
 def test_another_decision_under_the_same_id_is_not_refused(routes: Routes) -> None:
-    """Another group's, or the next one of a transaction that was resumed."""
+    """A refusal is for one op offset, not for a later decision with the same id."""
     refused = _delivery("orders")
     routes.refuse(refused, "too large")
     assert routes.refusal(refused) == "too large"
@@ -299,7 +299,7 @@ def test_another_decision_under_the_same_id_is_not_refused(routes: Routes) -> No
 
 
 def test_a_transaction_stays_refused(routes: Routes) -> None:
-    """Until it was decided again; the oldest are forgotten beyond a bound."""
+    """A transaction stays refused; beyond REFUSED_TRANSACTIONS_MAX the oldest is forgotten."""
     routes.refuse(_delivery("orders"), "too large")
     for number in range(REFUSED_TRANSACTIONS_MAX - 1):
         routes.refuse(_delivery("orders", transaction_id=f"other-{number}"), "too large")
@@ -318,7 +318,7 @@ def _placed(routes: Routes, key: bytes | None, **given: Any) -> int:
 
 @pytest.fixture
 def mixed() -> Routes:
-    """Routes that know a topic for each partitioner."""
+    """Routes with a topic for each partitioner."""
     by_crc = {"legacy": Partitioner.CONSISTENT_RANDOM}
     made = Routes(GONE_MS, lambda topic: by_crc.get(topic, Partitioner.MURMUR2))
     made.update(_seen({"orders": 3, "legacy": 3}), 0)
@@ -326,25 +326,25 @@ def mixed() -> Routes:
 
 
 def test_keys_are_placed_by_the_topics_partitioner(mixed: Routes) -> None:
-    """By CRC-32 where the policy says so; murmur2 is what the Kafka client does by itself."""
+    """With consistent_random keys are placed by CRC-32; murmur2 is left to the Kafka client."""
     keys = [f"key-{number}".encode() for number in range(50)]
     assert [_placed(mixed, key) for key in keys] == [crc32(key) % 3 for key in keys]
     assert {_placed(mixed, key, topic="orders") for key in keys} == {PARTITION_BY_KEY}
 
 
 def test_a_topic_that_grows_has_its_keys_placed_anew(mixed: Routes) -> None:
-    """By the number of partitions that was seen last, like any producer."""
+    """Keys are placed by the last known number of partitions."""
     mixed.update(_seen({"legacy": 30}), 1)
     assert _placed(mixed, b"key-1") == crc32(b"key-1") % 30
 
 
 def test_a_message_that_names_its_partition_goes_there(mixed: Routes) -> None:
-    """Whatever its key."""
+    """A message with a partition goes there, with any key."""
     assert {_placed(mixed, key, partition=2) for key in (None, b"", b"k")} == {2}
 
 
 def test_without_a_key_a_message_goes_anywhere(mixed: Routes) -> None:
-    """No key: the client chooses. An empty one, which librdkafka draws lots for, is spread."""
+    """Without a key the client chooses; empty keys are spread, as librdkafka does at random."""
     assert _placed(mixed, None) == PARTITION_BY_KEY
     ids = [f"{number:032x}" for number in range(50)]
     assert {_placed(mixed, b"", transaction_id=each) for each in ids} == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""When plans wait for topics: looks from after their ops, at a bounded pace, and rights."""
+"""Waits of plans for topics: refreshes after their ops, the refresh rate, and write rights."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STEP_S = 0.1
 
 
 class _Cluster:
-    """Answers as brokers do."""
+    """Brokers with topics and rights."""
 
     def __init__(self) -> None:
         self.there = {NAMES.half: 4, NAMES.op: 4, NAMES.dead: 1, "orders": 3}
@@ -75,7 +75,7 @@ class _Cluster:
 
 
 class _Scene:
-    """A pair and what watches its topics; `now` is the worker's clock, seconds."""
+    """A pair and the watch of its topics; `now` is the worker's clock in seconds."""
 
     def __init__(self) -> None:
         self.cluster: Any = _Cluster()
@@ -92,7 +92,7 @@ class _Scene:
         self.pair._newest_ms, self.pair._newest_at = BEGIN_MS, 0.0
 
     def waits(self, topic: str, *, now: float, op_at: float, again: bool = True) -> bool:
-        """Tell whether the delivery of a COMMIT to `topic`, appended at `op_at`, must wait."""
+        """Return whether the delivery of a COMMIT to `topic`, appended at `op_at`, must wait."""
         metadata = new_half(
             transaction_id="t", born_timestamp=0, producer_group="g", real_topic=topic
         )
@@ -111,12 +111,12 @@ class _Scene:
 
 @pytest.fixture
 def scene() -> _Scene:
-    """A cluster with one real topic, nothing looked up yet."""
+    """A cluster with one real topic, before the first refresh."""
     return _Scene()
 
 
 def test_no_op_is_judged_by_a_refresh_from_before_it_was_read(scene: _Scene) -> None:
-    """The COMMIT is old, and the topic was made a moment before the COMMIT was read."""
+    """A topic created after the last refresh is waited for, and found by the next refresh."""
     scene.topics.refresh(100.0)
     scene.cluster.there["new"] = 1
     assert scene.waits("new", now=110.0, op_at=0.0, again=False)
@@ -125,7 +125,7 @@ def test_no_op_is_judged_by_a_refresh_from_before_it_was_read(scene: _Scene) -> 
 
 
 def test_a_topic_is_looked_up_when_its_first_half_message_is_read(scene: _Scene) -> None:
-    """Once: the topic of a message that is never decided causes no look-ups without end."""
+    """A new topic causes one refresh, however often it is expected."""
     scene.topics.refresh(0.0)
     refreshes = scene.cluster.refreshes
     scene.cluster.there["new"] = 1
@@ -137,7 +137,7 @@ def test_a_topic_is_looked_up_when_its_first_half_message_is_read(scene: _Scene)
 
 
 def test_refreshes_take_a_part_of_the_time_only(scene: _Scene) -> None:
-    """Whoever names missing topics without end does not keep the loop looking them up."""
+    """Refreshes for missing topics take at most one part in REFRESH_SHARE of the time."""
     scene.topics.refresh(0.0)
     scene.cluster.refresh_s = 0.5
     before = scene.cluster.refreshes
@@ -149,7 +149,7 @@ def test_refreshes_take_a_part_of_the_time_only(scene: _Scene) -> None:
 
 
 def test_nothing_is_given_up_by_the_first_refreshes_of_a_process(scene: _Scene) -> None:
-    """The op is an hour old, for the daemon was away; brokers may have just begun as well."""
+    """A missing topic is waited for until FIRST_REFRESHES_S after start, also for old ops."""
     scene.topics.refresh(3600.0)
     assert scene.waits("none", now=3600.1, op_at=0.0)
     scene.topics.refresh(3600.0 + FIRST_REFRESHES_S)
@@ -157,7 +157,7 @@ def test_nothing_is_given_up_by_the_first_refreshes_of_a_process(scene: _Scene) 
 
 
 def test_a_gate_asks_nobody_and_changes_nothing(scene: _Scene) -> None:
-    """What must be done for a delivery that waits is noted, and done after the plan."""
+    """A gate only records the needed refresh and doubts; `apply` executes them."""
     scene.topics.refresh(0.0)
     gate = scene.topics.delivery_gate(scene.pair, 1.0)
     for topic, partition in (("orders", -1), ("orders", 3), ("none", -1)):
@@ -178,7 +178,7 @@ def test_a_gate_asks_nobody_and_changes_nothing(scene: _Scene) -> None:
 
 
 def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
-    """A kafka_txn that fails over them has all pairs of the worker read again."""
+    """Rights on each topic are queried once, before the first delivery to it."""
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
     scene.topics.refresh(0.0)
@@ -190,7 +190,7 @@ def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
 
 
 def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -> None:
-    """Every 10 s a kafka_txn failed to find out that nothing had changed."""
+    """A refused topic stays refused until a query reports the right."""
     scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
     scene.topics.refresh(0.0)
@@ -204,7 +204,7 @@ def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -
 
 
 def test_where_nobody_tells_of_rights_it_is_tried(scene: _Scene) -> None:
-    """Brokers that do not answer such questions are written to all the same."""
+    """If brokers do not answer about rights, the topic is written to."""
     scene.cluster.is_silent = True
     scene.topics.refresh(0.0)
     assert not scene.waits("orders", now=0.1, op_at=0.1)
@@ -225,7 +225,7 @@ def _times(seconds: float, start: float = 0.0) -> list[float]:
 
 
 def test_a_missing_check_topic_is_searched_for_more_and_more_seldom() -> None:
-    """Ten minutes of checks that nobody can be sent: some two dozen looks, not 1,200."""
+    """Ten minutes of polls for a missing check topic cause 20 to 26 refreshes, not 1,200."""
     cluster = _Cluster()
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(600))
@@ -233,7 +233,7 @@ def test_a_missing_check_topic_is_searched_for_more_and_more_seldom() -> None:
 
 
 def test_a_new_group_is_asked_at_once_beside_one_that_is_missing() -> None:
-    """Its topic was made after the last look; somebody else's missing topic delays nothing."""
+    """A new group's topic is found by an immediate refresh, also if another one is missing."""
     cluster = _Cluster()
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(601))
@@ -245,7 +245,7 @@ def test_a_new_group_is_asked_at_once_beside_one_that_is_missing() -> None:
 
 
 def test_a_topic_that_is_found_and_lost_again_is_searched_for_at_once() -> None:
-    """What was known of it while it was missing is forgotten."""
+    """Once the topic was found, its earlier back-off is forgotten."""
     cluster = _Cluster()
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(600))
@@ -260,7 +260,7 @@ def test_a_topic_that_is_found_and_lost_again_is_searched_for_at_once() -> None:
 
 
 def test_invented_groups_are_not_searched_for_without_end() -> None:
-    """More missing topics than are remembered cause no looks beyond the usual ones."""
+    """Missing topics beyond MISSING_MAX cause no refreshes beyond the usual ones."""
     cluster = _Cluster()
     watch = _watch(cluster)
     now = 0.0
@@ -274,7 +274,7 @@ def test_invented_groups_are_not_searched_for_without_end() -> None:
     assert cluster.refreshes - refreshes <= 1_000 / FRESH_S + 1
 
 
-# --- when pairs stop for the settings of their topics, and what is said how often ----------
+# --- when pairs stop for the settings of their topics, and how often flaws are logged ------
 
 HALF, OP = TopicNames().half, TopicNames().op
 RIGHT = {
@@ -287,7 +287,7 @@ RIGHT = {
 
 
 class Settings:
-    """What brokers have answered, of which a test says what it is."""
+    """The brokers' answers, set by the test."""
 
     def __init__(self) -> None:
         self.known = {HALF: dict(RIGHT), OP: dict(RIGHT)}
@@ -295,10 +295,10 @@ class Settings:
         self.paces: list[float] = []
 
     def read(self, _wait_s: float) -> None:
-        """Have asked."""
+        """Do nothing."""
 
     def poll(self, _now: float, pace_s: float) -> bool:
-        """Have an answer each time."""
+        """Return that there is an answer."""
         self.paces.append(pace_s)
         return True
 
@@ -310,13 +310,13 @@ def settings() -> Settings:
 
 @pytest.fixture
 def status() -> Status:
-    """What the worker shows."""
+    """The status of the worker."""
     return Status()
 
 
 @pytest.fixture
 def guard(settings: Settings, status: Status) -> TopicGuard:
-    """The guard, which has looked once."""
+    """The guard after its first read of the settings."""
     given: Any = settings
     guard = TopicGuard(CheckerConfig(), given, status)
     guard.before_start(0.0)
@@ -326,7 +326,7 @@ def guard(settings: Settings, status: Status) -> TopicGuard:
 def test_pairs_begin_anew_when_they_must_stop_and_when_they_may_go_on(
     guard: TopicGuard, settings: Settings
 ) -> None:
-    """Not at each look between the two; while something is wrong, looks come sooner."""
+    """Pairs restart only when a flaw appears or ends; polls are more frequent in between."""
     assert not guard.poll(1.0)
     settings.known[HALF]["message.timestamp.type"] = "CreateTime"
     assert guard.poll(2.0)
@@ -342,7 +342,7 @@ def test_pairs_begin_anew_when_they_must_stop_and_when_they_may_go_on(
 def test_a_topic_whose_settings_are_not_known_stops_nothing(
     guard: TopicGuard, settings: Settings
 ) -> None:
-    """Nor one that stopped the pairs until the right to read its settings was taken away."""
+    """A topic whose settings can no longer be read does not stop the pairs."""
     settings.known[OP]["cleanup.policy"] = "compact"
     assert guard.poll(1.0)
     del settings.known[OP]
@@ -353,7 +353,7 @@ def test_a_topic_whose_settings_are_not_known_stops_nothing(
 def test_what_stops_nothing_is_reported_at_a_pace(
     guard: TopicGuard, settings: Settings, status: Status, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once when it is new, then every hour; health names it all the time."""
+    """A flaw that stops nothing is logged once, then every hour; health always has it."""
     settings.known[HALF]["retention.bytes"] = "1000"
     for now in (1.0, 2.0, FLAWS_LOGGED_S, FLAWS_LOGGED_S + 1, FLAWS_LOGGED_S + 2):
         assert not guard.poll(now)
@@ -372,7 +372,7 @@ def test_what_stops_nothing_is_reported_at_a_pace(
 def test_topics_that_may_not_be_read_are_reported_once(
     guard: TopicGuard, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There may be a thousand of them: a line names some."""
+    """The line names SHOWN_MAX unreadable topics and the number of others; later only new ones."""
     names = [f"topic-{number}" for number in range(SHOWN_MAX + 2)]
     settings.refused = dict.fromkeys(names, "not authorized")
     for now in (1.0, 2.0):
@@ -386,7 +386,7 @@ def test_topics_that_may_not_be_read_are_reported_once(
     assert "topic-0" not in caplog.records[-1].getMessage()
 
 
-# --- what is kept of the settings of topics, and when brokers are asked for them -----------
+# --- the stored settings of topics, and when brokers are queried for them ------------------
 
 INTERNAL, ORDERS = "half", "orders"
 SILENT = SettingsAnswer(None, "timed out", is_silent=True)
@@ -394,7 +394,7 @@ MISSING = SettingsAnswer(None, "no such topic", is_missing=True)
 
 
 class Brokers:
-    """Brokers that answer by `told`, unless they are away; each question is kept."""
+    """Brokers that answer with `reported`, unless they are away; each question is recorded."""
 
     def __init__(self) -> None:
         self.reported: dict[str, SettingsAnswer] = {}
@@ -406,12 +406,12 @@ class Brokers:
         return Question(self, self.asked[-1])
 
     def limit(self, topic: str, size_bytes: int | str) -> None:
-        """Have a topic with this `max.message.bytes`."""
+        """Set the `max.message.bytes` of a topic."""
         self.reported[topic] = SettingsAnswer({"max.message.bytes": str(size_bytes)})
 
 
 class Question:
-    """A question that is answered at once, or never."""
+    """A question that is answered at once, or not while brokers are away."""
 
     def __init__(self, brokers: Brokers, topics: list[str]) -> None:
         self._brokers = brokers
@@ -427,7 +427,7 @@ class Question:
 
 @pytest.fixture
 def brokers() -> Brokers:
-    """Brokers that know the half topic."""
+    """Brokers with the half topic."""
     brokers = Brokers()
     brokers.limit(INTERNAL, 1_000)
     return brokers
@@ -435,20 +435,20 @@ def brokers() -> Brokers:
 
 @pytest.fixture
 def asked(brokers: Brokers) -> TopicSettings:
-    """What is asked, of the half topic in any case."""
+    """Topic settings that always include the half topic."""
     given: Any = brokers
     return TopicSettings(given, [INTERNAL])
 
 
 def refresh_twice(asked: TopicSettings, now: float) -> bool:
-    """Ask, and take the answers; tell whether any came."""
+    """Ask, and take the answers; return whether there were any."""
     return asked.poll(now) | asked.poll(now)
 
 
 def test_internal_topics_are_asked_about_now_and_then(
     brokers: Brokers, asked: TopicSettings
 ) -> None:
-    """What an operator changes is known by and by."""
+    """A changed limit is known after SETTINGS_POLL_S."""
     assert asked.max_bytes(INTERNAL) is None
     assert refresh_twice(asked, 0.0)
     assert asked.max_bytes(INTERNAL) == 1_000
@@ -462,7 +462,7 @@ def test_internal_topics_are_asked_about_now_and_then(
 def test_a_real_topic_is_asked_about_once_somebody_wants_to_know(
     brokers: Brokers, asked: TopicSettings
 ) -> None:
-    """Soon after, and from then on with the others."""
+    """A real topic is queried NEW_S after its limit is asked for, then with the other topics."""
     brokers.limit(ORDERS, 500)
     refresh_twice(asked, 0.0)
     assert brokers.asked == [[INTERNAL]]
@@ -474,7 +474,7 @@ def test_a_real_topic_is_asked_about_once_somebody_wants_to_know(
 
 
 def test_a_missing_topic_is_forgotten(brokers: Brokers, asked: TopicSettings) -> None:
-    """Names come from half messages; and a topic that was deleted has no limit any more."""
+    """A deleted topic has no limit, and is not queried again."""
     brokers.limit(ORDERS, 500)
     asked.max_bytes(ORDERS)
     refresh_twice(asked, 0.0)
@@ -486,7 +486,7 @@ def test_a_missing_topic_is_forgotten(brokers: Brokers, asked: TopicSettings) ->
 
 
 def test_no_more_topics_than_this_are_kept_in_mind(brokers: Brokers, asked: TopicSettings) -> None:
-    """Of those beyond nothing is known, and the internal ones are asked about all the same."""
+    """Topics beyond TOPICS_MAX have no limit; internal topics are queried in any case."""
     for number in range(TOPICS_MAX + 10):
         brokers.limit(f"topic-{number}", 1)
         asked.max_bytes(f"topic-{number}")
@@ -501,7 +501,7 @@ def test_no_more_topics_than_this_are_kept_in_mind(brokers: Brokers, asked: Topi
 
 
 def test_what_nobody_answered_is_asked_again_soon(brokers: Brokers, asked: TopicSettings) -> None:
-    """What was known before holds until then."""
+    """Without an answer the old limit applies, and the topic is queried again after AGAIN_S."""
     refresh_twice(asked, 0.0)
     brokers.reported[INTERNAL] = SILENT
     refresh_twice(asked, SETTINGS_POLL_S)
@@ -515,7 +515,7 @@ def test_what_nobody_answered_is_asked_again_soon(brokers: Brokers, asked: Topic
 def test_a_question_that_is_never_answered_is_given_up(
     brokers: Brokers, asked: TopicSettings
 ) -> None:
-    """The client itself may say nothing any more."""
+    """A question without an answer is dropped after FORGOTTEN_S and asked again."""
     brokers.are_away = True
     refresh_twice(asked, 0.0)
     refresh_twice(asked, FORGOTTEN_S + 1)
@@ -527,7 +527,7 @@ def test_a_question_that_is_never_answered_is_given_up(
 def test_a_right_that_is_missing_is_no_reason_to_ask_again_soon(
     brokers: Brokers, asked: TopicSettings
 ) -> None:
-    """It is the operator's choice; the next round asks."""
+    """A topic without the right to read its settings is queried only in the next round."""
     brokers.reported[INTERNAL] = SettingsAnswer(None, "not authorized")
     refresh_twice(asked, 0.0)
     refresh_twice(asked, SETTINGS_POLL_S - 1)
@@ -536,13 +536,13 @@ def test_a_right_that_is_missing_is_no_reason_to_ask_again_soon(
 
 
 def test_a_limit_that_is_no_number_is_not_known(brokers: Brokers, asked: TopicSettings) -> None:
-    """A broker of another make may say anything."""
+    """A limit that is not a number counts as unknown."""
     brokers.limit(INTERNAL, "much")
     refresh_twice(asked, 0.0)
     assert asked.max_bytes(INTERNAL) is None
 
 
-# --- a worker whose topics are missing says so, with the command that makes them -----------
+# --- a worker reports missing internal topics with the command that creates them -----------
 
 CONFIG = CheckerConfig(bootstrap_servers="kafka:9092", topic_prefix="p.")
 OWN_NAMES = CONFIG.names
@@ -561,7 +561,7 @@ def ready_status() -> Status:
 def test_a_missing_topic_is_an_error_at_once(
     ready_status: Status, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the command that makes it; told again after a while, and not before."""
+    """The missing topic is logged with the command that creates it, again after OWN_LOGGED_S."""
     own = OwnTopics(CONFIG, ready_status)
     for now in (0.0, 2.0, OWN_LOGGED_S - 1):
         own.judge(ALL - {OWN_NAMES.half}, now)
@@ -574,7 +574,7 @@ def test_a_missing_topic_is_an_error_at_once(
 
 
 def test_health_turns_red_after_a_while(ready_status: Status) -> None:
-    """Topics may be made beside a daemon that starts; then nothing is wrong."""
+    """Health fails after topics were missing for UNHEALTHY_S, and recovers once they exist."""
     own = OwnTopics(CONFIG, ready_status)
     own.judge(set(), 100.0)
     own.judge(set(), 100.0 + UNHEALTHY_S - 1)

@@ -1,4 +1,4 @@
-"""How long the loop waits for records."""
+"""The loop's wait for records, and a worker's health, gauges and log."""
 
 import logging
 from collections.abc import Iterator
@@ -40,19 +40,19 @@ def _pair(
     ],
 )
 def test_the_wait_ends_when_something_is_due(pair: Any, wanted_s: float) -> None:
-    """What is overdue waits for something else: the loop does not turn without a pause for it."""
+    """The wait ends at the next due time; something overdue makes it DUE_S, not 0."""
     assert idle_s([_pair(), pair], NOW, NEVER) == wanted_s
 
 
 def test_a_refresh_that_is_due_ends_the_wait() -> None:
-    """And one that is overdue has no wait at all."""
+    """The wait ends at the refresh, and is 0 if the refresh is overdue."""
     assert idle_s([], NOW, NOW + 0.05) == pytest.approx(0.05)
     assert idle_s([], NOW, NOW - 1) == 0.0
 
 
-# --- what a worker shows of what it waits for; the shipped worker, on brokers in memory ----
+# --- what a worker reports about its waits; the shipped worker on brokers in memory --------
 
-# A look-up, and the gauges' pace; the limit for health, log and alert is 10 s.
+# A refresh and the gauges' interval; the limit for health, log and alert is 10 s.
 NAMED_S = 7.0
 GAUGE = "halfbridge_real_topics_missing"
 
@@ -64,7 +64,7 @@ def stack() -> Iterator[MemoryStack]:
 
 
 def unknown(_: MessageView) -> Resolution:
-    """Answer as a checker that never knows."""
+    """Return UNKNOWN."""
     return Resolution.UNKNOWN
 
 
@@ -76,13 +76,13 @@ def send(producer: MemoryProducer, topic: str) -> str:
 
 
 def health(stack: MemoryStack) -> Health:
-    """Return what /healthz says."""
+    """Return the content of /healthz."""
     (worker,) = stack.daemon._workers
     return worker.status.snapshot()
 
 
 def gauge(stack: MemoryStack, topic: str) -> float | None:
-    """Return how many pairs wait for a topic."""
+    """Return the number of pairs that wait for a topic."""
     (worker,) = stack.daemon._workers
     metrics: Metrics = worker.status.metrics
     return metrics.registry.get_sample_value(GAUGE, {"topic": topic})
@@ -91,7 +91,7 @@ def gauge(stack: MemoryStack, topic: str) -> float | None:
 def test_a_pair_that_waits_for_a_real_topic_says_so(
     stack: MemoryStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line, a gauge, and health with the command; all is well once the topic is there."""
+    """Log, gauge and health report the missing topic, with its command, until it exists."""
     with stack.producer("order-service", checker=unknown) as producer:
         tx = producer.begin()
         tx.send(Message(stack.create_topic("late"), key=b"k", value=b"v"))
@@ -115,7 +115,7 @@ def test_a_pair_that_waits_for_a_real_topic_says_so(
 def test_a_partition_of_its_own_that_is_away_is_named(
     stack: MemoryStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Topic, partition and cause in health, gauge and log, within seconds; well once it is back."""
+    """Health, gauge and log name an offline half partition within 7 s, until it is back."""
     broker, half = stack.machine.broker, stack.config.names.half
     broker.go_away((half, 1), is_leaderless=True)
     stack.advance(NAMED_S)
@@ -144,7 +144,7 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
     stack: MemoryStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line each, with id, group, topic, reason and detail, and the trace as a field."""
+    """Each dead letter has one line with id, group, topic and reason, and the trace as a field."""
     with stack.producer("order-service", checker=unknown) as producer:
         stack.create_topic("gone")
         committed = producer.begin()
@@ -174,7 +174,7 @@ def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
 def test_debug_tells_the_life_of_a_transaction_by_its_id(
     stack: MemoryStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Check, answer, decision and delivery are a line each; other levels have none."""
+    """At DEBUG, check, answer, decision and delivery are logged; at other levels they are not."""
     topic = stack.create_topic("orders")
 
     def commit(_: MessageView) -> Resolution:

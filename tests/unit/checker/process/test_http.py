@@ -1,4 +1,4 @@
-"""The port that shows metrics and health."""
+"""The HTTP port for metrics and health."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def status() -> Status:
-    """A health record as it is at the start of a process."""
+    """The status at the start of a process."""
     return Status()
 
 
@@ -39,7 +39,7 @@ def _get_json(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_metrics_are_served(server: HttpServer, status: Status) -> None:
-    """/metrics shows what was counted."""
+    """/metrics has the value of a counter."""
     status.metrics.conflicts(2)
 
     code, body = _get(server.port, "/metrics")
@@ -49,7 +49,7 @@ def test_metrics_are_served(server: HttpServer, status: Status) -> None:
 
 
 def test_readiness_follows_the_status(server: HttpServer, status: Status) -> None:
-    """A process is not ready until it says so, and not any more when it says so."""
+    """/readyz is 503 until set_ready(True), and 503 with the reason after set_ready(False)."""
     assert _get_json(server.port, "/readyz")[0] == 503
 
     status.set_ready(ready=True)
@@ -64,7 +64,7 @@ def test_readiness_follows_the_status(server: HttpServer, status: Status) -> Non
 
 
 def test_the_mode_of_delivery_is_shown(server: HttpServer, status: Status) -> None:
-    """In /healthz and in the metrics."""
+    """/healthz and the metrics show the delivery mode."""
     status.set_delivery("at-least-once")
     assert _get_json(server.port, "/healthz")[1]["delivery"] == "at-least-once"
     _, shown = _get(server.port, "/metrics")
@@ -86,7 +86,7 @@ def test_stopped_partition_turns_health_red_until_it_is_cleared(
 
 
 def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None:
-    """What the worker calls unhealthy is a 503 with its reason."""
+    """A problem of the worker makes /healthz 503 with its reason."""
     status.set_problem("work", "no WRITE on the op topic")
 
     code, body = _get_json(server.port, "/healthz")
@@ -95,7 +95,7 @@ def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None
 
 
 def test_readiness_does_not_hide_why_health_is_red(status: Status) -> None:
-    """Becoming ready leaves the reason of a red health in place."""
+    """set_ready does not clear the reason of a problem."""
     status.set_problem("work", "no quorum")
     status.set_ready(ready=True)
 
@@ -103,7 +103,7 @@ def test_readiness_does_not_hide_why_health_is_red(status: Status) -> None:
 
 
 def test_one_trouble_that_ends_does_not_hide_another(status: Status) -> None:
-    """Health is green once nothing is wrong any more."""
+    """Health shows each problem until all problems are cleared."""
     status.set_problem("work", "no quorum")
     status.set_problem("dead letters", "no such topic")
     status.set_problem("work", "")
@@ -113,7 +113,7 @@ def test_one_trouble_that_ends_does_not_hide_another(status: Status) -> None:
 
 
 def test_errors_of_partitions_go_with_them(status: Status) -> None:
-    """Another worker that serves them tells what there is to tell."""
+    """keep_partitions removes the errors of partitions that the worker no longer serves."""
     for number in (1, 2):
         status.stop_partition(number, "offset metadata missing")
     status.keep_partitions([2, 3])
@@ -121,7 +121,7 @@ def test_errors_of_partitions_go_with_them(status: Status) -> None:
 
 
 def test_unknown_path_names_the_known_ones(server: HttpServer) -> None:
-    """404 with the list of paths."""
+    """An unknown path is a 404 with the list of known paths."""
     code, body = _get(server.port, "/nothing")
 
     assert code == 404
@@ -136,7 +136,7 @@ def test_taken_port_is_a_clear_error(server: HttpServer, status: Status) -> None
 
 
 def test_listener_is_taken_over(status: Status) -> None:
-    """A socket that the supervisor opened serves as it is."""
+    """A socket that the supervisor opened is used as the listener."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     running = serve(status.metrics.registry, status.snapshot, listener=listener)

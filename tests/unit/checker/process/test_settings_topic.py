@@ -1,4 +1,4 @@
-"""The record of the daemon's limits: when a worker writes it, and when workers disagree."""
+"""The settings record of the daemon's limits: writes by workers, and disagreement."""
 
 import logging
 from typing import Any
@@ -30,15 +30,15 @@ class Log:
         self._end += 1
 
     def compact(self) -> None:
-        """Keep the last record only, at its offset."""
+        """Remove all records but the last, which keeps its offset."""
         del self.said[:-1]
 
     def make_anew(self) -> None:
-        """Delete the topic and make it again."""
+        """Delete the topic and create it again."""
         self.said, self._end = [], 0
 
     def read(self, stop: Event) -> tuple[list[LimitsRecord], int]:
-        """Return what stands there, and where it ends."""
+        """Return the records and the end offset."""
         del stop
         if self.failure is not None:
             raise self.failure
@@ -49,12 +49,12 @@ class Log:
         self.append(settings)
 
     def workers(self) -> list[str]:
-        """Return who wrote the records."""
+        """Return the workers that wrote the records."""
         return [each.settings.worker for each in self.said if each.settings is not None]
 
 
 class Worker:
-    """One worker's side, looked at step by step."""
+    """One worker, polled step by step."""
 
     def __init__(self, log: Log, slot: str, **settings: Any) -> None:
         self.status = Status()
@@ -64,7 +64,7 @@ class Worker:
         )
 
     def poll(self) -> str:
-        """Look once; return what /healthz shows of it."""
+        """Poll once; return the reason that /healthz shows."""
         self._record.poll()
         health = self.status.snapshot()
         disagrees = self.status.metrics.registry.get_sample_value("halfbridge_settings_disagree")
@@ -73,7 +73,7 @@ class Worker:
 
 
 def test_the_first_poll_writes_the_limits() -> None:
-    """Into an empty topic; later looks, and a worker with the same limits, write nothing."""
+    """Only the first poll writes; later polls, and workers with equal limits, do not."""
     log = Log()
     first, second = Worker(log, "w-0"), Worker(log, "w-1")
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_the_first_poll_writes_the_limits() -> None:
 
 
 def test_a_restart_with_other_settings_writes_them() -> None:
-    """What stands there is of the worker before it, or of one that is stopped too: no alarm."""
+    """A worker that starts with other limits writes them without an alarm."""
     log = Log()
     Worker(log, "w-0").poll()
     again = Worker(log, "w-1", check_count_max=5)
@@ -97,7 +97,7 @@ def test_a_restart_with_other_settings_writes_them() -> None:
 
 
 def test_workers_that_disagree_both_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    """At each look but the first, in log, health and metric, until one is corrected."""
+    """Both report the disagreement in log, health and metric until one is corrected."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", transaction_age_ms_max=7_200_000)
     assert (here.poll(), there.poll()) == ("", "")
@@ -107,14 +107,14 @@ def test_workers_that_disagree_both_say_so(caplog: pytest.LogCaptureFixture) -> 
     warnings = [each for each in caplog.records if "runs with other limits" in each.message]
     assert len(warnings) == 2, "each is told once"
 
-    corrected = Worker(log, "w-1")  # restarted with the settings of the other
+    corrected = Worker(log, "w-1")  # restarted with the settings of w-0
     corrected.poll()
-    here.poll()  # reads what the other wrote before its restart
+    here.poll()  # reads the record that w-1 wrote before its restart
     assert (corrected.poll(), here.poll()) == ("", "")
 
 
 def test_workers_with_different_modes_both_say_so() -> None:
-    """By the names that the setting has, in either worker."""
+    """Both workers report the other's delivery mode by its setting's name."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", delivery="at-least-once")
     assert (here.poll(), there.poll()) == ("", "")
@@ -123,14 +123,14 @@ def test_workers_with_different_modes_both_say_so() -> None:
 
 
 def test_a_mode_that_is_not_known_is_reported_as_it_stands() -> None:
-    """A later version may have a third one."""
+    """An unknown mode is reported by its number."""
     said = LimitsRecord(0, DaemonSettings(worker="w-1", further={"delivery": 3}))
     mine = limits_of(CheckerConfig(), "w-0")
     assert "delivery 3 (here exactly-once)" in disagreement(mine, [said])
 
 
 def test_a_third_worker_sees_both_sides() -> None:
-    """Although the last record says what it would say itself."""
+    """A third worker reports the disagreement although the last record has its own limits."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
     third = Worker(log, "w-2")
@@ -141,7 +141,7 @@ def test_a_third_worker_sees_both_sides() -> None:
 
 
 def test_the_record_of_a_worker_that_is_gone_is_replaced() -> None:
-    """It is told of once, and no longer at the look after."""
+    """The disagreement is reported by one poll; the record is then replaced."""
     log = Log()
     stays = Worker(log, "w-0")
     stays.poll()
@@ -152,7 +152,7 @@ def test_the_record_of_a_worker_that_is_gone_is_replaced() -> None:
 
 
 def test_a_topic_that_was_made_anew_gets_the_record_again() -> None:
-    """All that stands in it is new, also at offsets that were read in the old one."""
+    """After the topic is deleted and created again, all its records are read and written again."""
     log = Log()
     worker = Worker(log, "w-0")
     worker.poll()
@@ -168,7 +168,7 @@ def test_a_topic_that_was_made_anew_gets_the_record_again() -> None:
 
 
 def test_compaction_hides_no_disagreement() -> None:
-    """The record that is left is one of those that differ, as long as they are written."""
+    """If compaction leaves one record, both workers still report the disagreement."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
     for worker in (here, there, here, there):
@@ -183,7 +183,7 @@ def test_compaction_hides_no_disagreement() -> None:
 def test_what_cannot_be_read_is_written_again(
     problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A deleted record, a damaged one, or one of a newer schema: one line for what is no limit."""
+    """A deleted or unreadable record is written again; only an unreadable one is logged, once."""
     log = Log()
     worker = Worker(log, "w-0")
     worker.poll()
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_written_again(
 
 
 def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
-    """A newer worker beside it says more, and says the same of all that both know."""
+    """A newer worker's record with an additional limit is neither reported nor replaced."""
     log = Log()
     older = Worker(log, "w-0")
     older.poll()
@@ -214,7 +214,7 @@ def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
 def test_without_the_topic_the_worker_goes_on(
     failure: BridgeError, reported: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once, needs no operator, and the record is written once that is possible."""
+    """The failure is logged once, health stays good, and the record is written once possible."""
     log = Log()
     log.failure = failure
     worker = Worker(log, "w-0")
@@ -227,7 +227,7 @@ def test_without_the_topic_the_worker_goes_on(
 
 
 def test_a_poll_that_fails_leaves_the_alarm() -> None:
-    """Nobody has said that the workers agree."""
+    """A failed poll keeps the alarm about the disagreement."""
     log = Log()
     here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
     here.poll()
@@ -238,7 +238,7 @@ def test_a_poll_that_fails_leaves_the_alarm() -> None:
 
 
 def test_a_forged_name_is_cut() -> None:
-    """Whatever stands in a record, a line of the log stays a line."""
+    """A forged worker name is cut and has no line breaks in the log."""
     mine = DaemonSettings(worker="w-0")
     forged = mine._replace(worker="\n" * 5_000, check_count_max=5)
     text = disagreement(mine, [LimitsRecord(0, forged)])

@@ -1,4 +1,4 @@
-"""The supervisor, with real and tiny child processes in the workers' place."""
+"""The supervisor, with small child processes as workers."""
 
 import json
 import os
@@ -73,7 +73,7 @@ sys.exit(Supervisor(config, sys.argv[3:], command=command).run())
 
 
 class Fleet:
-    """A supervisor process and what its workers left in `place`."""
+    """A supervisor process and the files that its workers created in `place`."""
 
     def __init__(self, place: Path, process: subprocess.Popen[str]) -> None:
         self.place = place
@@ -115,7 +115,7 @@ def _fleet(
 
 @pytest.mark.process
 def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
-    """A kill, and a second one at once, cost one start each; the other worker stays.
+    """A worker that is killed twice is restarted each time; the other worker is not.
 
     The second signal is a real-time signal, which has no name.
     """
@@ -131,7 +131,7 @@ def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
-    """No memory, no process numbers, an upgrade under way: nothing that lasts for ever."""
+    """If a worker's interpreter does not exist, the supervisor retries until it does."""
     python = tmp_path / "python"
     with _fleet(tmp_path, "a", interpreter=str(python)) as fleet:
         assert fleet.process.stderr is not None
@@ -159,7 +159,7 @@ def test_signal_drains_every_worker_and_exits_0(tmp_path: Path, number: signal.S
 
 @pytest.mark.process
 def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
-    """No orphan goes on: the pipe from the supervisor closes, however it died."""
+    """A worker ends when the pipe from its killed supervisor closes."""
     with _fleet(tmp_path, "a") as fleet:
         (worker,) = fleet.wait_for("started", "a")
 
@@ -172,7 +172,7 @@ def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("status", [EXIT_CONFIG, EXIT_OPERATOR])
 def test_worker_that_needs_an_operator_is_not_started_again(tmp_path: Path, status: int) -> None:
-    """When no worker is left, the supervisor ends with their status and has said which."""
+    """When no worker is left, the supervisor logs the worker and exits with its status."""
     (tmp_path / "status-a").write_text(str(status))
     with _fleet(tmp_path, "a") as fleet:
         _, log = fleet.process.communicate(timeout=PATIENCE_S)
@@ -184,7 +184,7 @@ def test_worker_that_needs_an_operator_is_not_started_again(tmp_path: Path, stat
 
 @pytest.mark.process
 def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
-    """The others run on; readiness turns red and names the one."""
+    """The other workers run on; /readyz and /healthz are 503."""
     (tmp_path / "status-a").write_text(str(EXIT_OPERATOR))
     port = free_ports(1)[0]
     with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
@@ -198,7 +198,7 @@ def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_one_port_shows_all_workers(tmp_path: Path) -> None:
-    """Each worker's metrics stand there once, with its slot as `worker`."""
+    """Each worker's metrics are shown once, with its slot as label `worker`."""
     port = free_ports(1)[0]
     with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
         fleet.wait_for("started", "a")
@@ -216,7 +216,7 @@ def test_one_port_shows_all_workers(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_metrics_follow_a_worker_over_its_restart(tmp_path: Path) -> None:
-    """A restarted worker is found again, and its restart is counted."""
+    """The metrics show a restarted worker as up, and count its restart."""
     port = free_ports(1)[0]
     with _fleet(tmp_path, "a", metrics_port=port) as fleet:
         os.kill(fleet.wait_for("started", "a")[0], signal.SIGKILL)
@@ -268,7 +268,7 @@ def _exit(status: int) -> None:
 
 
 def test_first_signal_asks_and_the_second_insists() -> None:
-    """One SIGTERM drains; another one ends at once."""
+    """The first SIGTERM drains; the second exits at once."""
     stop = Stop(_exit)
 
     stop.on_signal(signal.SIGTERM)
@@ -291,7 +291,7 @@ def test_under_a_supervisor_a_second_signal_changes_nothing() -> None:
 
 
 def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end comes in time and with status 0: cutting off loses nothing."""
+    """A drain that exceeds DRAIN_S ends with status 0."""
     ended: list[int] = []
     monkeypatch.setattr("halfbridge.checker.process.worker_process.DRAIN_S", 0.0)
     stop = Stop(ended.append)
@@ -305,9 +305,9 @@ def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.process
 def test_a_process_in_which_no_python_code_runs_is_cut_off_too() -> None:
-    """A call that never returns and keeps the interpreter's lock: the process ends and says where.
+    """A process in a call that never returns and holds the GIL ends with a traceback.
 
-    An orphan has no supervisor that would kill it.
+    A worker without a supervisor has no other process to kill it.
     """
     hung = subprocess.run(
         (sys.executable, "-c", _HUNG),
@@ -322,7 +322,7 @@ def test_a_process_in_which_no_python_code_runs_is_cut_off_too() -> None:
 
 
 def test_supervisor_and_signal_together_drain_once() -> None:
-    """A lost supervisor during a drain does not shorten it."""
+    """The loss of the supervisor does not shorten a drain."""
     stop = Stop(_exit)
 
     stop.on_signal(signal.SIGTERM)
@@ -333,7 +333,7 @@ def test_supervisor_and_signal_together_drain_once() -> None:
 
 
 def test_cancelled_stop_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that has drained by itself is not cut off later."""
+    """A cancelled stop does not end the process."""
     ended: list[int] = []
     stop = Stop(ended.append)
 
@@ -345,7 +345,7 @@ def test_cancelled_stop_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended == []
 
 
-# --- worker slots: claimed by a lock that dies with its process ----------------------------
+# --- worker slots: claimed by a lock that is released with its process ---------------------
 
 KEY = installation_key("")
 _CLAIMER = """
@@ -359,7 +359,7 @@ sys.stdin.read()
 
 
 class Claimer:
-    """Another process that holds a slot."""
+    """A process that holds a slot."""
 
     def __init__(self, state_dir: Path) -> None:
         self.process = subprocess.Popen(
@@ -379,7 +379,7 @@ class Claimer:
 
 @pytest.fixture
 def claimers(tmp_path: Path) -> Iterator[list[Claimer]]:
-    """Two other processes, each with a slot."""
+    """Two processes, each with a slot."""
     both = [Claimer(tmp_path), Claimer(tmp_path)]
     yield both
     for each in both:
@@ -395,7 +395,7 @@ def test_processes_claim_different_slots(tmp_path: Path, claimers: list[Claimer]
 
 @pytest.mark.process
 def test_slot_of_a_killed_process_is_free_again(tmp_path: Path, claimers: list[Claimer]) -> None:
-    """The system releases the lock of a process that had no chance to."""
+    """The system releases the slot lock of a killed process."""
     claimers[0].kill()
 
     with claim(tmp_path, installation=KEY, host="box") as mine:
@@ -411,7 +411,7 @@ def test_released_slot_is_free_again(tmp_path: Path) -> None:
 
 
 def test_installations_do_not_share_slots(tmp_path: Path) -> None:
-    """Another prefix counts from 0."""
+    """The slots of another topic prefix begin at 0."""
     other = installation_key("eu.")
 
     with claim(tmp_path, installation=KEY), claim(tmp_path, installation=other) as second:
@@ -419,7 +419,7 @@ def test_installations_do_not_share_slots(tmp_path: Path) -> None:
 
 
 def test_claim_many_gives_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the slots do not suffice, those claimed so far are freed."""
+    """If there are too few slots, those already claimed are released."""
     monkeypatch.setattr("halfbridge.checker.process.slots.SLOTS_MAX", 2)
 
     with pytest.raises(SlotError, match="--slot"):
@@ -432,7 +432,7 @@ def test_claim_many_gives_all_or_none(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_unusable_directory_says_what_to_give(tmp_path: Path) -> None:
-    """The error names the directory and both ways out."""
+    """The error names the directory and --state-dir."""
     (tmp_path / "slots").write_text("a file where a directory should be")
 
     with pytest.raises(SlotError, match="--state-dir") as caught:
@@ -442,7 +442,7 @@ def test_unusable_directory_says_what_to_give(tmp_path: Path) -> None:
 
 
 def test_ids_are_stable_and_legal() -> None:
-    """A slot's ids hold only what Kafka allows, and carry the prefix apart."""
+    """Ids have only characters that Kafka allows; the transactional id has the topic prefix."""
     ids = slot_ids("Box 7/ä", topic_prefix="eu.")
 
     assert ids == slot_ids("Box 7/ä", topic_prefix="eu.")
@@ -452,7 +452,7 @@ def test_ids_are_stable_and_legal() -> None:
 
 @pytest.mark.parametrize("slot", ["", "///", "x" * (SLOT_CHARS_MAX + 1)])
 def test_slot_without_a_legal_form_is_refused(slot: str) -> None:
-    """Nothing usable left, or too long, is the operator's error."""
+    """A slot without valid characters, or too long, is a SlotError that names --slot."""
     with pytest.raises(SlotError, match="--slot"):
         slot_ids(slot, topic_prefix="")
 

@@ -1,4 +1,4 @@
-"""A worker's tracing is off, or has what it needs."""
+"""A worker's tracing: off by default, with an exporter, and errors for missing packages."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ flush_spans()
 
 
 def run(before: str, exporter: str) -> subprocess.CompletedProcess[str]:
-    """Set tracing up in a process of its own, which has a provider of its own."""
+    """Set up tracing in a separate process, which has its own provider."""
     return subprocess.run(
         [sys.executable, "-c", SCRIPT.format(before=before)],
         env={**os.environ, "OTEL_TRACES_EXPORTER": exporter},
@@ -42,12 +42,12 @@ def run(before: str, exporter: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tracing_is_off_by_default() -> None:
-    """Then a worker has nothing that could make a span."""
+    """Without the setting a worker has no tracer."""
     assert worker_tracing(CheckerConfig(bootstrap_servers="b:1")) is None
 
 
 def test_opentelemetrys_variables_choose_the_exporter() -> None:
-    """Spans that wait are exported before a worker's process ends."""
+    """OTEL_TRACES_EXPORTER selects the exporter, and flush_spans exports pending spans."""
     done = run("", "console")
     assert done.returncode == 0, done.stderr
     assert '"name": "a span"' in done.stdout
@@ -62,7 +62,7 @@ def test_opentelemetrys_variables_choose_the_exporter() -> None:
     ],
 )
 def test_what_is_missing_is_named(before: str, exporter: str, advice: str) -> None:
-    """A worker that cannot trace as it is told does not start; the text says what to install."""
+    """A worker that cannot trace as configured exits with an error that names the package."""
     done = run(before, exporter)
     assert done.returncode == 1
     assert advice in done.stderr

@@ -1,4 +1,4 @@
-"""Resumes and redeliveries on an installation in memory: each message once, whoever dies when."""
+"""Resume and redeliver on an installation in memory: each message once, also after crashes."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def scene() -> Iterator[Scene]:
 
 
 def reasons(scene: Scene) -> list[DeadReason]:
-    """Return why there are dead letters."""
+    """Return the reasons of the dead letters."""
     return [each.letter.reason for each in scene.stack.dead_letters()]
 
 
@@ -40,7 +40,7 @@ def reasons(scene: Scene) -> list[DeadReason]:
 
 
 def test_what_could_not_be_delivered_is_delivered_once(scene: Scene) -> None:
-    """Two transactions, in the order of their decisions; the second command finds nothing."""
+    """Two transactions are redelivered in decision order; a second command does nothing."""
     scene.undeliverable(1, count=2)
     scene.undeliverable(2)
     scene.settle()
@@ -56,7 +56,7 @@ def test_what_could_not_be_delivered_is_delivered_once(scene: Scene) -> None:
 
 
 def test_what_is_refused_again_can_be_redelivered_again(scene: Scene) -> None:
-    """The daemon may not write to the topic: life 1 has open dead letters; life 2 is delivered."""
+    """Life 1 becomes dead letters because the daemon may not write; life 2 is delivered."""
     scene.undeliverable(1)
     scene.settle()
     scene.stack.create_topic("absent")
@@ -75,7 +75,7 @@ def test_what_is_refused_again_can_be_redelivered_again(scene: Scene) -> None:
 
 
 def test_what_has_no_topic_is_not_redelivered(scene: Scene) -> None:
-    """The refusal names the topic and the command that creates it; other transactions go on."""
+    """The refusal names the topic and its create command; other transactions are redelivered."""
     scene.undeliverable(1, count=2)
     scene.incomplete(2)
     scene.settle()
@@ -88,7 +88,7 @@ def test_what_has_no_topic_is_not_redelivered(scene: Scene) -> None:
 
 
 def test_what_has_no_partition_is_not_redelivered(scene: Scene) -> None:
-    """A message for partition 3 of a topic with fewer: the refusal says so; nothing is written."""
+    """A message for a partition that the topic does not have is refused; nothing is written."""
     scene.op(1, OpKind.COMMIT, scene.half(1, 0, real_partition=3), message_count=1)
     scene.settle()
     (refusal,) = refusals(scene.redo(Remedy.REDELIVER))
@@ -97,7 +97,7 @@ def test_what_has_no_partition_is_not_redelivered(scene: Scene) -> None:
 
 
 def test_a_topic_that_the_operator_may_not_see_does_not_count_as_missing(scene: Scene) -> None:
-    """Operators need no right on real topics: the daemon finds out what it can write."""
+    """Redelivery needs no operator's right on real topics."""
     scene.undeliverable(1)
     scene.settle()
     scene.stack.create_topic("absent")
@@ -110,7 +110,7 @@ def test_a_topic_that_the_operator_may_not_see_does_not_count_as_missing(scene: 
 
 
 def test_an_incomplete_one_waits_for_the_missing_message(scene: Scene) -> None:
-    """It is refused, and delivered once message 1 is given; what comes out has all indices."""
+    """Redelivery is refused until message 1 is given, and then delivers all three messages."""
     scene.incomplete(1)
     scene.settle()
     assert "messages 1 are missing" in refusals(scene.redo(Remedy.REDELIVER, 1))[0]
@@ -125,7 +125,7 @@ def test_an_incomplete_one_waits_for_the_missing_message(scene: Scene) -> None:
 
 
 def test_an_incomplete_one_is_delivered_in_part_if_the_operator_says_so(scene: Scene) -> None:
-    """Messages keep their indices: an inbox knows message 2 by its index."""
+    """With accept_partial, messages 0 and 2 are delivered with their indices."""
     scene.incomplete(1)
     scene.settle()
     scene.redo(Remedy.REDELIVER, 1, accept_partial=True)
@@ -134,7 +134,7 @@ def test_an_incomplete_one_is_delivered_in_part_if_the_operator_says_so(scene: S
 
 
 def test_a_late_message_completes_its_transaction(scene: Scene) -> None:
-    """The missing message came behind the decision: all three are delivered, without a file."""
+    """With the missing message as a LATE dead letter, all three are delivered without a file."""
     scene.incomplete(1)
     scene.stack.advance(seconds=1)
     scene.half(1, 1)
@@ -145,7 +145,7 @@ def test_a_late_message_completes_its_transaction(scene: Scene) -> None:
 
 
 def test_extra_and_late_messages_follow_their_transaction(scene: Scene) -> None:
-    """Message 2 was EXTRA, message 1 of another one LATE: they are delivered, and nothing twice."""
+    """An EXTRA message 2 and another transaction's LATE message 1 are delivered once."""
     scene.extra(1)
     scene.late(2)
     scene.settle()
@@ -156,7 +156,7 @@ def test_extra_and_late_messages_follow_their_transaction(scene: Scene) -> None:
 
 
 def test_one_message_is_redelivered_only_if_it_is_named(scene: Scene) -> None:
-    """Message 1 alone; message 0 stays open, and is another life."""
+    """Message 1 alone is delivered; message 0 stays open, and is redelivered later."""
     scene.undeliverable(1, count=2)
     scene.settle()
     scene.stack.create_topic("absent")
@@ -170,7 +170,7 @@ def test_one_message_is_redelivered_only_if_it_is_named(scene: Scene) -> None:
 
 
 def test_a_policy_that_was_corrected_lets_a_message_through(tmp_path: Any) -> None:
-    """NOT_ALLOWED: refused by the policy, and delivered under the next one."""
+    """A message that is NOT_ALLOWED by the policy is delivered under the corrected policy."""
     policy = tmp_path / "policy.toml"
     policy.write_text('[groups]\norder-service = ["invoices"]\n')
     with MemoryStack(partitions=1, policy_file=policy) as stack:
@@ -188,7 +188,7 @@ def test_a_policy_that_was_corrected_lets_a_message_through(tmp_path: Any) -> No
 
 
 def stubbed(scene: Scene) -> None:
-    """Have transaction 1 become a stub: the dead-letter topic takes 600 bytes."""
+    """Make transaction 1 a stub: the dead-letter topic accepts 600 bytes."""
     topic = scene.stack.machine.broker.topic(scene.names.dead)
     topic.alter({"max.message.bytes": "600"})
     scene.stack.advance(seconds=15)  # the daemon asks for limits every ten seconds
@@ -203,7 +203,7 @@ def stubbed(scene: Scene) -> None:
 
 
 def test_a_stub_is_followed_into_the_half_topic(scene: Scene) -> None:
-    """The message is whole, as it stands in the half topic."""
+    """The redelivered message has the body from the half topic."""
     stubbed(scene)
     scene.stack.create_topic("absent")
     scene.redo(Remedy.REDELIVER)
@@ -212,7 +212,7 @@ def test_a_stub_is_followed_into_the_half_topic(scene: Scene) -> None:
 
 
 def test_a_stub_whose_half_record_was_deleted_needs_a_file(scene: Scene) -> None:
-    """The body is gone with the half topic's retention: refused, whatever is accepted."""
+    """A stub whose half record was deleted is refused, also with accept_unverified."""
     stubbed(scene)
     scene.stack.machine.broker.delete_records((scene.names.half, 0), 1)
     why = refusals(scene.redo(Remedy.REDELIVER, accept_unverified=True))[0]
@@ -223,7 +223,7 @@ def test_a_stub_whose_half_record_was_deleted_needs_a_file(scene: Scene) -> None
 
 
 def test_a_resumed_transaction_is_asked_about_from_the_start(scene: Scene) -> None:
-    """15 UNKNOWN, resumed, 15 more: discarded again; resumed once more and committed."""
+    """A resumed transaction is discarded after 15 more UNKNOWN; resumed again, it is committed."""
     answers: list[Resolution] = []
     answer = [Resolution.UNKNOWN]
 
@@ -252,7 +252,7 @@ def test_a_resumed_transaction_is_asked_about_from_the_start(scene: Scene) -> No
 
 @pytest.mark.more  # 72 hours of virtual time take seconds
 def test_an_aged_and_a_discarded_transaction_are_resumed(scene: Scene) -> None:
-    """Nobody answers for 72 h: AGE. An operator's DISCARD: OPERATOR. Both are undecided again."""
+    """Transactions discarded for AGE (72 h without answers) and OPERATOR are undecided again."""
     scene.half(1, 0)
     scene.stack.advance(seconds=80 * HOUR_S)
     scene.discarded(2)
@@ -268,7 +268,7 @@ def test_an_aged_and_a_discarded_transaction_are_resumed(scene: Scene) -> None:
     [(Remedy.REDELIVER, "use `dead resume`"), (Remedy.RESUME, "use `dead redeliver`")],
 )
 def test_the_wrong_command_names_the_right_one(scene: Scene, remedy: Remedy, hint: str) -> None:
-    """What was discarded is not delivered without a question; what was committed is not asked."""
+    """Redeliver of a discarded transaction, and resume of a committed one, are refused."""
     if remedy is Remedy.REDELIVER:
         scene.discarded(1)
     else:
@@ -278,11 +278,11 @@ def test_the_wrong_command_names_the_right_one(scene: Scene, remedy: Remedy, hin
     assert scene.marks() == []
 
 
-# --- deaths and rivals ---------------------------------------------------------------------
+# --- crashes and concurrent commands -------------------------------------------------------
 
 
 def killed_at(scene: Scene, request: int, *, is_behind: bool, remedy: Remedy) -> bool:
-    """Run a command that dies at a request; tell whether it came so far."""
+    """Run a command that crashes at a request; return whether it reached the request."""
     scene.network.requests, scene.network.dies_at = 0, request
     scene.network.is_behind = is_behind
     try:
@@ -298,7 +298,7 @@ def killed_at(scene: Scene, request: int, *, is_behind: bool, remedy: Remedy) ->
 @pytest.mark.parametrize("is_behind", [False, True])
 @pytest.mark.parametrize("remedy", [Remedy.REDELIVER, Remedy.RESUME])
 def test_a_command_that_dies_at_any_request_is_repeated(remedy: Remedy, is_behind: bool) -> None:
-    """Before or behind each request, then the whole command again: each message once."""
+    """If a command crashes before or after any request, its repetition delivers messages once."""
     request, reached = 0, True
     while reached:
         request += 1
@@ -328,7 +328,7 @@ def test_a_command_that_dies_at_any_request_is_repeated(remedy: Remedy, is_behin
 
 
 def test_a_second_operator_fences_the_first(scene: Scene) -> None:
-    """The first one is asked whether it agrees while the second one acts: it writes nothing."""
+    """If a second command runs while the first waits for consent, the first writes nothing."""
     scene.undeliverable(1)
     scene.settle()
     scene.stack.create_topic("absent")
@@ -345,9 +345,9 @@ def test_a_second_operator_fences_the_first(scene: Scene) -> None:
 
 @pytest.mark.more
 def test_a_rival_may_come_at_any_request(scene: Scene) -> None:
-    """At each request of a command another command does all of it: each message once.
+    """If another command runs at any request of a command, each message is delivered once.
 
-    The first command is told that it was fenced, or finds nothing left to do.
+    The first command raises an error that it was fenced, or has nothing left to do.
     """
     fenced = 0
     for number in range(1, 40):
@@ -363,16 +363,16 @@ def test_a_rival_may_come_at_any_request(scene: Scene) -> None:
         scene.settle()
         assert scene.delivered().count(*sent((number, 2))) == 1
         if scene.network.dies_at:
-            break  # the command did not come so far
+            break  # the command did not reach this request
     assert scene.network.dies_at
     assert fenced > 5
 
 
-# --- what is not believed ------------------------------------------------------------------
+# --- forged and unproven dead letters ------------------------------------------------------
 
 
 def test_a_forged_dead_letter_is_refused(scene: Scene) -> None:
-    """A transaction was rolled back; a stranger's letter says that it was committed."""
+    """A forged dead letter of a rolled back transaction is refused and not delivered."""
     scene.op(1, OpKind.ROLLBACK, scene.half(1, 0))
     scene.settle()
     half = A_HALF._replace(transaction_id=txn(1), producer_group="order-service", real_topic=TOPIC)
@@ -391,7 +391,7 @@ def test_a_forged_dead_letter_is_refused(scene: Scene) -> None:
 
 
 def test_an_old_dead_letter_has_to_be_believed_by_the_operator(scene: Scene) -> None:
-    """Retention has deleted half and op: refused, and delivered with accept_unverified."""
+    """If half and op are deleted, the dead letter is delivered only with accept_unverified."""
     scene.undeliverable(1)
     scene.settle()
     scene.stack.create_topic("absent")
@@ -407,7 +407,7 @@ def test_an_old_dead_letter_has_to_be_believed_by_the_operator(scene: Scene) -> 
 
 
 def test_a_purge_deletes_what_is_dealt_with_from_the_start(scene: Scene) -> None:
-    """The first is redelivered, the second open: the second's letter and all behind it stay."""
+    """A purge deletes redelivered letters up to the first open one; gives_up deletes that too."""
     scene.extra(1)
     scene.settle()
     scene.extra(2)
@@ -429,7 +429,7 @@ def test_a_purge_deletes_what_is_dealt_with_from_the_start(scene: Scene) -> None
 
 
 def test_a_purge_needs_consent(scene: Scene) -> None:
-    """Nothing is marked or deleted when the operator says no, or asks what would be done."""
+    """Without the operator's consent, or with dry_run, nothing is marked or deleted."""
     scene.extra(1)
     scene.settle()
     assert purge(scene.letters(), order(1), lambda _meant: False, gives_up=True) is None
@@ -443,7 +443,7 @@ def test_a_purge_needs_consent(scene: Scene) -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_a_purge_that_dies_at_any_request_is_repeated(is_behind: bool) -> None:
-    """One transaction is given up, another one is open: its letter is never deleted."""
+    """A purge repeated after a crash at any request never deletes another, open transaction."""
     request, reached = 0, True
     while reached:
         request += 1
@@ -474,7 +474,7 @@ def test_a_purge_that_dies_at_any_request_is_repeated(is_behind: bool) -> None:
 
 
 def test_letters_in_several_partitions_are_marked_where_they_stand() -> None:
-    """Two pairs, three partitions of the dead-letter topic: each mark is behind its letter."""
+    """With three dead-letter partitions, all letters are marked and delivered once."""
     with MemoryStack(partitions=2) as stack:
         stack.create_topic(TOPIC)
         scene = Scene(stack)

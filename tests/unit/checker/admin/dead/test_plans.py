@@ -1,4 +1,4 @@
-"""What is written for a transaction, and what is refused with a word on how to go on."""
+"""Plans for a dead transaction: the records to write, or a refusal that names the remedy."""
 
 import json
 from typing import Any
@@ -51,7 +51,7 @@ def letter(index: int, reason: DeadReason, *, at: int = -1, flaw: str = "") -> L
 
 
 def examined(each: Letter, count: int | None = None, **changes: Any) -> ExaminedLetter:
-    """Return a letter that is proven, with an op that covers so many messages; None: no op."""
+    """Return a proven letter, with an op that covers `count` messages; None: no op."""
     assert each.half is not None
     headers = [("h", b"1"), (CONTEXT, b"c"), (HALF, HALF_METADATA.encode(each.half))]
     body = Body(b"k", b"%d" % each.message_index, headers)
@@ -62,7 +62,7 @@ def examined(each: Letter, count: int | None = None, **changes: Any) -> Examined
 def planned(
     *every: ExaminedLetter, choice: Choice = DELIVER, marks: tuple[Letter, ...] = (), life: int = 1
 ) -> NewLife | str:
-    """Return the plan, or why there is none."""
+    """Return the plan, or the reason for the refusal."""
     letters = tuple(each.letter for each in every) + marks
     transaction = DeadTransaction(KEY, letters, {each.place: MARK for each in marks})
     plan = plan_life(transaction, every, choice, life)
@@ -74,7 +74,7 @@ EXTRA, LATE = DeadReason.EXTRA, DeadReason.LATE
 
 
 def test_a_new_half_begins_anew_and_keeps_everything_else() -> None:
-    """No counted answers, no origin, the next life; key, value and the sender's headers stay."""
+    """The half has no check count, no origin and the next life; key, value and headers are kept."""
     plan = planned(examined(letter(0, UNDELIVERABLE), 1), life=4)
     assert isinstance(plan, NewLife)
     (half,) = plan.halves
@@ -88,7 +88,7 @@ def test_a_new_half_begins_anew_and_keeps_everything_else() -> None:
     [((0,), 1), ((0, 1, 2), 3), ((1,), COUNT_UNKNOWN), ((0, 2), COUNT_UNKNOWN)],
 )
 def test_a_gap_leaves_the_count_open(indices: tuple[int, ...], count: int) -> None:
-    """Only messages 0 to n - 1 have a count; it is judged as any other."""
+    """The count is the number of messages if these are 0 to n - 1, else unknown."""
     plan = planned(*(examined(letter(each, EXTRA), 0) for each in indices))
     assert isinstance(plan, NewLife)
     assert plan.message_count == count
@@ -96,7 +96,7 @@ def test_a_gap_leaves_the_count_open(indices: tuple[int, ...], count: int) -> No
 
 
 def test_duplicates_are_written_once_and_all_marked() -> None:
-    """A LATE duplicate of message 0: one half, two marks, and the first record stands."""
+    """A LATE duplicate of message 0 gives one half and two marks."""
     first, again = letter(0, UNDELIVERABLE), letter(0, LATE, at=9)
     plan = planned(examined(again, 1), examined(first, 1))
     assert isinstance(plan, NewLife)
@@ -114,7 +114,7 @@ def test_duplicates_are_written_once_and_all_marked() -> None:
     ],
 )
 def test_an_incomplete_one_of_three(every: list[tuple[int, DeadReason]], text: str) -> None:
-    """All that the COMMIT covers must be there, from whichever dead letters."""
+    """All messages that the COMMIT covers are needed, from dead letters of any reason."""
     plan = planned(*(examined(letter(index, reason), 3) for index, reason in every))
     if text:
         assert isinstance(plan, str)
@@ -125,7 +125,7 @@ def test_an_incomplete_one_of_three(every: list[tuple[int, DeadReason]], text: s
 
 
 def test_an_incomplete_one_whose_op_is_gone_needs_the_operators_word() -> None:
-    """Nobody knows how many there were; --accept-partial or --message says it is meant."""
+    """Without the op the count is unknown: --accept-partial or --message is needed."""
     gone = examined(letter(0, INCOMPLETE))._replace(standing=Authenticity.DELETED)
     believes = {"remedy": Remedy.REDELIVER, "accept_unverified": True}
     assert "--accept-partial" in str(planned(gone, choice=Choice(**believes)))
@@ -134,7 +134,7 @@ def test_an_incomplete_one_whose_op_is_gone_needs_the_operators_word() -> None:
 
 
 def test_a_forged_count_costs_nothing() -> None:
-    """A COMMIT of two billion messages: the text names ten."""
+    """The refusal of a COMMIT of two billion messages names ten missing ones."""
     why = str(planned(examined(letter(0, INCOMPLETE), (1 << 31) - 1)))
     assert "and 989 more are missing" in why
 
@@ -142,7 +142,7 @@ def test_a_forged_count_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("index", "count", "marked", "text"),
     [
-        (1, 1, (), ""),  # beyond what the COMMIT covered: it was not delivered
+        (1, 1, (), ""),  # not covered by the COMMIT: it was not delivered
         (1, 2, (), "was delivered with its transaction"),
         (1, COUNT_UNKNOWN, (), "may have been delivered"),
         (1, 3, (letter(0, INCOMPLETE), letter(2, INCOMPLETE)), ""),
@@ -152,7 +152,7 @@ def test_a_forged_count_costs_nothing() -> None:
 def test_a_late_message_is_not_delivered_twice(
     index: int, count: int, marked: tuple[Letter, ...], text: str
 ) -> None:
-    """What the COMMIT covered was delivered; unless all was refused, and redelivered in part."""
+    """A covered LATE message is refused unless all were INCOMPLETE and it was not redelivered."""
     each = examined(letter(index, LATE, at=9), count)
     plan = planned(each, marks=marked)
     if not text:
@@ -176,12 +176,12 @@ def test_a_late_message_is_not_delivered_twice(
     ],
 )
 def test_what_cannot_be_delivered_is_refused(each: ExaminedLetter, text: str) -> None:
-    """The text says what the operator can do."""
+    """Forged, unproven, missing or flawed letters are refused with the reason or the option."""
     assert text in str(planned(each))
 
 
 def test_a_flawed_message_is_replaced_by_a_given_one() -> None:
-    """The file's message takes the place of the letter's; its topic may be another."""
+    """The file's message replaces that of the letter; its topic may be another."""
     given = ReplacementMessage("other", 3, Body(None, b"mended", [("h", None)]))
     choice = Choice(remedy=Remedy.REDELIVER, given={(KEY.transaction_id, 0): given})
     plan = planned(examined(letter(0, UNDELIVERABLE, flaw="forged"), 1), choice=choice)
@@ -192,7 +192,7 @@ def test_a_flawed_message_is_replaced_by_a_given_one() -> None:
 
 
 def test_limits_of_a_transaction_hold() -> None:
-    """More than 8 MiB, or a life beyond an int of 32 bits, is refused."""
+    """More than 8 MiB, or a life above RESUME_COUNT_MAX, is refused."""
     large = examined(letter(0, EXTRA), 0, body=Body(None, bytes(TRANSACTION_BYTES_MAX + 1), []))
     assert "a transaction has at most" in str(planned(large))
     why = planned(examined(letter(0, EXTRA), 0), life=RESUME_COUNT_MAX + 1)
@@ -211,7 +211,7 @@ def test_limits_of_a_transaction_hold() -> None:
     ],
 )
 def test_the_decision_says_what_helps(reasons: tuple[DeadReason, ...], remedy: Remedy) -> None:
-    """A discarded transaction is resumed, a committed one redelivered, and nothing else."""
+    """A discarded transaction can only be resumed, a committed one only redelivered."""
     letters = tuple(letter(number, each) for number, each in enumerate(reasons))
     transaction = DeadTransaction(KEY, letters, {})
     assert transaction.remedy is remedy
@@ -221,7 +221,7 @@ def test_the_decision_says_what_helps(reasons: tuple[DeadReason, ...], remedy: R
 
 
 def test_a_dead_change_event_is_refused_with_the_way_on() -> None:
-    """It belongs to no message transaction; the text names the change topic."""
+    """The text names the change topic and `dead purge`."""
     dead = A_LETTER._replace(reason=UNDELIVERABLE, source_topic="shop.public.orders")
     of_change = Letter(LetterPosition(0, 5), 1, dead, None, "", 10)
     found = chosen_letters(DeadTransaction(Key("", 5, "x", 0), (of_change,), {}), DELIVER)
@@ -230,7 +230,7 @@ def test_a_dead_change_event_is_refused_with_the_way_on() -> None:
     assert "dead purge" in found.why
 
 
-# --- letters and marks by transaction, and what may be deleted -----------------------------
+# --- letters and marks by transaction, and the offsets that may be deleted -----------------
 
 
 def letter_of(
@@ -250,7 +250,7 @@ def mark(name: str, offset: int, about: int, *, partition: int = 0, life: int = 
 
 
 def found(*records: Letter | Mark | None) -> Found:
-    """Return what was read."""
+    """Return these records as read."""
     every = Found()
     for each in records:
         every.add(each)
@@ -263,7 +263,7 @@ def states(every: Found) -> list[tuple[str, str]]:
 
 
 def test_letters_are_grouped_by_life_and_sorted_by_decision() -> None:
-    """Another life is another transaction; a letter without RMQ_HALF is known by its place."""
+    """Letters are grouped by transaction id; one without RMQ_HALF is named by its offset."""
     every = found(
         letter_of("b", 3), letter_of("a", 1), letter_of("a", 2, index=1), letter_of("", 4), None
     )
@@ -272,7 +272,7 @@ def test_letters_are_grouped_by_life_and_sorted_by_decision() -> None:
 
 
 def test_a_mark_is_believed_of_its_own_transaction_only() -> None:
-    """A mark that names another transaction's letter says nothing; the first true one stands."""
+    """A mark about another transaction's letter is ignored; the first valid mark counts."""
     every = found(letter_of("a", 0), mark("b", 1, 0), mark("a", 2, 0), mark("a", 3, 0, life=7))
     assert states(every) == [("a", "REDELIVERED")]
     (only,) = every.transactions(Wanted())
@@ -280,7 +280,7 @@ def test_a_mark_is_believed_of_its_own_transaction_only() -> None:
 
 
 def test_part_of_a_transaction_may_be_dealt_with() -> None:
-    """One of two letters has a mark; open ones are what `is_open` takes."""
+    """A transaction with one mark for two letters is PARTLY, and matches `is_open`."""
     every = found(letter_of("a", 0), letter_of("a", 1, index=1), mark("a", 2, 1))
     assert states(every) == [("a", "PARTLY")]
     (only,) = every.transactions(Wanted(is_open=True))
@@ -288,7 +288,7 @@ def test_part_of_a_transaction_may_be_dealt_with() -> None:
 
 
 def test_the_next_life_is_above_all_that_letters_and_marks_name() -> None:
-    """Life 2 has no letter left, but its mark is there."""
+    """The next life is one more than the highest life in letters and marks."""
     every = found(letter_of("a", 0), mark("a", 1, 0, life=2), letter_of("b", 2, life=5))
     assert [every.next_resume_count(name) for name in ("a", "b", "c")] == [3, 6, 1]
 
@@ -298,7 +298,7 @@ def test_the_next_life_is_above_all_that_letters_and_marks_name() -> None:
     [
         ([letter_of("a", 0), mark("a", 1, 0)], {0: 10, 1: 10}),
         ([letter_of("a", 0), letter_of("b", 1), mark("a", 2, 0)], {0: 1, 1: 10}),
-        # Open in another partition: what tells its lives is kept.
+        # Open in another partition: the records with its lives are kept.
         ([letter_of("a", 0), mark("a", 1, 0), letter_of("a", 5, partition=1)], {0: 0, 1: 5}),
         ([mark("a", 4, 3), letter_of("a", 5, partition=1)], {0: 3, 1: 5}),
         ([letter_of("", 0)], {0: 0, 1: 10}),
@@ -306,12 +306,12 @@ def test_the_next_life_is_above_all_that_letters_and_marks_name() -> None:
     ],
 )
 def test_what_may_be_deleted(records: list[Letter | Mark], upto: dict[int, int]) -> None:
-    """Up to the first letter or mark of a transaction that has an open letter anywhere."""
+    """Deletable is all before the first letter or mark of a transaction with an open letter."""
     assert found(*records).deletable({0: 10, 1: 10}) == upto
 
 
 def test_transactions_beyond_the_limit_are_left_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two letters fit: the transaction of the third is not seen in part."""
+    """If the limit allows only one of a transaction's letters, both are left out."""
     monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
     every = found(letter_of("a", 0), letter_of("b", 1), letter_of("b", 2, index=1))
     assert states(every) == [("a", "OPEN")]
@@ -322,7 +322,7 @@ def test_transactions_beyond_the_limit_are_left_out_whole(monkeypatch: pytest.Mo
 def test_what_was_left_out_does_not_keep_what_is_dealt_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The letters of a and b are deleted, so that c is seen next; d of partition 1 is kept too."""
+    """The letters of a and b are deletable, so that c is read next; c and d are kept."""
     monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
     every = found(
         *(
@@ -341,27 +341,27 @@ def test_what_was_left_out_does_not_keep_what_is_dealt_with(
 def test_letters_without_an_id_are_seen_although_others_were_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing says that they belong to one transaction."""
+    """Letters without an id are separate transactions, of which one alone is left out."""
     monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
     every = found(letter_of("", 0), letter_of("a", 1), letter_of("", 2))
     assert states(every) == [("0:0", "OPEN"), ("a", "OPEN")]
 
 
-# --- a purge that fails is told as failed in the audit topic -------------------------------
+# --- a purge that fails is recorded as FAILED in the audit topic ---------------------------
 
 
 class _NoDeletion(Dying):
     """Brokers refuse to delete records."""
 
     def request(self, client: Any, kind: Kind, place: Any, do: Any, timeout_s: float) -> Any:
-        """Refuse a deletion, do everything else."""
+        """Refuse a deletion, execute every other request."""
         if kind is Kind.DELETE_RECORDS:
             raise KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED, "no right")
         return super().request(client, kind, place, do, timeout_s)
 
 
 def test_a_deletion_that_is_refused_is_an_action_that_failed() -> None:
-    """The transaction is given up, and its action done; the deletion's action has failed."""
+    """The action of giving up is DONE; that of the refused deletion is FAILED."""
     with MemoryStack(partitions=1) as stack:
         stack.create_topic(TOPIC)
         scene = Scene(stack)
@@ -380,13 +380,13 @@ def test_a_deletion_that_is_refused_is_an_action_that_failed() -> None:
         ]
 
 
-# --- messages from a file: what `exported` writes is read, and all else is refused in one line
+# --- messages from a file: lines of `exported` are read, all others refused ----------------
 
 BODY = Body(b"\xff", None, [("h", b"\x00"), ("none", None), (HALF, b"x")])
 
 
 def line(**changes: Any) -> str:
-    """Return a line as it is exported, but for some fields."""
+    """Return an exported line with some fields changed."""
     letter = Letter(LetterPosition(0, 7), 1, A_LETTER, A_HALF, "", 1)
     transaction = DeadTransaction(Key(A_HALF.transaction_id, 0, "orders", 0), (letter,), {})
     reported = exported(transaction, ExaminedLetter(letter, Authenticity.PROVEN, BODY, None))
@@ -394,7 +394,7 @@ def line(**changes: Any) -> str:
 
 
 def test_a_line_comes_back_byte_for_byte() -> None:
-    """Key, value and the user's headers; null and empty stay different."""
+    """Key, value and the user's headers are unchanged; null and empty stay different."""
     identity, message = given(line(value=""))
     assert identity == (A_HALF.transaction_id, 0)
     assert (message.real_topic, message.real_partition) == ("real", -1)
@@ -415,13 +415,13 @@ def test_a_line_comes_back_byte_for_byte() -> None:
     ],
 )
 def test_what_cannot_be_written_is_refused(changes: dict[str, Any], text: str) -> None:
-    """Before anything is written to Kafka."""
+    """A line with an invalid field is rejected with the name of the field."""
     with pytest.raises(DecodeError, match=text):
         given(line(**changes))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", "\ud800"])
 def test_no_message_at_all(text: str) -> None:
-    """Neither JSON nor an object of this form."""
+    """A line that is no JSON or no object of this form is rejected."""
     with pytest.raises(DecodeError):
         given(text)

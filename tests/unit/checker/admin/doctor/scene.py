@@ -1,4 +1,4 @@
-"""An installation in memory, and what `halfbridge doctor` finds there."""
+"""The facts and findings of `halfbridge doctor` on an installation in memory."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ PROCESS = "doctor"
 
 
 def facts_of(stack: MemoryStack, *, config: CheckerConfig | None = None, **request: Any) -> Facts:
-    """Return what is gathered by a process of its own, with the daemon's settings or others."""
+    """Return the facts that a separate process gathers, by default with the daemon's settings."""
     config = config or stack.config
     ports = stack.machine.ports(stack.machine.process(PROCESS))
     policy = load_policy(config.policy_file, names=config.names)
@@ -21,5 +21,5 @@ def facts_of(stack: MemoryStack, *, config: CheckerConfig | None = None, **reque
 
 
 def found_by(stack: MemoryStack, **request: Any) -> dict[str, Finding]:
-    """Return the findings by code; of several with one code the last."""
+    """Return the findings by code; of several with the same code the last."""
     return {each.code: each for each in judge(facts_of(stack, **request), stack.config)}

@@ -1,4 +1,4 @@
-"""What is gathered of an installation, on brokers in memory: rights, workers, logs, clocks."""
+"""Facts that doctor gathers from brokers in memory: rights, workers, logs, clocks."""
 
 import json
 import zipfile
@@ -44,12 +44,12 @@ def stack() -> Iterator[MemoryStack]:
 
 
 def unknown(_: MessageView) -> Resolution:
-    """Answer as a checker that never knows."""
+    """Return UNKNOWN."""
     return Resolution.UNKNOWN
 
 
 def test_nothing_is_wrong_with_an_installation_that_works(stack: MemoryStack) -> None:
-    """Every question is answered, and makes no finding."""
+    """All questions of doctor are answered, and there is no finding."""
     with stack.producer(GROUP, checker=unknown) as producer, producer.begin() as tx:
         tx.send(Message("orders", value=b"v"))
     with stack.producer(GROUP, checker=unknown):
@@ -66,7 +66,7 @@ def test_nothing_is_wrong_with_an_installation_that_works(stack: MemoryStack) ->
 
 
 def test_a_right_that_is_missing_is_named_with_its_grant(stack: MemoryStack) -> None:
-    """Tried, by asking what this principal may do."""
+    """The finding names the missing operation and topic; its fix is the command that grants it."""
     broker = stack.machine.broker
     broker.rights[PROCESS] = Rights(unwritten={"orders"})
     found = found_by(stack, real_topics=("orders",))
@@ -77,7 +77,7 @@ def test_a_right_that_is_missing_is_named_with_its_grant(stack: MemoryStack) -> 
 def test_a_topic_that_deliveries_wait_for_is_named_without_being_asked_for(
     stack: MemoryStack,
 ) -> None:
-    """An error with the command that creates it, and nothing once it is there."""
+    """A missing topic is an error with the command that creates it, until the topic exists."""
     broker = stack.machine.broker
     stack.create_topic("ghost")
     with stack.producer(GROUP, checker=unknown) as producer:
@@ -100,7 +100,7 @@ def test_a_topic_that_deliveries_wait_for_is_named_without_being_asked_for(
 
 
 def test_a_partition_that_is_away_is_named(stack: MemoryStack) -> None:
-    """Of a real topic while a delivery waits, of the daemon's own topics at once."""
+    """An offline real partition is named while a delivery waits, an internal one always."""
     broker, names = stack.machine.broker, stack.config.names
     with stack.producer(GROUP, checker=unknown) as producer:
         for place in (("orders", 0), (names.dead, 0), (names.check(GROUP), 0)):
@@ -121,7 +121,7 @@ def test_a_partition_that_is_away_is_named(stack: MemoryStack) -> None:
 
 
 def test_silent_brokers_are_no_secret(stack: MemoryStack) -> None:
-    """Where nothing but silence shows the partition, doctor says that deliveries wait."""
+    """If brokers do not answer for a partition, doctor reports the deliveries that wait."""
     stack.machine.broker.go_away(("orders", 0), is_leaderless=False)
     with stack.producer(GROUP, checker=unknown) as producer:
         with producer.begin() as tx:
@@ -133,7 +133,7 @@ def test_silent_brokers_are_no_secret(stack: MemoryStack) -> None:
 
 
 def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:
-    """The commands start the one, and show the other."""
+    """Doctor reports that no worker runs, and that a producer group has no responder."""
     with stack.producer(GROUP, checker=unknown):
         pass
     stack.daemon.kill()
@@ -144,7 +144,7 @@ def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:
 
 
 def test_a_plain_writer_of_a_transaction_topic(tmp_path: Path) -> None:
-    """The daemon's records are not taken for such, nor are plain ones in topics without a type."""
+    """Records that the daemon did not write are counted, in topics of type transaction only."""
     policy = tmp_path / "policy.toml"
     policy.write_text('default = "allow"\n[topics]\n"orders" = "transaction"\n', "utf-8")
     with MemoryStack(policy_file=policy) as stack:
@@ -165,14 +165,14 @@ def test_a_plain_writer_of_a_transaction_topic(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_missing(stack: MemoryStack) -> None:
-    """The part of `topics check`, with the command that makes it."""
+    """Doctor reports a missing internal topic with the command that creates it."""
     stack.machine.broker.delete_topic(stack.config.names.dead)
     found = found_by(stack)
     assert found["topic-missing"].fix.startswith("halfbridge topics create")
 
 
 def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
-    """It says since when, and of which transaction the first record is; the commands name it."""
+    """The finding names partition and transaction, and the command that aborts the kafka_txn."""
     ports = stack.machine.ports(stack.machine.process("writer"))
     writer = ports.kafka.transactional_writer({"transactional.id": "somebody"})
     writer.init(10)
@@ -191,11 +191,11 @@ def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
     assert "frozen-lso" not in found_by(stack, real_topics=("orders",))
 
 
-# --- what is asked of this machine ---------------------------------------------------------
+# --- facts of this machine -----------------------------------------------------------------
 
 
 def test_this_machine_answers() -> None:
-    """Versions are told, and nothing stands in for the package."""
+    """The host facts have memory and client versions; no module comes from elsewhere."""
     reported = host_facts()
     assert reported.memory_bytes > 0
     assert reported.foreign == {}
@@ -203,7 +203,7 @@ def test_this_machine_answers() -> None:
 
 
 def test_a_control_group_limits_the_machines_memory(tmp_path: Path) -> None:
-    """The least counts; `max` and a missing file are no limit."""
+    """The smaller limit counts; `max` and a missing file are no limit."""
     meminfo, cgroup = tmp_path / "meminfo", tmp_path / "memory.max"
     assert memory_bytes(meminfo, cgroup) == 0
     meminfo.write_text("MemTotal:  1024 kB\nMemFree: 1 kB\n")
@@ -215,7 +215,7 @@ def test_a_control_group_limits_the_machines_memory(tmp_path: Path) -> None:
 
 
 def test_rooms_that_come_from_elsewhere_are_named(tmp_path: Path) -> None:
-    """As when a directory of the same name stands in front of the installed package."""
+    """Packages that are imported from another directory than the installed one are listed."""
     assert set(foreign_modules(tmp_path)) == {
         "halfbridge.serde",
         "halfbridge.bridge",
@@ -223,18 +223,18 @@ def test_rooms_that_come_from_elsewhere_are_named(tmp_path: Path) -> None:
     }
 
 
-# --- questions beside each other, with one deadline ----------------------------------------
+# --- concurrent questions with one deadline ------------------------------------------------
 
 TIMEOUT_S = 0.3
 
 
 def refuse() -> NoReturn:
-    """Answer as a broker that refuses."""
+    """Raise the error of a broker that refuses."""
     raise KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED, "no")
 
 
 def test_one_that_is_silent_holds_up_none() -> None:
-    """Answers are there, refusals are told, and time-outs are as long as was said."""
+    """Answers and refusals are recorded; all silent questions end at the one deadline."""
     never = Event()
     questions = Questions(system_ports(), TIMEOUT_S)
     began = monotonic()
@@ -252,13 +252,13 @@ def test_one_that_is_silent_holds_up_none() -> None:
     assert "answered" not in questions.silent
 
 
-# --- grants that are needed against what brokers say ---------------------------------------
+# --- needed grants against the operations that brokers report -----------------------------
 
 NAMES = TopicNames("p.")
 
 
 def test_only_what_is_missing_is_granted() -> None:
-    """Of a grant with four operations the two that are not there; nothing where nobody says."""
+    """Only missing operations are listed, and none if the broker reports no operations."""
     grants = {acl.name: acl for acl in daemon_acls(NAMES, "User:d", real_topics=("orders",))}
     half, op = grants[NAMES.half], grants[NAMES.op]
     lacks = missing_of(
@@ -271,19 +271,19 @@ def test_only_what_is_missing_is_granted() -> None:
     ]
 
 
-# --- what doctor finds of signatures, on brokers in memory: who does not sign, which key ends
+# --- findings about signatures: clients without signatures, keys that expire ---------------
 
 OLD, NEW = "old-service", "new-service"
 HOUR_MS = 3_600_000
 
 
 def commit(_: MessageView) -> Resolution:
-    """Answer as a checker that finds every local transaction committed."""
+    """Return COMMIT."""
     return Resolution.COMMIT
 
 
 def send(stack: MemoryStack, group: str, **settings: Any) -> None:
-    """Have a client of a group commit one transaction."""
+    """Commit one transaction as a client of a group."""
     with stack.producer(group, checker=commit, **settings) as producer, producer.begin() as tx:
         tx.send(Message("orders", value=b"v"))
 
@@ -299,7 +299,7 @@ def signing(tmp_path: Path, *, in_ms: int) -> MemoryStack:
 
 
 def test_clients_without_a_key_file_are_reported_before_the_demand(tmp_path: Path) -> None:
-    """By their group, with the time from which on nothing of them would be believed."""
+    """The warning names the producer group and how many of its half records are not signed."""
     with signing(tmp_path, in_ms=HOUR_MS) as stack:
         stack.create_topic("orders")
         send(stack, OLD, key_file="")
@@ -313,7 +313,7 @@ def test_clients_without_a_key_file_are_reported_before_the_demand(tmp_path: Pat
 
 
 def test_a_demand_in_two_days_is_not_judged_yet(tmp_path: Path) -> None:
-    """An operator may write it long before clients have their files."""
+    """Unsigned records make no finding when the demand begins in 48 hours."""
     with signing(tmp_path, in_ms=48 * HOUR_MS) as stack:
         stack.create_topic("orders")
         send(stack, OLD, key_file="")
@@ -321,7 +321,7 @@ def test_a_demand_in_two_days_is_not_judged_yet(tmp_path: Path) -> None:
 
 
 def test_records_that_are_not_believed_are_an_error(tmp_path: Path) -> None:
-    """Since the demand holds, they are dead letters."""
+    """Unsigned records are an error once the demand has begun, also when they are dead letters."""
     with signing(tmp_path, in_ms=-HOUR_MS) as stack:
         stack.create_topic("orders")
         send(stack, NEW)
@@ -335,7 +335,7 @@ def test_records_that_are_not_believed_are_an_error(tmp_path: Path) -> None:
 
 
 def test_a_client_that_has_its_file_since_is_no_finding(tmp_path: Path) -> None:
-    """Of two clients of which one has no file, the other's records lie between: that is one."""
+    """Unsigned records older than the newest signed one by MARGIN_MS are no finding."""
     with signing(tmp_path, in_ms=HOUR_MS) as stack:
         stack.create_topic("orders")
         send(stack, OLD, key_file="")
@@ -349,7 +349,7 @@ def test_a_client_that_has_its_file_since_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_worker_without_a_key_file_are_the_workers(tmp_path: Path) -> None:
-    """A copy is the daemon's record, whoever wrote the half message."""
+    """An unsigned put-back copy is reported for the daemon, not for the client."""
     keys = write_key_file(tmp_path / "keys.toml", a_table())
     with MemoryStack() as stack:  # its worker has no key file
         stack.create_topic("orders")
@@ -363,7 +363,7 @@ def test_copies_of_a_worker_without_a_key_file_are_the_workers(tmp_path: Path) -
 
 
 def test_a_key_that_ends_and_a_file_that_cannot_be_used(tmp_path: Path) -> None:
-    """The one is a warning, the other an error: workers do not start with it."""
+    """A key that expires soon is a warning; an invalid key file is an error."""
     with signing(tmp_path, in_ms=HOUR_MS) as stack:
         path = tmp_path / "keys.toml"
         now_ms = stack.machine.ports(stack.machine.process("clock")).clock.time_ms()
@@ -378,7 +378,7 @@ def test_a_key_that_ends_and_a_file_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
-    """Facts about keys name them, and nothing of what they are."""
+    """The bundle has the facts about unsigned records and no secret of a key."""
     with signing(tmp_path, in_ms=HOUR_MS) as stack:
         stack.create_topic("orders")
         send(stack, OLD, key_file="")

@@ -1,4 +1,4 @@
-"""Each finding, made of facts alone: what it says, and that its command can be pasted."""
+"""Findings of doctor computed from facts: severity, text, and a command that can be pasted."""
 
 import shlex
 from typing import Any
@@ -47,13 +47,13 @@ ACL = Acl("User:d", ("Write",), "--topic", "orders")
 
 
 def problem(code: str, *, blocking: bool = True) -> dict[str, Any]:
-    """Return a report with a problem of `topics check`."""
+    """Return a `topics check` report with one problem."""
     one = Problem("subject", "what", "halfbridge topics create", blocking, code=code)
     return {"report": Report(problems=(one,))}
 
 
 def away(topic: str) -> dict[str, Any]:
-    """Return a partition that takes no records."""
+    """Return a partition without a leader."""
     one = PlacedPartition(
         topic=topic, partition=2, leader=None, replicas=(3,), in_sync=(3,), why="has no leader"
     )
@@ -72,12 +72,12 @@ def half(partitions: int = 4, replicas: int = 3, *, out_of_sync: int = 0) -> dic
 
 
 def stall(since_ms: int) -> dict[str, Any]:
-    """Return a partition that stands still."""
+    """Return a partition whose last stable offset does not advance."""
     return {"stalls": (Stall("orders", 2, 17, since_ms, "A"),)}
 
 
 def host(**facts: Any) -> dict[str, Any]:
-    """Return what is known of a machine."""
+    """Return facts about a machine."""
     return {"host": Host(**facts)}
 
 
@@ -105,7 +105,7 @@ def drift(one: Drift) -> dict[str, Any]:
     return {"changes": Changes(connect_url="http://c:8083", database=database, drifts=(one,))}
 
 
-# Code -> facts that make it, and words of the command.
+# Code -> facts that cause the finding, and words of its command.
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unreachable": ({"unreachable": "refused"}, "nc -vz kafka 9092"),
     "unanswered": ({"silent": {"brokers": "no answer"}}, "--timeout 120"),
@@ -186,13 +186,13 @@ def found(facts: dict[str, Any]) -> tuple[Finding, ...]:
 
 
 def test_every_finding_has_a_case() -> None:
-    """A code without a case here is a finding that nobody tried."""
+    """CASES has a case for every finding code."""
     assert set(CASES) == set(MEANINGS)
 
 
 @pytest.mark.parametrize("code", CASES)
 def test_facts_make_one_finding(code: str) -> None:
-    """With the severity of its code, in one line, and a command that a shell takes."""
+    """A finding has its code's severity, one line of text, and a command that a shell can parse."""
     facts, words = CASES[code]
     (one,) = found(facts)
     assert (one.code, one.severity) == (code, MEANINGS[code][0])
@@ -201,8 +201,8 @@ def test_facts_make_one_finding(code: str) -> None:
     assert shlex.split(one.fix)
 
 
-# What no command of halfbridge does: the client library cannot move replicas, ask brokers for their
-# releases, or abort another's kafka_txn, and grants are the business of who guards the cluster.
+# Scripts without an equivalent in halfbridge: the client library cannot move replicas, query the
+# brokers' releases, or abort another producer's kafka_txn; the cluster's administrator grants ACLs.
 KAFKAS = {
     "kafka-acls.sh",
     "kafka-broker-api-versions.sh",
@@ -213,7 +213,7 @@ KAFKAS = {
 
 @pytest.mark.parametrize("code", CASES)
 def test_commands_are_halfbridges_own(code: str) -> None:
-    """Every option of theirs exists; Kafka's scripts are named only where there is no other way."""
+    """Options in fixes exist; Kafka's scripts appear only where halfbridge has no command."""
     facts, _ = CASES[code]
     for one in found(facts):
         words = shlex.split(one.fix)
@@ -252,7 +252,7 @@ def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
         (5, 1, 0.0, 4),
         (4, 1, 0.0, None),
         (8, 2, 0.0, None),
-        (32, 5, 0.0, None),  # docs/evidence/scale.md plans so many
+        (32, 5, 0.0, None),  # the number of pairs in docs/evidence/scale.md
         (64, 5, 0.0, 32),
         (64, 1, WORKER_PER_S, 4),
         (64, 1, 8 * WORKER_PER_S, 32),
@@ -264,14 +264,14 @@ def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
 def test_pairs_are_counted_against_workers_that_run_or_that_the_load_needs(
     pairs: int, workers: int, half_per_s: float | None, needed: int | None
 ) -> None:
-    """A note from more than four pairs a worker on, rounded up to a power of two; never more."""
+    """More pairs than four per needed worker, rounded up to a power of two, give a note."""
     facts = {"workers": ("w",) * workers, "half_per_s": half_per_s}
     notes = [each for each in found({**half(pairs), **facts}) if each.code == "surplus-pairs"]
     assert [f"need {needed}:" in each.what for each in notes] == [True] * (needed is not None)
 
 
 def test_errors_come_first_and_advice_last() -> None:
-    """Advice of `topics check` is a note, whatever its code is."""
+    """Findings are sorted by severity; advice of `topics check` is a note, whatever its code."""
     report = Report(problems=(*problem("topic-setting", blocking=False)["report"].problems,))
     severities = [each.severity for each in found({"report": report, "workers": ()})]
     assert severities == [Severity.ERROR, Severity.NOTE]
@@ -286,12 +286,12 @@ def test_errors_come_first_and_advice_last() -> None:
     ],
 )
 def test_an_open_kafka_txn_has_its_time(age_ms: int, severity: Severity | None) -> None:
-    """A daemon's is over after kafka_txn_timeout_ms, anybody's after 15 minutes."""
+    """An open kafka_txn is a warning after kafka_txn_timeout_ms, an error after 15 minutes."""
     assert [each.severity for each in found(stall(NOW_MS - age_ms))] == [severity] * bool(severity)
 
 
 def test_a_demand_to_come_is_a_warning() -> None:
-    """Before the demand nothing is lost yet; the text says from when on it would be."""
+    """Unsigned records are a warning before the demand: they "would not be believed"."""
     to_come = NotBelieved("g", Role.DAEMON, 1, NOW_MS, "unsigned", NOW_MS + 1)
     (one,) = found({"not_believed": (to_come,)})
     assert (one.code, one.severity) == ("not-signed", Severity.WARNING)
@@ -300,9 +300,9 @@ def test_a_demand_to_come_is_a_warning() -> None:
 
 
 def test_what_deliveries_wait_for_is_named_with_what_becomes_of_them() -> None:
-    """Partition, cause, how many, the first of them and its end; an error, however it is named.
+    """The finding has partition, cause, number of transactions, the first one, and its expiry.
 
-    A missing topic is mended by its command, and told once, also where the policy names it.
+    A missing topic is one error with the command that creates it, also if the policy names it.
     """
     lack = Lack("orders", 2, "has no leader: it needs broker 3", 60_000)
     (one,) = found({**delayed(lack), **away("orders")})
@@ -318,14 +318,14 @@ def test_what_deliveries_wait_for_is_named_with_what_becomes_of_them() -> None:
 
 
 def test_a_real_partition_that_nothing_waits_for_is_a_warning() -> None:
-    """Of a topic that is named; a partition of an internal topic is an error."""
+    """An offline partition of a real topic is a warning if no delivery waits for it."""
     (one,) = found(away("orders"))
     assert (one.code, one.severity) == ("partition-offline", Severity.WARNING)
     assert "partition 2 has no leader: it needs broker 3; deliveries to it would wait" in one.what
 
 
 def test_text_of_records_breaks_no_line() -> None:
-    """A transaction id and a group are what a client wrote."""
+    """Line breaks in a client's transaction id or group name do not appear in the finding."""
     facts = {
         "stalls": (Stall("orders", 0, 1, 0, "A\nerror all: well"),),
         "clocks": (BornClock("g\nx", 10**9, 1),),
@@ -344,20 +344,20 @@ def test_text_of_records_breaks_no_line() -> None:
     ],
 )
 def test_a_connector_that_did_not_fail_is_a_warning(facts: dict[str, Any], words: str) -> None:
-    """An operator stopped it, or it moves between workers; there is nothing to restart."""
+    """A connector that was paused, stopped or unassigned is a warning without a restart command."""
     (one,) = found(facts)
     assert (one.code, one.severity) == ("connector-stopped", Severity.WARNING)
     assert words in one.fix
 
 
 def test_a_failed_task_is_named_with_its_cause() -> None:
-    """States of all tasks, and the first cause."""
+    """The finding has the states of all tasks and the first line of the cause."""
     (one,) = found(CASES["connector-stopped"][0])
     assert "tasks RUNNING, FAILED: PSQLException: no" in one.what
 
 
 def test_a_slot_without_a_reader_shows_how_to_drop_it() -> None:
-    """Whether it keeps much or little; one with a reader must not be dropped."""
+    """An inactive slot of any size has the drop command; an active slot does not."""
     for kept_bytes in (0, KEPT_BYTES_MAX + 1):
         (one,) = found(slot(is_active=False, kept_bytes=kept_bytes))
         assert "SELECT pg_drop_replication_slot('shop')" in one.what
@@ -366,6 +366,6 @@ def test_a_slot_without_a_reader_shows_how_to_drop_it() -> None:
 
 
 def test_connectors_and_slots_are_judged_without_a_broker() -> None:
-    """They answer where Kafka does not; so does the reason why a database did not."""
+    """Slot findings and unanswered questions are reported even if Kafka is unreachable."""
     facts = {**slot(is_active=False), "silent": {"replication slots": "no"}, "unreachable": "no"}
     assert [each.code for each in found(facts)] == ["unreachable", "unanswered", "slot-inactive"]

@@ -1,4 +1,4 @@
-"""An installation in memory, and an operator who reads it."""
+"""An operator who reads an installation in memory."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ GROUP = "order-service"
 
 
 def unknown(_: MessageView) -> Resolution:
-    """Answer as a checker that never knows."""
+    """Return UNKNOWN."""
     return Resolution.UNKNOWN
 
 
 def sent(producer: MemoryProducer, *values: bytes, key: bytes = b"k") -> Transaction:
-    """Send messages of one transaction, and decide nothing."""
+    """Send messages of one transaction without a decision."""
     tx = producer.begin()
     for value in values:
         tx.send(Message(TOPIC, key=key, value=value))
@@ -34,7 +34,7 @@ def sent(producer: MemoryProducer, *values: bytes, key: bytes = b"k") -> Transac
 
 
 class Operator:
-    """Reads an installation through clients of its own."""
+    """Reads an installation through its own clients."""
 
     def __init__(self, stack: MemoryStack) -> None:
         self.names = stack.config.names
@@ -51,7 +51,7 @@ class Operator:
         return look_up(self.cluster, self.names, Wanted(id=transaction_id, **wanted))
 
     def write_op(self, kind: OpKind, transaction_id: str, partition: int, **given: Any) -> int:
-        """Append an op as somebody else's client would; return its offset."""
+        """Append an op as another client would; return its offset."""
         op = AN_OP._replace(
             **{
                 "transaction_id": transaction_id,
@@ -65,7 +65,7 @@ class Operator:
         return self._append(self.names.op, partition, OP.encode(op), [])
 
     def write_half(self, transaction_id: str, partition: int, **given: Any) -> int:
-        """Append a half record as somebody else's client would; return its offset."""
+        """Append a half record as another client would; return its offset."""
         half = A_HALF._replace(
             **{
                 "transaction_id": transaction_id,
@@ -79,7 +79,7 @@ class Operator:
         )
 
     def write_junk(self, topic: str, partition: int, value: bytes, headers: Any = None) -> int:
-        """Append a record that is none of ours; return its offset."""
+        """Append a record that halfbridge did not write; return its offset."""
         return self._append(topic, partition, value, headers or [])
 
     def _append(self, topic: str, partition: int, value: bytes, headers: Any) -> int:

@@ -1,4 +1,4 @@
-"""What is said of a transaction in sentences."""
+"""The sentences of `tx explain`, and the JSON of transactions."""
 
 import json
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ LIFE = Life(
 
 @pytest.mark.parametrize("wait", list(Wait))
 def test_each_reason_says_what_comes_next_and_what_can_be_done(wait: Wait) -> None:
-    """With what a worker does next, and the commands that decide by hand."""
+    """Each wait has its reason, the next check, and the commands that decide by hand."""
     found = AN_UNDECIDED._replace(wait=wait, why="of a reason", next_check_at_ms=NOW + 90_000)
     life = replace(LIFE, state="PREPARED", decided_by=None, events=(HALF,), undecided=found)
     reported = explain(life)
@@ -72,7 +72,7 @@ def test_each_reason_says_what_comes_next_and_what_can_be_done(wait: Wait) -> No
 
 
 def test_a_decision_and_its_delivery_are_reported() -> None:
-    """Who decided, why that decision counts, and where the message stands."""
+    """The text has who decided, why that decision counts, and where the message is delivered."""
     real = Event(
         kind=Kind.DELIVERY, at_ms=NOW, topic="orders", partition=2, offset=9, message_index=0
     )
@@ -83,7 +83,7 @@ def test_a_decision_and_its_delivery_are_reported() -> None:
 
 
 def test_dead_letters_and_losers_are_reported() -> None:
-    """With the command that brings them back, by how the transaction ended."""
+    """The text has dead letters with the command that fits the decision, and each losing op."""
     letter = Event(
         kind=Kind.DEAD_LETTER,
         at_ms=NOW,
@@ -104,7 +104,7 @@ def test_dead_letters_and_losers_are_reported() -> None:
 
 
 def test_records_of_an_earlier_life_are_not_counted() -> None:
-    """What was redelivered once has no more messages than before, and no dead letter is left."""
+    """Halves and dead letters of an earlier life are left out of the text."""
     letter = Event(kind=Kind.DEAD_LETTER, at_ms=NOW, topic="dead", partition=0, offset=3)
     lives = [replace(each, resume_count=0) for each in (HALF, letter)]
     events = (*lives, replace(HALF, offset=11, resume_count=1), WON)
@@ -115,7 +115,7 @@ def test_records_of_an_earlier_life_are_not_counted() -> None:
 
 
 def test_what_is_not_found_or_not_applied_is_said() -> None:
-    """With the range of time that was read."""
+    """NOT_FOUND has the range of time that was read; a decision not applied yet has the reason."""
     life = Life(id="id", state=NOT_FOUND, read_from_ms=NOW, at_ms=NOW)
     assert "from 2023-11-14T22:13:20.000Z to the end of the logs" in explain(life)[0]
     waits = replace(
@@ -140,21 +140,21 @@ def test_what_is_not_found_or_not_applied_is_said() -> None:
     ],
 )
 def test_spans_have_two_units(span_ms: int | None, text: str) -> None:
-    """The two largest ones."""
+    """A span is shown in its two largest units."""
     assert span_text(span_ms) == text
 
 
 def test_a_strangers_time_is_shown_as_a_number() -> None:
-    """A time after the year 9999 is none that calendars have."""
+    """A time after the year 9999 is shown in ms."""
     assert time_text(1 << 62) == f"{1 << 62} ms"
     assert time_text(None) == "-"
 
 
-# --- what is read of transactions, as JSON -------------------------------------------------
+# --- transactions as JSON ------------------------------------------------------------------
 
 
 def test_a_listing_has_the_fields_that_scripts_read() -> None:
-    """What is not known is null; words are text."""
+    """Unknown values are null; enum values are their names."""
     found = Listing(
         transactions=(AN_UNDECIDED,), undecided=7, stopped=(Stopped(1, "gone"),), at_ms=9
     )
@@ -175,7 +175,7 @@ def test_a_listing_has_the_fields_that_scripts_read() -> None:
 
 
 def test_a_life_has_its_events_with_what_each_kind_knows() -> None:
-    """Kind, time and place are there always; payloads are base64, and null stays null."""
+    """Kind, time and place are always present; payloads are base64, and null stays null."""
     half = Event(
         kind=Kind.HALF,
         at_ms=None,
@@ -216,7 +216,7 @@ def test_a_life_has_its_events_with_what_each_kind_knows() -> None:
     assert (body["undecided"], body["notes"]) == (None, ["note"])
 
 
-# --- what bounds the reading of undecided transactions, and what is read of a stopped pair -
+# --- limits on reads of undecided transactions ---------------------------------------------
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def stack() -> Iterator[MemoryStack]:
 def test_too_many_records_are_refused_with_a_way_out(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator is told which flag makes it less; one pair alone may be below the limit."""
+    """The error names --partition; one pair alone may be below the limit."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         pair = 1 - (operator.shown(sent(producer, b"one").id).partition or 0)
@@ -243,7 +243,7 @@ def test_too_many_records_are_refused_with_a_way_out(
 
 
 def test_too_much_memory_is_refused(stack: MemoryStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long names of a stranger cannot fill the memory of the operator's machine."""
+    """Long names in half records exceed the memory limit, and the listing is refused."""
     operator = Operator(stack)
     for number in range(20):
         operator.write_half(f"{number}" * 500, 0, producer_group="g" * 500)
@@ -255,7 +255,7 @@ def test_too_much_memory_is_refused(stack: MemoryStack, monkeypatch: pytest.Monk
 def test_decided_transactions_take_no_memory(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a daemon the ledger that is read forgets what is decided, as a worker's does."""
+    """Without a daemon, decided transactions do not count against the memory limit."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         stack.daemon.kill()
@@ -271,7 +271,7 @@ def test_decided_transactions_take_no_memory(
 def test_requests_beyond_the_limit_are_left_out(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest ones count, and the list is no less for it."""
+    """Requests beyond REQUESTS_MAX do not change the list and its answered checks."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         for _ in range(20):
@@ -288,7 +288,7 @@ def test_requests_beyond_the_limit_are_left_out(
 def test_a_flood_of_ops_about_one_id_is_cut(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first ones decide; later ones of somebody who knows the id are not kept."""
+    """Of 21 ops about one transaction the first five are kept; the first one decides."""
     monkeypatch.setattr(look_up, "RECORDS_KEPT_MAX", 5)
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:

@@ -1,4 +1,4 @@
-"""Transactions that are found by the key of a message, in memory."""
+"""Transactions found by the key of a message, in memory."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def _found(stack: MemoryStack, key: str = KEY.decode(), **given: Any) -> Found:
 
 
 def test_what_became_of_each_is_reported(stack: MemoryStack) -> None:
-    """The newest first; a key that only begins so, and an other one, are not found."""
+    """The newest come first, each with state and outcome; only the whole key matches."""
     stack.create_topic("gone")
     with stack.producer(GROUP, checker=unknown) as producer:
         committed = sent(producer, b"one", key=KEY)
@@ -76,7 +76,7 @@ def test_what_became_of_each_is_reported(stack: MemoryStack) -> None:
 
 
 def test_a_later_message_of_a_transaction_is_found_too(stack: MemoryStack) -> None:
-    """Message 1 has the key; the transaction is told once, with the place of that message."""
+    """If messages 1 and 2 have the key, the transaction is listed once, with message 1."""
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = producer.begin()
         tx.send(Message(TOPIC, key=b"customer-7", value=b"one"))
@@ -91,7 +91,7 @@ def test_a_later_message_of_a_transaction_is_found_too(stack: MemoryStack) -> No
 
 
 def test_a_discarded_one_and_its_next_life(stack: MemoryStack) -> None:
-    """Of a discarded transaction the dead letter is named; once it was brought back, its end."""
+    """A discarded transaction has its dead letter as end; a resumed one is PREPARED without end."""
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = producer.begin()
         tx.send(Message(TOPIC, key=b"customer-7", value=b"one"))
@@ -111,7 +111,7 @@ def test_a_discarded_one_and_its_next_life(stack: MemoryStack) -> None:
 
 
 def test_topic_time_and_limit_choose(stack: MemoryStack) -> None:
-    """Real topic, since and until; a limit keeps the newest, and the total says how many."""
+    """Topic, group, since and until filter; a limit keeps the newest, and the total counts all."""
     stack.create_topic("bills")
     with stack.producer(GROUP, checker=unknown) as producer:
         old = sent(producer, b"one", key=KEY)
@@ -134,8 +134,8 @@ def test_topic_time_and_limit_choose(stack: MemoryStack) -> None:
 
 
 def test_of_too_many_records_the_newest_are_read(stack: MemoryStack) -> None:
-    """The number of those that were not read is told, and from when on all were."""
-    stack.daemon.kill()  # which would put half messages back
+    """The result has the number of unread records, and the time from which on all were read."""
+    stack.daemon.kill()  # it would put half messages back
     with stack.producer(GROUP, checker=unknown) as producer:
         for number in range(40):
             sent(producer, b"v", key=b"%d" % number)
@@ -154,7 +154,7 @@ def test_of_too_many_records_the_newest_are_read(stack: MemoryStack) -> None:
 def test_of_too_many_transactions_the_newest_are_kept(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The total counts those that were forgotten."""
+    """The total counts the transactions that were not kept, too."""
     monkeypatch.setattr(finding, "KEPT_MAX", 4)
     with stack.producer(GROUP, checker=unknown) as producer:
         ids = []
@@ -167,7 +167,7 @@ def test_of_too_many_transactions_the_newest_are_kept(
 
 
 def test_records_that_cannot_be_read_are_counted(stack: MemoryStack) -> None:
-    """They are dead letters, INVALID: nobody looks for them in vain."""
+    """A record that cannot be read is no hit, but is counted as unreadable."""
     operator = Operator(stack)
     operator.write_junk(operator.names.half, 0, b"value")  # its key is b"key"
     found = _found(stack, key="key")
@@ -175,7 +175,7 @@ def test_records_that_cannot_be_read_are_counted(stack: MemoryStack) -> None:
 
 
 def test_without_an_installation_the_command_says_so() -> None:
-    """There is no half topic of this prefix."""
+    """If the prefix has no half topic, the error names `topics create`."""
     with MemoryStack(partitions=1) as stack:
         operator = Operator(stack)
         names = type(operator.names)("other-")
@@ -200,20 +200,20 @@ def test_without_an_installation_the_command_says_so() -> None:
     ],
 )
 def test_a_key_is_named_as_text_as_printed_or_in_hexadecimal(text: str, key: bytes) -> None:
-    """Also bytes that are no UTF-8, as the shell hands them over."""
+    """All forms of a key are accepted, also bytes from the shell that are not UTF-8."""
     is_meant = meant_by(text)
     assert is_meant(key)
     assert not is_meant(key + b"x")
     assert not is_meant(None)
 
 
-# --- where one transaction is looked for ---------------------------------------------------
+# --- ranges of time in which one transaction is searched -----------------------------------
 
 NOON = 1_700_000_000_000
 
 
 def test_an_id_says_when_it_was_made() -> None:
-    """The time of a UUIDv7 stands in its first 48 bits."""
+    """The first 48 bits of a UUIDv7 are its time."""
     identity = TransactionIds().next()
     assert birth_ms(identity) == int(identity, 16) >> 80
     assert birth_ms(identity.upper()) == birth_ms(identity)
@@ -223,12 +223,12 @@ def test_an_id_says_when_it_was_made() -> None:
     "text", ["", "x" * 32, "0" * 32, "1d1a94a20c870008000000000000001", "\u0663" * 32, "7" * 4_000]
 )
 def test_other_ids_say_nothing(text: str) -> None:
-    """Strangers may write any text as an id."""
+    """A text that is not a UUIDv7 has no time."""
     assert birth_ms(text) is None
 
 
 def test_every_moment_from_a_minute_before_on_is_read_once() -> None:
-    """The likeliest range of time comes first, and the ranges leave no gap."""
+    """The likeliest range comes first; the ranges have no gap and no end."""
     found = slices(NOON, None, is_exact=False)
     assert [each.from_ms - NOON for each in found] == [
         *(-1_000, -10_000, 2_000, -60_000, 30_000, 600_000)
@@ -239,13 +239,13 @@ def test_every_moment_from_a_minute_before_on_is_read_once() -> None:
 
 
 def test_a_given_time_is_where_reading_begins() -> None:
-    """Nothing before it is read."""
+    """No range begins before an exact time."""
     assert min(each.from_ms for each in slices(NOON, None, is_exact=True)) == NOON
 
 
 @pytest.mark.parametrize("after_ms", [-100_000, -10_000, 0, 1_000, 300_000, 10_000_000])
 def test_an_end_cuts_the_ranges(after_ms: int) -> None:
-    """Nothing behind it is read, and there is always a range."""
+    """No range ends after the given end, and there is always a range."""
     found = slices(NOON, NOON + after_ms, is_exact=False)
     assert found
     assert max(each.until_ms or 0 for each in found) <= NOON + after_ms

@@ -1,4 +1,4 @@
-"""What `groups list` finds."""
+"""Facts that `groups list` reports."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, 
 
 
 def test_members_ops_and_what_is_undecided_are_reported() -> None:
-    """Of a group at work, and of one whose instances are gone."""
+    """An active group, and a group without instances, have members, op counts and last answer."""
     with MemoryStack() as stack:
         stack.create_topic(TOPIC)
         operator = Operator(stack)
@@ -46,7 +46,7 @@ def test_members_ops_and_what_is_undecided_are_reported() -> None:
 
 
 def test_of_many_ops_the_newest_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is of all pairs together, and it is said that there were more."""
+    """The limit is for all pairs together; the result records that ops were left out."""
     with MemoryStack() as stack:
         stack.create_topic(TOPIC)
         operator = Operator(stack)
@@ -59,7 +59,7 @@ def test_of_many_ops_the_newest_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.groups[0].ops["COMMIT"] <= 6
 
 
-# --- what is made of undecided transactions and ops, by producer group ---------------------
+# --- facts by producer group from undecided transactions and ops ---------------------------
 
 
 def _op(group: str, kind: OpKind, append_ms: int, source: OpSource = OpSource.PRODUCER) -> OpRead:
@@ -68,7 +68,7 @@ def _op(group: str, kind: OpKind, append_ms: int, source: OpSource = OpSource.PR
 
 
 def test_the_last_answer_is_the_newest_of_all_pairs() -> None:
-    """Decisions of producers are counted, and are no answers."""
+    """Decisions of producers are counted, but are not answers."""
     counts = OpCounts(10)
     counts.add(_op("a", OpKind.COMMIT, 9))
     counts.add(_op("a", OpKind.UNKNOWN, 5, OpSource.CHECK))
@@ -80,7 +80,7 @@ def test_the_last_answer_is_the_newest_of_all_pairs() -> None:
 
 
 def test_groups_come_by_what_is_undecided() -> None:
-    """A group is seen by its check topic, an undecided transaction or an op."""
+    """A check topic, an undecided transaction or an op lists a group; most undecided first."""
     counts = OpCounts(10)
     counts.add(_op("by op", OpKind.COMMIT, 1))
     busy = AN_UNDECIDED._replace(producer_group="busy")
@@ -99,7 +99,7 @@ def test_groups_come_by_what_is_undecided() -> None:
 
 
 def test_a_stranger_who_names_many_groups_is_counted_no_further() -> None:
-    """Those beyond the limit are left out, and their number is known."""
+    """Groups beyond the limit are left out and counted."""
     counts = OpCounts(3)
     for number in range(5):
         counts.add(_op(f"g{number}", OpKind.COMMIT, 1))

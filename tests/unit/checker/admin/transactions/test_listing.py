@@ -1,4 +1,4 @@
-"""What `tx list` finds, beside a running daemon and without one."""
+"""The output of `tx list`, with a running daemon and without one."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def stack() -> Iterator[MemoryStack]:
 
 
 def test_what_is_undecided_is_listed_with_its_size(stack: MemoryStack) -> None:
-    """Decided transactions are left out; messages and bytes are those of the client."""
+    """Decided transactions are left out; messages and bytes count what the client sent."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"done").commit()
@@ -43,7 +43,7 @@ def test_what_is_undecided_is_listed_with_its_size(stack: MemoryStack) -> None:
 
 
 def test_answers_and_requests_are_counted(stack: MemoryStack) -> None:
-    """A counted UNKNOWN after each check, the last one 30 s before the next."""
+    """After 45 s two checks are asked and answered, and the next is due within 30 s."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"one")
@@ -58,7 +58,7 @@ def test_answers_and_requests_are_counted(stack: MemoryStack) -> None:
 
 
 def test_a_checker_that_raises_is_named(stack: MemoryStack) -> None:
-    """The reason is what the responder wrote; the attempt does not count."""
+    """CHECKER_FAILED has the text of the exception; the attempt does not count as answered."""
 
     def broken(_: MessageView) -> Resolution:
         raise RuntimeError("no database")
@@ -73,7 +73,7 @@ def test_a_checker_that_raises_is_named(stack: MemoryStack) -> None:
 
 
 def test_a_group_without_members_is_named(stack: MemoryStack) -> None:
-    """The producer is gone; requests go out and nobody answers."""
+    """Without a producer, the wait is NOBODY_ANSWERS, with at least two checks asked."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"one")
@@ -87,7 +87,7 @@ def test_a_group_without_members_is_named(stack: MemoryStack) -> None:
 
 
 def test_without_a_daemon_it_is_said(stack: MemoryStack) -> None:
-    """The committed offsets stand, and the rest of the log is read."""
+    """Without a daemon, transactions before and after its crash are listed as NO_DAEMON."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         before = sent(producer, b"before")
@@ -102,7 +102,7 @@ def test_without_a_daemon_it_is_said(stack: MemoryStack) -> None:
 
 
 def test_a_decision_that_waits_names_the_missing_daemon_first(stack: MemoryStack) -> None:
-    """Only a worker that runs proves that the half offset of an op is not there."""
+    """DECISION_WAITS becomes NO_DAEMON once the group knows that no worker runs."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -121,7 +121,7 @@ def test_a_decision_that_waits_names_the_missing_daemon_first(stack: MemoryStack
 
 
 def test_filters_choose_and_the_oldest_come_first(stack: MemoryStack) -> None:
-    """By group, topic, age and pair; a limit keeps the oldest, and the count says how many."""
+    """Group, topic, age and pair filter; a limit keeps the oldest, and the count includes all."""
     stack.create_topic("bills")
     operator = Operator(stack)
     with (
@@ -153,7 +153,7 @@ def test_filters_choose_and_the_oldest_come_first(stack: MemoryStack) -> None:
 
 
 def test_strangers_records_are_left_out(stack: MemoryStack) -> None:
-    """Junk in half and op topic, forged headers, and ids of any text are no trouble."""
+    """Junk in half and op topic and forged headers are skipped; any id text is listed."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -168,7 +168,7 @@ def test_strangers_records_are_left_out(stack: MemoryStack) -> None:
 
 
 def test_a_stopped_pair_is_reported_and_the_others_are_listed(stack: MemoryStack) -> None:
-    """Offsets that were reset by a tool cannot be trusted."""
+    """A pair whose offsets a tool has reset is reported as stopped, without transactions."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"one")
@@ -184,7 +184,7 @@ def test_a_stopped_pair_is_reported_and_the_others_are_listed(stack: MemoryStack
 
 
 def test_a_pair_without_a_leader_is_reported_and_the_others_are_listed(stack: MemoryStack) -> None:
-    """Half or op partition; the text has the command that shows which broker it needs."""
+    """The text has the command that shows which broker the half or op partition needs."""
     operator, broker = Operator(stack), stack.machine.broker
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"one")
@@ -202,7 +202,7 @@ def test_a_pair_without_a_leader_is_reported_and_the_others_are_listed(stack: Me
 
 
 def test_keys_are_listed_for_commands_only(stack: MemoryStack) -> None:
-    """The key of the first message, as text and exactly; after it was put back, too."""
+    """With with_keys, first messages' keys are listed as text and base64, also after put-backs."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"one", key=b"order-42\xff")
@@ -219,14 +219,14 @@ def test_keys_are_listed_for_commands_only(stack: MemoryStack) -> None:
     assert not any("key" in each for each in plain.listing(found)["transactions"])
 
 
-# --- what `tx explain` says of a transaction whose real topic is missing, or a partition away
+# --- `tx explain` of a transaction whose real topic is missing or partition offline --------
 
 GONE_MS = 20_000
 
 
 @pytest.fixture
 def waiting_stack() -> Iterator[MemoryStack]:
-    """An installation without real topics, which waits 20 s for one."""
+    """An installation without real topics, which waits 20 s for a missing one."""
     with MemoryStack(topic_gone_ms=GONE_MS) as started:
         yield started
 
@@ -251,9 +251,9 @@ def lost(waiting_stack: MemoryStack, producer: MemoryProducer) -> str:
 def test_a_missing_topic_is_named_with_what_becomes_of_the_delivery(
     waiting_stack: MemoryStack,
 ) -> None:
-    """The topic, the command that creates it, and when the messages become dead letters.
+    """The text has the topic, the command that creates it, and the time of the dead letters.
 
-    The limit is the one of the daemon that runs, as its settings record says.
+    The limit is that of the running daemon, from its settings record.
     """
     operator = Operator(waiting_stack)
     with waiting_stack.producer(GROUP, checker=unknown) as producer:
@@ -279,7 +279,7 @@ def test_a_missing_topic_is_named_with_what_becomes_of_the_delivery(
 
 
 def test_a_dead_letter_says_whether_its_cause_is_still_there(waiting_stack: MemoryStack) -> None:
-    """Whoever redelivers sees first what has to be mended."""
+    """The text of a dead letter names the missing topic until the topic exists."""
     operator = Operator(waiting_stack)
     with waiting_stack.producer(GROUP, checker=unknown) as producer:
         txid = lost(waiting_stack, producer)
@@ -292,7 +292,7 @@ def test_a_dead_letter_says_whether_its_cause_is_still_there(waiting_stack: Memo
 
 
 def test_a_partition_that_is_away_is_named_with_its_brokers(waiting_stack: MemoryStack) -> None:
-    """Messages to other partitions of the topic are delivered, and nothing is said of them."""
+    """An offline partition is named with its brokers; other partitions of the topic are not."""
     operator = Operator(waiting_stack)
     waiting_stack.create_topic(TOPIC, partitions=2)
     waiting_stack.machine.broker.go_away((TOPIC, 1), is_leaderless=True)
@@ -307,7 +307,7 @@ def test_a_partition_that_is_away_is_named_with_its_brokers(waiting_stack: Memor
 
 
 def test_a_partition_that_only_its_silence_names_is_not_denied(waiting_stack: MemoryStack) -> None:
-    """Workers alone know it, so the text says where they name it."""
+    """If only the worker knows that a partition is silent, the text refers to /healthz."""
     operator = Operator(waiting_stack)
     waiting_stack.create_topic(TOPIC)
     waiting_stack.machine.broker.go_away((TOPIC, 0), is_leaderless=False)
@@ -323,7 +323,7 @@ def test_a_partition_that_only_its_silence_names_is_not_denied(waiting_stack: Me
 def test_an_undecided_transaction_says_what_would_delay_its_delivery(
     waiting_stack: MemoryStack,
 ) -> None:
-    """A partition that the topic does not have is mended by growing the topic."""
+    """A missing partition and a missing topic are named, each with its command."""
     operator = Operator(waiting_stack)
     txid = operator.cluster.ports.transaction_id()
     waiting_stack.create_topic(TOPIC)
@@ -337,7 +337,7 @@ def test_an_undecided_transaction_says_what_would_delay_its_delivery(
 
 
 def test_logs_of_partitions_that_are_away_are_left_out(waiting_stack: MemoryStack) -> None:
-    """A transaction is found beside a pair, a real partition and dead letters without a leader."""
+    """A transaction is found if another pair, a real and a dead-letter partition have no leader."""
     operator, broker = Operator(waiting_stack), waiting_stack.machine.broker
     waiting_stack.create_topic(TOPIC, partitions=2)
     with waiting_stack.producer(GROUP, checker=unknown) as producer:

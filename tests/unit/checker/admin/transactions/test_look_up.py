@@ -1,4 +1,4 @@
-"""What `tx show` finds of one transaction, in each state and with each decision that lost."""
+"""The output of `tx show` for one transaction, in each state and with each decision that lost."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -34,12 +34,12 @@ def kinds(life: Life) -> list[str]:
 
 
 def verdicts(life: Life) -> list[Verdict | None]:
-    """Return what became of a life's ops, in order."""
+    """Return the verdicts on a life's ops, in order."""
     return [each.verdict for each in life.events if each.op and each.kind is not Kind.DEAD_LETTER]
 
 
 def test_a_committed_transaction_is_shown_with_its_delivery(stack: MemoryStack) -> None:
-    """Halves, the decision, and where each message stands in its real topic."""
+    """The events are halves, decision, and one delivery per message with partition and offset."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         sent(producer, b"another").commit()
@@ -63,7 +63,7 @@ def test_a_committed_transaction_is_shown_with_its_delivery(stack: MemoryStack) 
 
 
 def test_a_delivery_has_as_many_bytes_as_its_half_record(stack: MemoryStack) -> None:
-    """Key, value and the user's headers count, and none that the daemon adds."""
+    """The size is that of key, value and the user's headers, without the daemon's headers."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         with producer.begin() as tx:
@@ -76,7 +76,7 @@ def test_a_delivery_has_as_many_bytes_as_its_half_record(stack: MemoryStack) -> 
 
 
 def test_a_rolled_back_transaction_has_no_end(stack: MemoryStack) -> None:
-    """Nothing is delivered, so nothing is looked for."""
+    """The events of a rolled back transaction are its half and its decision."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -89,7 +89,7 @@ def test_a_rolled_back_transaction_has_no_end(stack: MemoryStack) -> None:
 
 
 def test_an_undecided_transaction_says_why_it_waits(stack: MemoryStack) -> None:
-    """Checks, answers and copies stand in the order of time."""
+    """The events have checks, answers and copies in order of time."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -139,7 +139,7 @@ def test_a_discarded_transaction_is_shown_with_its_dead_letter(stack: MemoryStac
 def test_a_decision_that_lost_is_named(
     stack: MemoryStack, kind: OpKind, source: OpSource, verdict: Verdict
 ) -> None:
-    """The first one in op order wins; what is said of a later one is the ledger's word."""
+    """The first decision in op order wins; a later op has the verdict of the ledger."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -157,7 +157,7 @@ def test_a_decision_that_lost_is_named(
 
 
 def test_another_groups_decision_and_an_unproven_discard_are_invalid(stack: MemoryStack) -> None:
-    """Rule 6, and a DISCARD whose append time does not prove the age that it names."""
+    """A wrong group (rule 6), and an age that the append time does not prove, make ops INVALID."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -173,7 +173,7 @@ def test_another_groups_decision_and_an_unproven_discard_are_invalid(stack: Memo
 
 
 def test_an_incomplete_commit_is_committed_and_dead(stack: MemoryStack) -> None:
-    """It was committed, and a gap made dead letters of its messages."""
+    """With a missing message, the state is COMMITTED and the last event a dead letter."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -187,7 +187,7 @@ def test_an_incomplete_commit_is_committed_and_dead(stack: MemoryStack) -> None:
 
 
 def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
-    """Without a daemon the log decides all the same."""
+    """Without a daemon the state is COMMITTED, with a note that nothing is delivered yet."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -205,7 +205,7 @@ def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
 
 
 def test_a_decision_that_waits_for_its_half_offset_is_said(stack: MemoryStack) -> None:
-    """Ops behind one that names a half offset beyond the end wait for the ops before them."""
+    """A COMMIT whose half offset is beyond the end of the partition is shown as DECISION_WAITS."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -219,7 +219,7 @@ def test_a_decision_that_waits_for_its_half_offset_is_said(stack: MemoryStack) -
 
 
 def test_a_decision_behind_others_is_said(stack: MemoryStack) -> None:
-    """With where the worker names what holds it up."""
+    """A decision behind ops that are not applied yet refers to /healthz of the workers."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -232,7 +232,7 @@ def test_a_decision_behind_others_is_said(stack: MemoryStack) -> None:
 
 
 def test_a_stopped_pair_is_named_and_nothing_is_called_expired(stack: MemoryStack) -> None:
-    """Committed offsets that the log contradicts stop it too, as `tx list` says."""
+    """A pair whose committed offsets the log contradicts is shown as stopped."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -249,7 +249,7 @@ def test_a_stopped_pair_is_named_and_nothing_is_called_expired(stack: MemoryStac
 
 
 def test_a_transaction_that_settled_late_is_found(stack: MemoryStack) -> None:
-    """Its decision stands an hour behind its half message; so does its delivery."""
+    """A decision and delivery an hour after the half message are found."""
     answers = [Resolution.COMMIT]
 
     def slow(_: MessageView) -> Resolution:
@@ -271,7 +271,7 @@ def test_a_transaction_that_settled_late_is_found(stack: MemoryStack) -> None:
 
 
 def test_an_id_of_nobody_is_not_found(stack: MemoryStack) -> None:
-    """NOT_FOUND is an answer; an id without a time needs one."""
+    """An unknown id gives NOT_FOUND; an id that contains no time needs --from."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -284,7 +284,7 @@ def test_an_id_of_nobody_is_not_found(stack: MemoryStack) -> None:
 
 
 def test_payloads_are_shown_on_demand_only(stack: MemoryStack) -> None:
-    """Key, value and headers of halves and of what was delivered."""
+    """Payloads of halves and delivered records are shown only with `with_payload`."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"secret")
@@ -297,7 +297,7 @@ def test_payloads_are_shown_on_demand_only(stack: MemoryStack) -> None:
 
 
 def test_a_strangers_half_in_another_pair_does_not_hide_it(stack: MemoryStack) -> None:
-    """The record that was appended first says which pair a transaction is of."""
+    """A transaction belongs to the pair with the record that was appended first."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
         tx = sent(producer, b"one")
@@ -314,10 +314,10 @@ def test_a_strangers_half_in_another_pair_does_not_hide_it(stack: MemoryStack) -
 def test_a_life_that_an_operator_began_hours_later_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mark of its dead letter says when; the state is that of the last life.
+    """The mark of the dead letter gives the time; the state is that of the last life.
 
-    The first reading of the pair ends behind the first life, as it does where thousands of records
-    stand between the two.
+    The first read of the pair ends after the first life, as if thousands of records were between
+    the two lives.
     """
     whole, calls = RecordFinder.pieces, count()
 
