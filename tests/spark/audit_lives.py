@@ -1,4 +1,4 @@
-"""Random lives of transactions, defects included, through the tape."""
+"""Writes random transactions, with defects, to the tape."""
 
 import random
 from typing import Any
@@ -13,10 +13,10 @@ USERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = ((), (("h", b"1"),), (
 
 
 class Lives:
-    """Random transactions, through the tape, as a daemon with random defects treats them.
+    """Writes random transactions to the tape, as a daemon with random defects would.
 
     Halves first, interleaved; then one decision after the other, each applied at once, so that
-    deliveries come in the order of decisions.
+    deliveries are in the order of decisions.
     """
 
     def __init__(self, seed: int, tape: Tape | None = None) -> None:
@@ -65,7 +65,7 @@ class Lives:
                 tape.half(txn, **{**given, "value": b"again"})
         if pick((0, 0, 0, 0, 1)):
             life = [tape.put_back(half) for half in life]
-        if pick((0,) * 9 + (1,)) and len(life) > 1:  # never stored, as far as anybody knows
+        if pick((0,) * 9 + (1,)) and len(life) > 1:  # remove all records of one message
             half = life.pop(0)
             for topic, at in ((NAMES.half, half.at), (NAMES.half, half.origin)):
                 tape.drop(topic, pair, at)

@@ -1,8 +1,8 @@
 """Fills an installation's topics with a million finished transactions, and with known defects.
 
-Straight into half, op, real and dead-letter topics, as client and daemon would have left them:
-with their codecs, in kafka_txns where the daemon writes, with the daemon's committed offsets. A
-plain producer's offsets are the order it wrote in, so that every op can name its half.
+Writes to half, op, real and dead-letter topics as client and daemon do: with their codecs, in
+kafka_txns where the daemon writes, with the daemon's committed offsets. The offsets of a plain
+producer's records follow from the order of writes, so every op can name its half.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ KAFKA_TXN_RECORDS = 5_000  # as the daemon's batch_records_max
 TIMEOUT_S = 120.0
 QUEUE = 500_000
 VALUE_BYTES = 200
-# Every so many transactions there is one with such a defect.
+# One transaction in DEFECT_EVERY has a defect of DEFECTS, in turn.
 DEFECT_EVERY = 10_000
 DEFECTS = ("lost", "duplicate", "mismatch", "conflict", "torn", "phantom")
 
@@ -36,12 +36,12 @@ Found = tuple[str, str]
 class Mass:
     """Writes transactions, which are numbered from 0.
 
-    Of a hundred, 90 are one message, committed; two have two messages, two were put back first,
-    one was discarded, three rolled back and two are undecided.
+    Of each hundred, 90 have one message and are committed; two have two messages, two were put
+    back first, one is discarded, three are rolled back and two undecided.
 
     Attributes:
-        defects: (kind, transaction id) of what was seeded.
-        records: What was written -> how many records.
+        defects: (kind, transaction id) of each seeded defect.
+        records: Topic -> number of records written.
     """
 
     def __init__(self, installation: Installation, value_bytes: int = VALUE_BYTES) -> None:
@@ -55,9 +55,9 @@ class Mass:
         self.records: Counter[str] = Counter()
 
     def write(self, count: int, *, answers: int = 0) -> None:
-        """Write so many more: halves, then ops, then what came of them, then the offsets.
+        """Write `count` more: halves, then ops, then their outputs, then the daemon's offsets.
 
-        `answers` are late answers to checks of old transactions, which change nothing.
+        `answers` is the number of late answers to checks of old transactions; they have no effect.
         """
         numbers = range(self._count, self._count + count)
         self._count += count
@@ -78,12 +78,12 @@ class Mass:
                 self._names.op, op, progress.metadata(), partition=pair
             )
 
-    # --- what a number stands for ----------------------------------------------------------
+    # --- the properties of a transaction, by its number ------------------------------------
 
     def _defect(self, number: int) -> str:
         turn, rest = divmod(number, DEFECT_EVERY)
         kind = DEFECTS[turn % len(DEFECTS)]
-        # A place where what the kind needs is found: see _how.
+        # A number whose transaction can have the defect: see _how.
         return kind if rest == {"torn": 91, "phantom": 96}.get(kind, 7) else ""
 
     def _how(self, number: int) -> str:

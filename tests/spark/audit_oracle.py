@@ -1,4 +1,4 @@
-"""What an audit must find, for whoever reads the records once, slowly, in plain Python.
+"""Computes the findings that an audit must have, in plain Python.
 
 All records were read, applied and kept.
 """
@@ -47,7 +47,7 @@ class Life:
 
 
 def _lives(tape: Tape) -> dict[str, Life]:
-    """Read the tape; return what it has of each transaction, by transaction id."""
+    """Return the records of each transaction on the tape, by transaction id."""
     lives: defaultdict[str, Life] = defaultdict(Life)
     for message in map(Message._make, tape.halves()):
         meta = message.metadata
@@ -63,12 +63,12 @@ def _lives(tape: Tape) -> dict[str, Life]:
     return lives
 
 
-# --- what had to become of it --------------------------------------------------------------
+# --- the required outcome ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """Indices of messages: what must become of them."""
+    """Message indices by required outcome."""
 
     committed: set[int]  # counted by the COMMIT, and in time
     is_whole: bool  # `committed` has all that the COMMIT counts
@@ -78,7 +78,7 @@ class Required:
 
 
 def _decisions(life: Life) -> Iterator[Op]:
-    """Yield the ops that may decide; the first one does."""
+    """Yield the ops that may decide; the first of them is the decision."""
     groups = [message.metadata.producer_group for message in life.messages.values()]
     for op in life.ops:
         may_discard = op.source in {OpSource.CHECKER, OpSource.OPERATOR}
@@ -99,7 +99,7 @@ def _required(life: Life) -> Required:
     return Required(committed, is_whole, deliver, bury, late)
 
 
-# --- what became of it ---------------------------------------------------------------------
+# --- the actual outcome --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Delivered:
     arrived: int  # messages that were delivered, `altered` included
     gone: int  # messages that were not
     altered: int  # messages in whose place a strange record was delivered
-    strange: int  # records that have the content of no message, those of `altered` included
+    strange: int  # records whose content is that of no message, those of `altered` included
     too_often: set[int]  # indices of messages with more records than they must have
 
 
@@ -133,7 +133,7 @@ def _by_topic(contents: Counter[Content]) -> Counter[str]:
     return Counter(topic for topic, *_ in contents.elements())
 
 
-# --- what is wrong with it -----------------------------------------------------------------
+# --- violations ----------------------------------------------------------------------------
 
 
 def _kinds(life: Life) -> set[str]:
@@ -158,21 +158,21 @@ def _kinds(life: Life) -> set[str]:
 
 
 def _has_conflict(life: Life) -> bool:
-    """Tell whether an op contradicts the decision; the daemon's own may come too late."""
+    """Tell whether an op contradicts the decision; a late op of the daemon's own does not count."""
     decisions = list(_decisions(life))
     others = [op for op in decisions if op.kind is not decisions[0].kind]
     return any(op.source is not OpSource.CHECKER for op in others)
 
 
 def _is_torn(required: Required, came: Delivered, *, is_refused: bool) -> bool:
-    """Tell whether a part was delivered, and another was not."""
+    """Tell whether one part was delivered and another was not."""
     fates = [came.arrived > 0, came.gone > 0, is_refused]
     is_part = not required.is_whole and came.too_often & required.committed
     return sum(fates) > 1 or bool(is_part)
 
 
 def _is_phantom(life: Life, required: Required, came: Delivered) -> bool:
-    """Tell whether something came out that must not: a record, or a dead letter."""
+    """Tell whether a record or a dead letter was written that must not exist."""
     may_be_delivered = required.deliver if required.is_whole else required.committed
     untouched = life.messages.keys() - required.deliver - required.bury - required.late
     return (

@@ -1,4 +1,4 @@
-"""Histories that are written by hand, each of one transaction, and what must be found in them.
+"""Handwritten histories, each of one transaction, and the findings that an audit must have.
 
 A scene is a script: each step writes a record. Steps name half records by their number in the
 script: the first is 0. Example: `commit(1), real(0, partition=2)` is the COMMIT of half 1, and the
@@ -42,7 +42,7 @@ class Scene:
 
 
 def scene(name: str, *steps: Step, finds: str = "") -> Scene:
-    """Return a scene; without `finds` all in it is in order."""
+    """Return a scene; without `finds` it has no findings."""
     return Scene(name, steps, tuple(sorted(finds.split())))
 
 
@@ -50,7 +50,7 @@ def scene(name: str, *steps: Step, finds: str = "") -> Scene:
 
 
 def half(*, days: int | None = None, is_other: bool = False, **given: Any) -> Step:
-    """A half message of the transaction (`is_other`: of another one); `days`: by its own clock."""
+    """A half message, of another transaction if `is_other`; `days`: its create time is ahead."""
 
     def play(tape: Tape, halves: list[Half]) -> None:
         txn = None if is_other or not halves else halves[0].txn
@@ -64,7 +64,7 @@ def half(*, days: int | None = None, is_other: bool = False, **given: Any) -> St
 
 
 def several(count: int) -> tuple[Step, ...]:
-    """Half messages that are alike but for their values."""
+    """Half messages that differ in their values only."""
     return tuple(half(value=b"%d" % n, message_index=n) for n in range(count))
 
 
@@ -74,7 +74,7 @@ def copy(of: int = 0) -> Step:
 
 
 def forged_copy(first_append_timestamp: int) -> Step:
-    """A copy that says by itself when its original was appended."""
+    """A copy with a forged append time of its original."""
 
     def play(tape: Tape, halves: list[Half]) -> None:
         given = {"check_times": 1, "first_append_timestamp": first_append_timestamp}
@@ -84,7 +84,7 @@ def forged_copy(first_append_timestamp: int) -> Step:
 
 
 def op(kind: OpKind, of: int = 0, *, days: int | None = None, at: int = -1, **given: Any) -> Step:
-    """An op about a half message; `at`: that names the place of that one."""
+    """An op about a half message; `at`: the number of the half message whose offset it names."""
 
     def play(tape: Tape, halves: list[Half]) -> None:
         place = {} if at < 0 else {"half_offset": halves[at].at}
@@ -118,7 +118,7 @@ def dead(reason: str, *of: int, **given: Any) -> Step:
 
 
 def drop(of: int = 0) -> Step:
-    """A half record that was written, and is gone."""
+    """Remove a half record."""
     return lambda tape, halves: tape.drop(NAMES.half, 0, halves[of].at)
 
 
@@ -145,7 +145,7 @@ def _real_in_another_topic(tape: Tape, halves: list[Half]) -> None:
     tape.write("invoices", 0, key=of.key, value=of.value, headers=headers)
 
 
-# --- what is in order ----------------------------------------------------------------------
+# --- without violations --------------------------------------------------------------------
 
 _FREE = {"key": None}
 _HALF_OF_IT = bytes(TRANSACTION_BYTES_MAX // 2)
@@ -309,7 +309,7 @@ IN_ORDER = [
     ),
 ]
 
-# --- what breaks the law -------------------------------------------------------------------
+# --- with violations -----------------------------------------------------------------------
 
 BROKEN = [
     scene(

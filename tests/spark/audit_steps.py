@@ -1,6 +1,6 @@
-"""Logs that are audited step by step: many seeds beside each other, each cut at points of its own.
+"""Logs that are audited step by step: many seeds in one log, each cut at points of its own.
 
-One audit judges all seeds, so that a hundred take as long as one.
+One audit covers all seeds, so that a hundred take as long as one.
 """
 
 import random
@@ -34,7 +34,7 @@ Ends = dict[tuple[str, int], int]
 
 @dataclass(frozen=True)
 class Log:
-    """The logs, and the snapshots that were taken of them one after the other."""
+    """The logs, and successive snapshots of them."""
 
     tape: Tape
     snapshots: list[Snapshot]
@@ -70,14 +70,14 @@ def written(seeds: range) -> Log:
             until_ms = times[step] if step < len(times) else tape.clock_ms
             before = cuts[step - 1] if step else {}
             # The cuts of every second seed are uneven: a record may be before the cut of its
-            # partition, and the earlier record that caused it behind the cut of another one.
+            # partition, and the earlier record that caused it behind the cut of another partition.
             ends.update(_ends(tape, number, until_ms, before, chance if seed % 2 else None))
     final = tape.snapshot()
     return Log(tape, [*(_cut(final, ends, step) for step, ends in enumerate(cuts)), final], others)
 
 
 def _overtaken(tape: Tape) -> Half:
-    """Write a committed message of which only the next one of its key is delivered; return it."""
+    """Write two committed messages of one key, deliver the second only; return the first."""
     first, second = (tape.half(key=b"b", value=b"order") for _ in range(2))
     for each in (first, second):
         tape.op(OpKind.COMMIT, each)
@@ -95,7 +95,7 @@ def _delivered_by_others(tape: Tape) -> str:
 def _ends(
     tape: Tape, number: int, until_ms: int, before: Ends, jitter: random.Random | None
 ) -> Ends:
-    """Return the ends of one seed's partitions at a time, or by chance some records beside it."""
+    """Return the ends of one seed's partitions at a time; with `jitter`, up to 4 records off."""
     ends = {}
     for (topic, partition), rows in tape.rows.items():
         if partition // LANE == number:
@@ -107,7 +107,7 @@ def _ends(
 
 
 def _cut(final: Snapshot, ends: Ends, step: int) -> Snapshot:
-    """Return a snapshot that ends there, in which not all was applied and visible, or known."""
+    """Return a snapshot with these ends, where some records are unapplied, hidden or unknown."""
     chance = random.Random(step)
     left_out = {INVOICES} if step == 0 else set()
     topics = {
@@ -165,7 +165,7 @@ def audit_whole(spark: SparkSession, log: Log) -> Mapping[str, Any]:
 
 
 def result(audit: Audit) -> Mapping[str, Any]:
-    """Return all that an audit says."""
+    """Return the whole result of an audit."""
     return {
         "records": audit.records,
         "states": {state: count for state, count in audit.states.items() if count},

@@ -4,7 +4,7 @@
 
 Every round is a process of its own, as a user runs it: the JVM's start is part of the time. Each
 must find exactly the seeded defects, or the bench fails. With `--new` a further round makes a
-state, and as many rounds continue it, each after so many new transactions. Prints one JSON object.
+state, and --rounds rounds continue it, each after --new more transactions. Prints one JSON object.
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.integration.installation import Installation
 from tests.spark.audit_mass import PAIRS, REAL_PARTITIONS, VALUE_BYTES, Mass
 
 ROUND_S_MAX = 1_800.0
-ANSWERED = 1_000  # of so many new transactions, one late answer names an old one
+ANSWERED = 1_000  # one late answer names an old transaction per this many new ones
 
 
 @click.command()

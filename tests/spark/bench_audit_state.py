@@ -1,9 +1,9 @@
-"""Measures what a state saves: an audit of many transactions, then one of one in a hundred more.
+"""Measures the time that a state saves: an audit of many transactions, then one of --new more.
 
     python tests/spark/bench_audit_state.py --transactions 4000000
 
-Spark makes the facts, so that neither Kafka nor the start of the session counts: an audit of real
-topics also reads and decodes their records. Both audits must find exactly the seeded defects, or
+Spark generates the facts, so that neither Kafka nor the start of the session counts: an audit of
+real topics also reads and decodes their records. Both must find exactly the seeded defects, or
 the bench fails. Prints the seconds from the start of each audit to each of its lines as JSON.
 """
 
@@ -36,7 +36,7 @@ KEYS = 1_000
 UNDECIDED_EVERY = 50
 PUT_BACK_EVERY = 33  # such a transaction is not plain
 LOST_EVERY = 10_000
-ANSWERED_EVERY = 1_000  # of so many new transactions, one comes with a record of an old one
+ANSWERED_EVERY = 1_000  # one record of an old transaction per this many new ones
 END = 1 << 40
 
 
@@ -84,7 +84,7 @@ def _audit(
 
 
 def _facts(first: int, count: int) -> Callable[[SparkSession], DataFrame]:
-    """Return what makes the facts of transactions: halves, ops, deliveries and late answers."""
+    """Return a function that makes facts of transactions: halves, ops, deliveries, late answers."""
     number, place = F.col("id"), F.floor(F.col("id") / PAIRS)
     common = {
         "transaction_id": F.lpad(F.hex(number), 32, "0"),

@@ -33,14 +33,14 @@ PYSPARK_VERSIONS = r"ignore:distutils Version classes are deprecated:Deprecation
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Bear with these warnings, in this directory only."""
+    """Ignore these warnings, in this directory only."""
     item.add_marker(pytest.mark.filterwarnings(PYSPARK_SOCKETS))
     item.add_marker(pytest.mark.filterwarnings(PYSPARK_VERSIONS))
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Yield a session with the connector; skip where it cannot be had, fail there with CI=true."""
+    """Yield a session with the connector; without Java or jars skip, or fail if CI=true."""
     with ExitStack() as stack:
         try:
             session = stack.enter_context(spark_session("halfbridge-tests", options=OPTIONS))
@@ -64,7 +64,7 @@ def scene(
 
 @pytest.fixture(scope="module")
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Have plans of a few hundred rows interpreted: compiling them takes ten times as long."""
+    """Interpret plans of a few hundred rows: compiling them takes ten times as long."""
     names = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     for name, value in names.items():
         spark.conf.set(name, value)

@@ -3,7 +3,7 @@
     python tests/spark/connect_client.py ADDRESS SERVERS PREFIX TOPIC
 
 A process of its own: a process that has used a session of a driver cannot be such a client. The
-package pyspark-client has no Py4J, so what is imported here must not need it.
+package pyspark-client has no Py4J, so no module imported here may need it.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession, functions
 from pyspark.sql.avro import functions as avro
 
 for name in [each for each in sys.modules if each.partition(".")[0] == "py4j"]:
-    sys.modules[name] = None  # type: ignore[assignment]  # which makes importing it an error
+    sys.modules[name] = None  # type: ignore[assignment]  # makes importing it an error
 
 from halfbridge.cli.spark import JOBS  # noqa: E402  (Py4J is hidden)
 from halfbridge.serde.topics import TopicNames  # noqa: E402  (Py4J is hidden)

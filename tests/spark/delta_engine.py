@@ -1,8 +1,8 @@
-"""Another engine at work on tables that ingest made: Spark with Delta's own source.
+"""Another engine that changes tables made by ingest: Spark with Delta's own source.
 
 python tests/spark/delta_engine.py DIRECTORY
 
-It makes the tables of TABLES below DIRECTORY, each with ROWS rows of which DELETED were deleted;
+It makes the tables of TABLES below DIRECTORY, each with ROWS rows of which DELETED are deleted;
 then it dedupes `vectors` in the same session, and prints the counts.
 """
 
@@ -66,7 +66,7 @@ def make(spark: SparkSession, directory: Path) -> None:
         table = f"delta.`{directory / name}`"
         writer = rows.write.format("delta").partitionBy("publish_date", "quarantined")
         writer.options(**properties).save(str(directory / name))
-        # The two deliveries of half as many messages.
+        # Both deliveries of DELETED // 2 messages.
         spark.sql(f"delete from {table} where offset % {ROWS // 2} < {DELETED // 2}")
         if name == PURGED:
             spark.sql(f"reorg table {table} apply (purge)")

@@ -1,8 +1,8 @@
-"""An ingest of its own, held at its first batch between the writing of files and the commit.
+"""An ingest process, held at its first batch between the writing of files and the commit.
 
 python tests/spark/ingest_driver.py DIRECTORY ARGUMENT...
 
-It makes DIRECTORY/held when it is there, and goes on once DIRECTORY/go is there.
+It creates DIRECTORY/held at that point, and continues once DIRECTORY/go exists.
 """
 
 import sys
@@ -20,7 +20,7 @@ _POLL_S = 0.05
 
 
 def hold_here(directory: Path) -> None:
-    """Say in a directory that this process is held, and wait for the word to go on."""
+    """Create `HELD` in the directory, and wait until `GO` exists there."""
     (directory / HELD).touch()
     deadline_s = time.monotonic() + HELD_S_MAX
     while not (directory / GO).exists() and time.monotonic() < deadline_s:
@@ -28,7 +28,7 @@ def hold_here(directory: Path) -> None:
 
 
 class HeldStorage(Storage):
-    """Lists the files of a batch once it is told to."""
+    """Lists the files of a batch once DIRECTORY/go exists."""
 
     directory: Path
 
@@ -38,7 +38,7 @@ class HeldStorage(Storage):
 
 
 def hold(directory: Path) -> None:
-    """Have every DeltaWriter of this process held in `directory`."""
+    """Hold every DeltaWriter of this process by the files of `directory`."""
     HeldStorage.directory = directory
     begin = DeltaWriter.__init__
 
@@ -46,7 +46,7 @@ def hold(directory: Path) -> None:
         begin(writer, *words)
         writer._storage = HeldStorage(writer._spark)
 
-    # It takes any arguments, to hand them on.
+    # It takes any arguments, and passes them on.
     DeltaWriter.__init__ = held  # type: ignore[assignment, method-assign]
 
 

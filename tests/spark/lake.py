@@ -35,7 +35,7 @@ class Lake:
 
     directory: Path
     kind: str  # iceberg, delta
-    uri: str = ""  # of a REST catalog; empty: one of Hadoop's file systems
+    uri: str = ""  # of a REST catalog; empty: a catalog in a Hadoop file system
 
     @property
     def table(self) -> str:
@@ -52,7 +52,7 @@ class Lake:
         return {**ICEBERG, **{f"spark.sql.catalog.lake.{name}": lake[name] for name in lake}}
 
     def check_jars(self) -> None:
-        """Leave the test out if the jars of the format cannot be fetched for this Spark."""
+        """Skip the test if the jars of the format cannot be fetched for this Spark."""
         pytest.importorskip("pyiceberg" if self.kind == "iceberg" else "deltalake")
         pyspark = pytest.importorskip("pyspark")
         try:
@@ -81,17 +81,17 @@ class Lake:
         )
 
     def rows(self) -> list[tuple[str, bytes]]:
-        """Return transaction and value of each row, in order, as an engine without Spark reads."""
+        """Return transaction and value of each row, sorted, as read by an engine without Spark."""
         read = self.read()
         columns = (read["transaction_id"].to_pylist(), read["value"].to_pylist())
         return sorted(zip(*columns, strict=True))
 
     def read(self) -> Any:
-        """Return the table's rows in Arrow, as an engine without Spark reads."""
+        """Return the table's rows in Arrow, as read by an engine without Spark."""
         return self.iceberg().scan().to_arrow() if self.kind == "iceberg" else self._delta()
 
     def iceberg(self) -> Any:
-        """Return the Iceberg table as pyiceberg has it."""
+        """Return the Iceberg table, opened with pyiceberg."""
         if self.uri:
             from pyiceberg.catalog import load_catalog  # noqa: PLC0415  # where it is installed
 

@@ -1,13 +1,13 @@
-"""An ingest of its own that kills itself, JVM included, at a moment that nobody else could hit.
+"""An ingest process that kills itself, JVM included, at a moment that cannot be hit from outside.
 
 python tests/spark/lake_driver.py MOMENT NUMBER ARGUMENT...
 
-It lives until the NUMBERth batch of its own reaches MOMENT. Start it in a process group of its own.
+It runs until its NUMBERth batch reaches MOMENT. Start it in a process group of its own.
 
 python tests/spark/lake_driver.py held DIRECTORY ARGUMENT...
 
-lives on. It makes DIRECTORY/held when its first batch is staged, and goes on once DIRECTORY/go is
-there.
+does not kill itself. It creates DIRECTORY/held when its first batch is staged, and continues once
+DIRECTORY/go exists.
 """
 
 import os
@@ -23,13 +23,13 @@ from tests.spark.ingest_driver import hold_here
 
 NEVER = "never"
 STAGED = "staged"  # an Iceberg snapshot is written, and not published
-COMMITTED = "committed"  # the batch is in the table, and Spark has not noted it
-UNMARKED = "unmarked"  # the same, of batches that say nothing about themselves: the control
+COMMITTED = "committed"  # the batch is in the table, but not in Spark's commit log
+UNMARKED = "unmarked"  # the same, for batches without marks of their own: the control
 HELD = "held"
 
 
 def after(kind: type, method: str, act: Callable[[int], None]) -> None:
-    """Have `act` called after each call of a method, with the number of calls."""
+    """Call `act` after each call of a method, with the number of calls."""
     whole: Callable[..., Any] = getattr(kind, method)
     calls = 0
 
@@ -44,7 +44,7 @@ def after(kind: type, method: str, act: Callable[[int], None]) -> None:
 
 
 def die_at(number: int) -> Callable[[int], None]:
-    """Return what kills this process's group at the call of that number."""
+    """Return a function that kills this process's group at call `number`."""
 
     def die(calls: int) -> None:
         if calls == number:
@@ -54,7 +54,7 @@ def die_at(number: int) -> Callable[[int], None]:
 
 
 def append_unmarked(table: IcebergTable, rows: Any, **_: Any) -> bool:
-    """Append as one would without write-audit-publish."""
+    """Append without write-audit-publish."""
     table._prepare(rows)
     rows.writeTo(table.name).append()
     return True

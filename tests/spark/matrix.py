@@ -2,8 +2,8 @@
 
     python tests/spark/matrix.py DIRECTORY 3.5 4.0 ...
 
-Each line has an environment of its own in DIRECTORY, with the newest release that the package index
-has; other packages are those of constraints.txt. Jars come by the project's own lock files. Exit
+Each line has an environment of its own in DIRECTORY, with its newest release on the package index;
+other packages are those of constraints.txt. Jars are those of the project's lock files. Exit
 status: 0 all passed; 1 some test failed, or an environment could not be made.
 """
 
@@ -17,14 +17,14 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[2]
 SUITE = "tests/spark/test_matrix.py"
-# Spark 3.5 needs older ones of these: NumPy 1, and a pyarrow that takes it.
+# Spark 3.5 needs NumPy 1, and a pyarrow that supports it.
 _OLDER = {"3.5": ("numpy<2", "pyarrow<20")}
 _UNPINNED = re.compile(r"(pyspark|py4j|numpy|pandas|pyarrow)==")
 _MORE = ("pytest", "pytest-timeout", "hypothesis", "setuptools", "hatchling", "editables")
 _VERSION = "import pyspark; print(pyspark.__version__)"
-_RUN_S_MAX = 3600.0  # of a suite: three minutes where nothing else runs
+_RUN_S_MAX = 3600.0  # of a suite: three minutes on an idle machine
 
-Results = Mapping[str, str]  # test -> what is said of it
+Results = Mapping[str, str]  # test -> its result
 
 
 def main(directory: Path, lines: list[str]) -> int:
@@ -66,7 +66,7 @@ def environment(home: Path, line: str) -> Path:
 
 
 def run(python: Path, report: Path) -> tuple[Results, int]:
-    """Run the suite; return what came of each test, and pytest's exit status."""
+    """Run the suite; return the result of each test, and pytest's exit status."""
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-m", "", "-p", "no:cacheprovider", SUITE]
     command.append(f"--junitxml={report}")
@@ -75,7 +75,7 @@ def run(python: Path, report: Path) -> tuple[Results, int]:
 
 
 def results(report: str) -> Results:
-    """Return what a JUnit report says of each test: works, fails, or why it was skipped."""
+    """Return each test's result in a JUnit report: works, fails, or why it was skipped."""
     said = {}
     for case in ET.fromstring(report).iter("testcase"):
         skipped = case.find("skipped")

@@ -1,4 +1,4 @@
-"""Real topics for tests: what the daemon, or somebody else, writes into them."""
+"""Real topics for tests, with records of the daemon and of other producers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -61,14 +61,14 @@ class RealTopic:
         self._producer(0)
 
     def end(self, producer: Producer, *, slot: int = 0) -> None:
-        """Commit, and return once consumers see it: the broker answers before markers stand."""
+        """Commit, and return once consumers see it: the broker answers before it writes markers."""
         producer.commit_transaction(TIMEOUT_S)
-        self._producer(slot)  # the coordinator makes it wait for them
+        self._producer(slot)  # init_transactions waits for the markers
 
     def write_plain(
         self, value: bytes | None, *, key: bytes | None = None, partition: int = 0
     ) -> None:
-        """Write a record as a producer that knows nothing of halfbridge does."""
+        """Write a record without halfbridge's headers."""
         producer = Producer({"bootstrap.servers": self.servers})
         producer.produce(self.name, value, key, partition=partition, timestamp=DAY_1_MS)
         assert producer.flush(TIMEOUT_S) == 0
@@ -79,7 +79,7 @@ class RealTopic:
                 "bootstrap.servers": self.servers,
                 "transactional.id": f"{self.name}-{slot}",
                 "linger.ms": 0,
-                # On a busy machine the default minute is over before a test has looked.
+                # On a busy machine the default of one minute may expire before the test has read.
                 "transaction.timeout.ms": 900_000,
             }
         )
@@ -107,7 +107,7 @@ class RealTopic:
 
 
 def make_topic(servers: str, name: str, *, partitions: int = 2) -> RealTopic:
-    """Return a new, empty topic, from which nothing is deleted: the days above are long past."""
+    """Return a new, empty topic with unlimited retention: the days above are long past."""
     admin = AdminClient({"bootstrap.servers": servers})
     new = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
     for made in admin.create_topics([new]).values():

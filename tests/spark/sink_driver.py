@@ -32,12 +32,12 @@ SESSION = {
     "spark.sql.files.openCostInBytes": "1",
     "spark.sql.files.maxPartitionBytes": "1000",  # several tasks of a small file
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
-    "spark.buffer.size": "500",  # bytes: a task that fails has sent what it was given before
+    "spark.buffer.size": "500",  # bytes: a task that fails has sent the rows it got before
 }
 
 
 def fail_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand rows on, but on a task's first attempt fail when most of them are sent."""
+    """Pass rows on, but on a task's first attempt fail when most of them are sent."""
     context: Any = TaskContext.get()
     for number, batch in enumerate(batches):
         yield batch

@@ -1,4 +1,4 @@
-"""The sink with faults in its driver's commit. Faults are files: there once, then gone."""
+"""The sink with faults in its driver's commit. A fault is a file; firing deletes the file."""
 
 import time
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from halfbridge.spark_jobs.sink.datasource import StreamWriter, TxnHalf
 FORMAT = "txn_half_with_faults"
 BEFORE_MANIFEST = "before-manifest"  # commit raises before it has done anything
 AFTER_MANIFEST = "after-manifest"  # commit raises between manifest and decisions
-HANG = "hang"  # commit stands still between manifest and decisions, until it is killed
-HANGS = "hangs"  # made by it, when it does
-HANG_S = 600.0  # the fault itself, which the kill of the process ends
+HANG = "hang"  # commit hangs between manifest and decisions, until the process is killed
+HANGS = "hangs"  # created when the commit hangs
+HANG_S = 600.0  # longer than the process lives
 
 
 class InjectedError(Exception):
@@ -28,7 +28,7 @@ def faulty(directory: Path) -> type[TxnHalf]:
     where = str(directory)
 
     class Committer(BatchCommitter):
-        """Fails where it is told to."""
+        """Fails where a fault file exists."""
 
         def record(
             self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
@@ -52,15 +52,15 @@ def faulty(directory: Path) -> type[TxnHalf]:
         """Commits with faults."""
 
         def committer(self) -> BatchCommitter:
-            """Return one that fails where it is told to."""
+            """Return the committer with faults."""
             return Committer(self.options)
 
     class Faulty(TxnHalf):
-        """The sink itself but for its commit."""
+        """The sink, with faults in its commit."""
 
         @classmethod
         def name(cls) -> str:
-            """Return another name, so that both are there."""
+            """Return another name, so that both sinks can be registered."""
             return FORMAT
 
         def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 (PySpark's name)

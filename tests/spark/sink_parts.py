@@ -30,8 +30,7 @@ class Sink:
     Attributes:
         scene: The installation.
         options: Of the sink.
-        process: Whose clients attempts and commits use; this process's own, unless a test says
-            otherwise.
+        process: The process whose clients attempts and commits use; by default this one.
     """
 
     def __init__(self, scene: SinkScene, **options: str) -> None:
@@ -44,7 +43,7 @@ class Sink:
 
     @property
     def committer(self) -> BatchCommitter:
-        """As Spark makes one for each call."""
+        """A new one, as Spark makes for each call."""
         return BatchCommitter(self.options, self.process)
 
     def attempt(self, batch: int = 0, rows: int = ROWS, *, first: int = 0) -> AttemptReport:
@@ -78,7 +77,7 @@ class Sink:
         return topic
 
     def alter(self, topic: str, name: str, value: str) -> None:
-        """Change a setting of a topic, and return when the broker knows."""
+        """Change a setting of a topic, and return when the broker reports it."""
         admin = AdminClient({"bootstrap.servers": self.scene.servers})
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

@@ -180,4 +180,5 @@ def test_checks_are_answered_while_no_service_runs(
     assert answers == {ids[committed]: "COMMIT", ids[open_]: "ROLLBACK"}
     assert all(len(line["trace_id"]) == 32 for line in lines if "kind" in line)
     said = (tmp_path / "respond.out").read_text()
-    assert said.count(f'"name": "check {topic}"') == 2
+    assert said.count(f'"name": "check {topic}"') >= len(ids)  # the daemon may repeat a check
+    assert all(each in said for each in ids.values())
