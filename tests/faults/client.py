@@ -1,4 +1,4 @@
-"""A producer under test, a process of its own: runs seeded transactions until told to be quiet.
+"""A producer under test, a process of its own: runs seeded transactions until SIGUSR1.
 
 Says `ready` once it is started; on SIGUSR1 it begins nothing new, lets everything end, and says
 `quiet`; it answers checks from the database until SIGTERM. What it does stands in its client log
@@ -87,7 +87,7 @@ class Client:
         self._producer.flush(_FLUSH_S)
 
     def _next(self, stop: threading.Event) -> Planned | None:
-        """Return what is next when it is due; None when nothing shall begin any more."""
+        """Return the next plan when it is due; None after SIGUSR1."""
         options = self._options
         with self._lock:
             number = next(self._numbers)
@@ -164,7 +164,7 @@ class Client:
     # --- both ------------------------------------------------------------------------------
 
     def _announced(self, tx: Transaction, plan: Planned) -> Any:
-        """Yield the messages of `plan`, each one once its announcement stands in the log."""
+        """Yield the messages of `plan`, each one once its announcement is in the log."""
         for index, each in enumerate(plan.messages):
             topic = self._options.prefix + each.topic
             self._log.sending(

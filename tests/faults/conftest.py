@@ -107,7 +107,7 @@ def make_scene(
             more = {"direct": servers, "replicas": len(nodes)}
             with _staged(request, started.proxied_servers, **more) as stage:
                 yield Scene(started, stage)
-                # Whatever a failed test left behind: processes are still to end in order.
+                # Also after a failed test, processes must end in order.
                 started.proxy.heal()
                 for node in nodes:
                     started.node(node).resume()

@@ -20,7 +20,7 @@ class Listener:
         port: It listens there.
         broker_port: Of the listener that the tests use.
         controller_port: Of the controller.
-        host: What clients are told to connect to.
+        host: The address that clients connect to.
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
     """
 

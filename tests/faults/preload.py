@@ -9,7 +9,7 @@ from halfbridge.testkit.pytest_plugin import leave_out
 
 
 def built(source: str, directory: Path) -> Path:
-    """Return the library made of a C file beside this one; no compiler, no test."""
+    """Return the library made of a C file in this directory; skip the test without a compiler."""
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         leave_out("needs a C compiler on Linux, to change what a process's C library does")

@@ -1,6 +1,6 @@
 """`halfbridge` with a log handler that raises, as one may that sends lines over a network.
 
-It says so on standard error each time, since nobody else will.
+It prints a line on standard error each time, because nothing else reports it.
 """
 
 import logging
@@ -12,7 +12,7 @@ RAISED = "a log handler raises"
 
 
 class RaisingHandler(logging.Handler):
-    """Raises when a Kafka client's trouble is told, which happens in the client's callbacks."""
+    """Raises when an error of a Kafka client is logged, which happens in the client's callbacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Raise, where the base class would have a handler do nothing of the kind."""

@@ -1,4 +1,4 @@
-"""A scene: brokers behind a proxy, the usual load on them, and what is asked of them afterwards."""
+"""A scene: brokers behind a proxy, the usual load on them, and the checks afterwards."""
 
 import random
 import signal

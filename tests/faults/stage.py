@@ -62,7 +62,7 @@ LIMITS = {
 # To begin to dump its stacks: faulthandler takes milliseconds, unless the process is stopped.
 _LATE_S = 3.0
 _LAST_LINES = 120
-_DUMP_S = 30.0  # to write where its threads stand, on a busy machine
+_DUMP_S = 30.0  # to write the stacks of its threads, on a busy machine
 _FRAMES = "most recent call first"  # faulthandler's words
 
 
@@ -122,7 +122,7 @@ class Daemon:
         return int(self.child.process.returncode)
 
     def where_stand(self, pids: Iterable[int]) -> str:
-        """End these of its processes, and return its last lines: where their threads stood."""
+        """End these of its processes, and return its last lines: the stacks of their threads."""
         ended = running(pids)
         for pid, _ in ended:
             with suppress(ProcessLookupError):
@@ -149,7 +149,7 @@ class Stage:
         replicas: Of each topic.
         kinds: Kind of transaction -> what became of it, once there is a verdict.
         load: What ran, in words.
-        injected: Fault -> how often it was injected; whoever injects counts.
+        injected: Fault -> how often it was injected; the injecting code counts.
         recovered_s: How long deliveries took to go on after each healed fault, seconds.
         judged: What the judge saw, once there is a verdict.
         seed: Of the clients.
@@ -357,7 +357,7 @@ class Stage:
             return f"(cannot be read: {error})"
 
     def _where_all_stand(self) -> list[str]:
-        """Return what is left to decide; the witness writes down where its threads stand."""
+        """Return what is left to decide; the witness writes the stacks of its threads."""
         assert self._witness is not None
         errors = self._witness.errors
         os.kill(self._witness.process.pid, signal.SIGUSR1)

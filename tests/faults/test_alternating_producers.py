@@ -1,4 +1,4 @@
-"""What taking turns rests on: of two transactional offset commits the newer one stands.
+"""What taking turns rests on: of two transactional offset commits the newer one is in force.
 
 The daemon alternates between transactional producers, each commit acknowledged before the next
 kafka_txn begins. The markers of two such kafka_txns may still arrive in any order at the group's
@@ -124,7 +124,7 @@ def group(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Group]:
 
 
 def test_committed_never_shows_an_older_offset(group: Group) -> None:
-    """800 kafka_txns in turn: whoever asks, at any moment, never sees a step back.
+    """800 kafka_txns in turn: no query sees an offset go back.
 
     After each commit was acknowledged, a question shows exactly that offset.
     """
@@ -166,7 +166,7 @@ def test_committed_never_shows_an_older_offset(group: Group) -> None:
 def test_a_restarted_broker_still_shows_the_newest_offset(
     broker: EmbeddedBroker, topic_prefix: str, kill: bool
 ) -> None:
-    """What the coordinator reads back from its log has the same order: the newest one stands."""
+    """The coordinator reads the same order back from its log: the newest one is in force."""
     group = Group(broker.bootstrap_servers, topic_prefix)
     for number in range(1, _ROUNDS_BEFORE_RESTART + 1):
         group.commit(number)

@@ -13,7 +13,7 @@ from tests.kit.waiting import until
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _HOUR_S = 3600
-# Where the clock stands, hours ahead of the true one: forth and back, and further back.
+# Hours by which the clock is ahead of the true one: forth and back, and further back.
 _JUMPS_H = (1, 0, 3, 0, -3, 24, 0)
 _HEALED_S = 60.0
 # Kafka stamps the marker that ends a kafka_txn, and its coordinator's own entry, and then checks

@@ -60,7 +60,7 @@ class _Load:
 def test_case_51_a_certificate_expires(tmp_path: Path, make_stage: MakeStage) -> None:
     """The broker comes back with an expired certificate: nobody connects, and the daemon says why.
 
-    With a new one everything goes on.
+    With a new one everything resumes.
     """
     authority = Authority(tmp_path / "certificates")
     way = listener(protocol="SSL")

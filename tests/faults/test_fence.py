@@ -29,7 +29,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 def test_the_fence_outlives_killed_services_servers_and_daemons(
     stage: Stage, database: Database
 ) -> None:
-    """Rows that stand = messages that come out, each once, in order per key, over all kills.
+    """Committed rows = delivered messages, each once, in order per key, over all kills.
 
     Lock time-outs, deadlocks, serialization failures, late and slow blocks are among them.
     """

@@ -87,7 +87,7 @@ def test_case_11_metadata_of_no_or_another_generation(config: CheckerConfig) -> 
 
     def joined() -> bool:
         first.fetch(_STEP_S)
-        # From the first moment on: whoever has partitions has the generation that goes with them.
+        # From the first moment on, a member with partitions has their generation.
         has = first.membership is not None
         assert has == bool(first.assigned)
         assert not has or generation(first.membership) > 0

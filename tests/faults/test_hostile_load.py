@@ -42,7 +42,7 @@ FIRST_S = 15.0
 P99_FACTOR = 3
 MEBIBYTE = 1024 * 1024
 BODIES_BYTES = 32 * MEBIBYTE
-# Beside the two budgets: clients, a plan, Python.
+# Besides the two budgets: clients, a plan, Python.
 SLACK_BYTES = 100 * MEBIBYTE
 # A bound: what is waiting at the end, on a busy machine.
 DRAIN_S = 90.0
@@ -184,7 +184,7 @@ class Good:
 
 
 class Attack:
-    """Writes hostile records beside, and watches what the daemon holds."""
+    """Writes hostile records concurrently, and watches the daemon's memory."""
 
     def __init__(self, hostile: Hostile, pid: int) -> None:
         self.count = 0

@@ -1,8 +1,8 @@
-"""Acknowledgements without an offset: the client infers that a record is stored, nobody said so.
+"""Acknowledgements without an offset: the client infers that a record is stored, without an answer.
 
 librdkafka does when a later record of the partition was acknowledged, and when a broker speaks of
 a duplicate sequence number, which the proxy puts into the answer here. After a leader's death it
-was seen to be wrong: decisions were acknowledged so that stood in no log.
+was seen to be wrong: decisions were acknowledged so that were in no log.
 """
 
 from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def test_none_of_the_half_messages_that_were_sent_at_once_is_stored(
 def test_a_decision_is_in_doubt_and_can_be_repeated(
     cluster: ProxiedCluster, producer: TransactionProducer, config: CheckerConfig
 ) -> None:
-    """Nobody may be told that it stands; repeated, it does, at an offset that is named."""
+    """It must not be reported as stored; when it is repeated, it is stored at a known offset."""
     tx = producer.begin()
     tx.send(Message(_real_topic(config), value=b"one"))
     cluster.proxy.add(INFERRED)

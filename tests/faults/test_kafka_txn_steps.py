@@ -22,7 +22,7 @@ _STEPS = (
     Api.TXN_OFFSET_COMMIT,
     Api.END_TXN,
 )
-# Long enough that the worker is dead before the request goes on, and then it does: by that time
+# Long enough that the worker is dead before the request continues: by that time
 # the successor may have fenced it, or not.
 _HELD_MS = 1500
 _THIRD = 1 / 3

@@ -1,4 +1,4 @@
-"""Commits of which the daemon learns nothing, and commits that arrive late; one broker, no luck."""
+"""Commits whose answers are lost, and commits that arrive late; one broker, deterministic."""
 
 import pytest
 
@@ -13,7 +13,7 @@ _TIMES = 2
 
 @pytest.mark.parametrize("act", [pytest.param(Act.SWALLOW, marks=pytest.mark.long), Act.STRAND])
 def test_commits_in_doubt(one: Scene, act: Act) -> None:
-    """Exactly two EndTxn are hit: unanswered, or late behind their own repetition.
+    """Exactly two EndTxn are hit: unanswered, or late, after their own repetition.
 
     A short case of 4 and 5 in docs/evidence/faults.md, with nothing left to chance.
     """

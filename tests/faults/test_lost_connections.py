@@ -1,6 +1,6 @@
 """One of several connections is lost for a moment, and the client repeats by itself.
 
-The daemon must learn of it: the commit may arrive twice, and a group may have lost sight of a
+The daemon must notice it: the commit may arrive twice, and a group may have lost sight of a
 member that goes on.
 """
 
@@ -55,7 +55,7 @@ def config(cluster: ProxiedCluster, make_config: Callable[..., CheckerConfig]) -
 def test_a_commit_that_may_arrive_twice_wears_its_producer(
     cluster: ProxiedCluster, config: CheckerConfig, kafka: dict[str, str]
 ) -> None:
-    """The connection is lost behind the commit, which is repeated and succeeds.
+    """The connection is lost after the commit, which is repeated and succeeds.
 
     Also where the user does not want to read of connections that brokers close.
     """
@@ -82,7 +82,7 @@ def test_a_commit_that_may_arrive_twice_wears_its_producer(
 def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
     cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
-    """They may stand higher than a rebuild would look for them."""
+    """Their offsets may be higher than a rebuild would search."""
     transactor = Transactor(
         replace(config, kafka_txn_timeout_ms=_BRIEF_MS),
         f"{config.names.op}-w",
@@ -134,7 +134,7 @@ def test_a_member_whose_coordinator_was_silent_joins_again(
 
     def is_over() -> bool:
         # Nothing is fetched, as while a commit hangs, and the client waits for leave to let its
-        # partitions go. To the coordinator, whoever commits offsets is alive.
+        # partitions go. To the coordinator, a member that commits offsets is alive.
         reader._member._consumer.commit(offsets=[place], asynchronous=True)
         return cluster.proxy.hits(Act.HOLD, Api.HEARTBEAT) == before + 2
 
@@ -220,7 +220,7 @@ def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
 
 
 def _create_with_a_record(cluster: ProxiedCluster, topic: str, *, gone: int = 0) -> None:
-    """Make a topic of one partition in which there is `value`, behind `gone` deleted records."""
+    """Make a topic of one partition with `value` after `gone` deleted records."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(_CALL_S)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})

@@ -44,7 +44,7 @@ def test_case_52_names_are_lost_and_all_addresses_change(
 
     address.unlink()
     stage.injected["no name server answers"] += 1
-    stage.await_more(50)  # who is connected goes on
+    stage.await_more(50)  # connected clients continue
     broker.kill()
     config = broker.node().directory / "server.properties"
     before = config.read_text("utf-8")

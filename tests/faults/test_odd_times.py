@@ -50,7 +50,7 @@ def test_case_33_a_real_topic_grows(stage: Stage) -> None:
     """
     seed = seed_of_run()
     stage.make()
-    # Producers of the daemon learn of it when they ask for metadata, by default every 5 min.
+    # Producers of the daemon notice it when they ask for metadata, by default every 5 min.
     daemon = stage.daemon("--workers", "2", "--kafka", "topic.metadata.refresh.interval.ms=1000")
     clients = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
     stage.await_more(300)
@@ -104,10 +104,10 @@ def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> 
 
 
 def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
-    """The worker's own thread stands for longer than it may go without polling, three times.
+    """The worker's own thread is blocked for longer than max.poll.interval.ms, three times.
 
     Its client's threads go on with heartbeats until then. The group gives it up, the other worker
-    takes its partitions, and what it goes on with when it wakes is refused.
+    takes its partitions, and its requests after it wakes are refused.
     """
     seed = seed_of_run()
     draw = random.Random(seed)
@@ -137,7 +137,7 @@ def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
 def _is_given_up(stage: Stage) -> bool:
     """Tell whether the group gives a member up in time.
 
-    It does not when its thread stands inside the client's poll: to the client it is polling.
+    It does not when its thread is blocked inside the client's poll: to the client it is polling.
     """
     deadline = time.monotonic() + _GIVEN_UP_S
     while time.monotonic() < deadline:

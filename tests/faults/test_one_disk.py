@@ -46,7 +46,7 @@ def test_case_49_all_disks_are_full(small: Scene) -> None:
     """Nothing can be written anywhere: nothing is acknowledged that is not there afterwards.
 
     The alert of docs/incidents/ fires, and doctor finds that no broker answers. With room again,
-    and the broker back, everything goes on.
+    and the broker back, everything resumes.
     """
     (port,) = free_ports(1)
     small.begin("--metrics-port", str(port))

@@ -53,7 +53,7 @@ def _needed_no_more(stage: Stage) -> dict[tuple[str, int], int] | None:
 
 
 def _trim(stage: Stage, floors: dict[tuple[str, int], int]) -> None:
-    """Delete what stands before each floor."""
+    """Delete the records below each floor."""
     admin: Any = AdminClient({"bootstrap.servers": stage.direct})
     wanted = [TopicPartition(*place, floor) for place, floor in floors.items()]
     for place, done in admin.delete_records(wanted).items():

@@ -41,7 +41,7 @@ def test_case_19_retention_takes_an_undecided_half(installation: Installation) -
 
     A worker that was there all the time still has the message, and delivers it once it is
     committed. One that starts stops at that partition with a clear error, although the commit of
-    the other one stands in the op log: nothing is passed over in silence. Other partitions go on.
+    the other one is in the op log: nothing is skipped silently. Other partitions continue.
     """
     names = installation.names
     installation.make(partitions=2)

@@ -177,7 +177,7 @@ def test_signals_to_the_whole_group_still_leave(stage: Stage) -> None:
 
 
 def test_of_two_workers_on_one_slot_the_older_one_ends(stage: Stage) -> None:
-    """It ends with status 3 and says why; the newer one goes on, and nobody comes back."""
+    """It ends with status 3 and logs why; the newer one continues, and no process restarts it."""
     stage.make()
     older = stage.daemon("--slot", "twin", name="older")
     client = stage.client("steady", seed=seed_of_run(), rate=200, pipelined=True)

@@ -28,7 +28,7 @@ _LASTS_S = (1.0, 8.0)
 _CALM_S = (0.5, 5.0)
 _LATE_MS = (20, 2500)
 _ROUNDS_MIN = 8  # fewer say nothing of growth
-# A worker that was killed begins anew, and one that was cut off holds more for a while.
+# A worker that was killed starts again, and one that was cut off holds more for a while.
 _RSS_MIB_SLACK, _THREADS_SLACK, _FILES_SLACK = 60, 12, 40
 _CALM = 50
 _START_S = 180.0  # three of them and their load share the cores with a broker that starts

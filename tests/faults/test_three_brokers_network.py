@@ -30,7 +30,7 @@ def _roles(scene: Scene) -> dict[str, Callable[[], int]]:
 
 
 def test_case_04_answers_to_commits_are_lost(three: Scene) -> None:
-    """For 30 s every EndTxn arrives and none is answered: only the commit is repeated, then anew.
+    """For 30 s every EndTxn arrives and none is answered: the commit is repeated, then the batch.
 
     The brokers commit what the daemon must take for undone.
     """
@@ -48,7 +48,7 @@ def test_case_04_answers_to_commits_are_lost(three: Scene) -> None:
 def test_case_05_late_commits_meet_later_kafka_txns(three: Scene) -> None:
     """An EndTxn arrives after its repetition, while later kafka_txns run (KAFKA-17754).
 
-    The connection is lost behind it; the daemon repeats it on the next one, goes on, and then the
+    The connection is lost after it; the daemon repeats it on the next one, continues, and then the
     first one arrives. With the same epoch it would commit a kafka_txn that is not complete.
     """
     three.begin()

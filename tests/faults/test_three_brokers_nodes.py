@@ -28,7 +28,7 @@ _OFFSETS_LOG = "__consumer_offsets"
 def test_case_06_sleepers_beyond_their_session(three: Scene) -> None:
     """A worker is stopped in the middle of its work until the group has given it up, four times.
 
-    What it goes on with when it wakes is refused.
+    Its requests after it wakes are refused.
     """
     three.begin()
     for nap in range(_NAPS):
@@ -101,7 +101,7 @@ def test_case_28_the_group_coordinator_is_gone_for_good(three: Scene) -> None:
 
 
 def test_case_35_too_few_in_sync(three: Scene) -> None:
-    """Two of three brokers are away for 20 s: nobody is told that anything is decided.
+    """Two of three brokers are away for 20 s: no client gets an acknowledged decision.
 
     Back again, everything goes on, and readers are held up no longer than the bound.
     """

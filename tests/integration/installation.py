@@ -1,4 +1,4 @@
-"""An installation of a test's own: topics, what stands in them, workers and readers.
+"""An installation of a test's own: topics, their records, workers and readers.
 
 That something does *not* happen is shown by a fence, a marker behind which it cannot come any more.
 `fence` says that what stands in an op partition had its effect on the daemon. `delivered`,
@@ -219,7 +219,7 @@ class Installation:
         return half
 
     def await_marker(self, partition: int = 0) -> None:
-        """Return once everything that stands in op `partition` now has had its effect."""
+        """Return once every record that op `partition` has now has had its effect."""
         wanted = self.pass_through(self.real("fence"), partition=partition).transaction_id
         tail = self.tail(self.real("fence"))
         until(
@@ -266,7 +266,7 @@ class Installation:
         return self._tails[topic]
 
     def reopen(self, topic: str) -> Tail:
-        """Return a new reader of `topic`, which was made anew."""
+        """Return a new reader of `topic`, which was created again."""
         self._tails.pop(topic).close()
         return self.tail(topic)
 

@@ -15,7 +15,7 @@ Headers = list[tuple[str, "bytes | None"]]
 
 
 class Stored(NamedTuple):
-    """Where a record of the test stands."""
+    """Partition, offset and time of a record of the test."""
 
     transaction_id: str
     partition: int

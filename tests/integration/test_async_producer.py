@@ -75,7 +75,7 @@ def test_many_tasks_send_and_decide_and_a_task_answers_a_check(
 
 
 def test_a_loop_that_ends_without_close_leaves_no_decision_behind(cluster: Cluster) -> None:
-    """The background thread goes on to serve; what was sent is stored."""
+    """The background thread continues to serve; sent messages are stored."""
 
     async def main() -> Any:
         producer = _producer(cluster, _unknown)

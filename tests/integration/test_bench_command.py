@@ -41,7 +41,7 @@ def test_an_asyncio_client(kafka_bootstrap_servers: str, rate: tuple[str, ...]) 
 
 
 def test_a_run_measures_itself_and_what_is_plain(kafka_bootstrap_servers: str) -> None:
-    """Threads that block: all arrives, baselines and processor time are told, topics are gone."""
+    """Blocking threads: all arrives, baselines and CPU time are reported, topics are deleted."""
     servers = kafka_bootstrap_servers
     before = _topics(servers)
     words = ("--messages", "300", "--threads", "4", "--daemon-arguments", "--slot bench", "--json")

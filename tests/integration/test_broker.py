@@ -136,7 +136,7 @@ def test_kill_and_restart_keep_data_and_address(tmp_path: Path) -> None:
 
 
 def test_pause_stops_answers_and_resume_brings_them_back() -> None:
-    """A paused broker is alive and silent; nothing is lost when it goes on."""
+    """A paused broker is alive and silent; nothing is lost when it resumes."""
     with EmbeddedBroker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.list_topics(timeout=LIMIT_S)
@@ -239,7 +239,7 @@ def test_cluster_goes_on_without_one_node(cluster: EmbeddedCluster) -> None:
 
 
 def test_cluster_goes_on_with_one_node_paused(cluster: EmbeddedCluster) -> None:
-    """A node that hangs is voted out like a dead one, and rejoins when it goes on."""
+    """A node that hangs is voted out like a dead one, and rejoins when it resumes."""
     servers = cluster.bootstrap_servers
     create(servers, "paused", replicas=3)
     cluster.node(1).pause()

@@ -81,9 +81,9 @@ def test_an_answer_decides(installation: Installation) -> None:
 def test_a_missing_check_topic_fails_nothing(
     installation: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other transactions go on; it is said what to do; once the topic is made, the group is asked.
+    """Other transactions continue; a line says what to do; once the topic exists, checks are sent.
 
-    It is said once, and counted each time.
+    It is logged once, and counted each time.
     """
     installation.make()
     orders = installation.topic("orders")
@@ -187,7 +187,7 @@ def test_a_counted_unknown_puts_back(installation: Installation) -> None:
 
 
 def test_counted_answers_survive_a_restart(installation: Installation) -> None:
-    """The number of the next check goes on where it stood."""
+    """The number of the next check continues from the old one."""
     installation.make(groups=(GROUP,))
     orders = installation.topic("orders")
     daemon = installation.start()
@@ -203,7 +203,7 @@ def test_counted_answers_survive_a_restart(installation: Installation) -> None:
 
 
 def test_the_window_stays_bounded(installation: Installation) -> None:
-    """Behind an old undecided half the window is kept small by copies, at most a third of all."""
+    """After an old undecided half the window is kept small by copies, at most a third of all."""
     installation.make()
     orders = installation.topic("orders")
     settings = {"republish_window_records": WINDOW, "batch_records_max": 20}

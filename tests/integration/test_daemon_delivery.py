@@ -167,7 +167,7 @@ def test_messages_beyond_the_count_and_behind_the_decision_are_kept(
 
 @pytest.mark.feature
 def test_a_restart_delivers_nothing_twice(installation: Installation) -> None:
-    """What a worker did stands; its successor goes on where it stopped."""
+    """The work of a worker is kept; its successor continues where it stopped."""
     installation.make()
     orders = installation.topic("orders")
     done = installation.pass_through(orders)

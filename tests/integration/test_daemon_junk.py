@@ -40,7 +40,7 @@ def _sources(letters: list[Record]) -> list[tuple[str, int, int]]:
 
 
 def _junk_halves(installation: Installation, orders: str) -> list[tuple[str, int, int]]:
-    """Append unreadable half records of every kind; return where they stand."""
+    """Append unreadable half records of every kind; return their places."""
     good = installation.half_header(orders, uuid.uuid4().hex)
     header_lists: list[list[tuple[str, bytes | None]]] = [
         [],
@@ -67,7 +67,7 @@ def _junk_halves(installation: Installation, orders: str) -> list[tuple[str, int
 
 
 def _junk_ops(installation: Installation) -> list[tuple[str, int, int]]:
-    """Append unreadable ops of every kind; return where they stand."""
+    """Append unreadable ops of every kind; return their places."""
     op = installation.names.op
     half_bytes = HALF_METADATA.fingerprint
     values = [
@@ -108,7 +108,7 @@ def test_junk_is_kept_once_and_stops_nothing(installation: Installation) -> None
 
 
 def test_junk_is_kept_byte_exact(installation: Installation) -> None:
-    """Key, value and headers of a dead letter are the record's own, with RMQ_DEAD behind them."""
+    """Key, value and headers of a dead letter are the record's own, followed by RMQ_DEAD."""
     installation.make()
     installation.start()
     big = os.urandom(MEBIBYTE - 1024)

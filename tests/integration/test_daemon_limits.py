@@ -239,7 +239,7 @@ BEYOND = 1 << 40
 def test_good_transactions_are_as_fast_as_before_beside_mistakes(
     installation: Installation,
 ) -> None:
-    """Neither an op beyond the end nor a missing topic or partition holds up those behind it."""
+    """Neither an op beyond the end nor a missing topic or partition holds up those after it."""
     installation.make()
     orders = installation.topic("orders", message_timestamp_type="LogAppendTime")
     daemon = installation.start(topic_gone_ms=GRACE_MS)

@@ -1,4 +1,4 @@
-"""A worker whose topics were never made: it says so within 2 s, and serves once they are there."""
+"""A worker without its topics logs so within 2 s, and serves once they exist."""
 
 from time import monotonic
 

@@ -1,7 +1,7 @@
 """Progress that cannot be trusted: the partition stops, nothing is guessed (DESIGN.md, Offsets).
 
-The operator's `checker init --partition` sets it anew after matching the real topics, and the
-daemon goes on without a duplicate and without a loss.
+The operator's `checker init --partition` sets it again after matching the real topics, and the
+daemon continues without a duplicate and without a loss.
 """
 
 import json
@@ -23,7 +23,7 @@ from tests.kit.waiting import SETTLED_S, until
 pytestmark = pytest.mark.broker
 
 BROKEN, SOUND = 0, 1
-# Whoever runs `checker init` must not wait for the session timeout of a member that left.
+# An operator who runs `checker init` must not wait for the session timeout of a member that left.
 LEAVING = {"leave": True}
 
 
@@ -129,7 +129,7 @@ def _reset_half(story: Story) -> None:
 def test_a_partition_stops_and_is_set_anew(
     installation: Installation, break_it: Callable[[Story], None], said: str
 ) -> None:
-    """A clear error on /healthz; the others go on; `checker init` finds where it stood."""
+    """A clear error on /healthz; the others continue; `checker init` finds the offset."""
     story = Story(installation)
     story.run()
     break_it(story)
@@ -195,7 +195,7 @@ def test_records_deleted_that_are_still_needed(installation: Installation) -> No
 
 @pytest.mark.parametrize("topic", ["half", "op"])
 def test_a_recreated_topic_stops_its_partitions(installation: Installation, topic: str) -> None:
-    """A topic that was made anew under a running daemon is not read from as if it was the old."""
+    """A topic that was created again under a running daemon is not read as the old one."""
     story = Story(installation)
     daemon = installation.start(**LEAVING)
     for partition in (BROKEN, SOUND):

@@ -111,7 +111,7 @@ def test_no_right_on_the_group_is_reported(guarded: Installation) -> None:
 def test_settings_that_cannot_be_read_stop_nothing(
     guarded: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says so; what is wrong with them is not noticed."""
+    """One line is logged; wrong settings of these topics are not noticed."""
     guarded.make()
     orders, names = guarded.topic("orders"), guarded.names
     guarded.alter(names.half, retention_ms="1000000")
@@ -160,7 +160,7 @@ def test_no_right_on_the_settings_topic(
 def test_lost_rights_of_its_own_lose_nothing(
     guarded: Installation, kind: ResourceType, resource: str, operation: AclOperation
 ) -> None:
-    """The daemon backs off and turns red; when the right is back, it goes on where it stood."""
+    """The daemon backs off and turns red; when the right is back, it continues where it stopped."""
     guarded.make()
     orders = guarded.topic("orders")
     daemon = guarded.start()

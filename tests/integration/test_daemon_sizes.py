@@ -186,7 +186,7 @@ def test_no_size_holds_up_the_good_transactions(
 
     daemon = installation.start()
     letters = installation.dead(sum(hostile.wanted.values()))
-    installation.await_marker()  # a DISCARD that its batch wrote stands before the markers
+    installation.await_marker()  # a DISCARD that its batch wrote comes before the markers
 
     assert _reasons(installation.dead_letters()) == hostile.wanted
     delivered = Counter(each.transaction_id for each in installation.delivered(orders))
@@ -234,7 +234,7 @@ def test_sizes_are_learned_where_brokers_do_not_say(installation: Installation) 
 
 
 def test_a_stub_leads_to_its_record(installation: Installation) -> None:
-    """Topic, partition and offset are those of the half record, whose body stands there still."""
+    """Topic, partition and offset are those of the half record, which still has the body."""
     installation.make()
     orders = installation.topic("orders")
     installation.alter(installation.names.dead, max_message_bytes="10000")

@@ -1,4 +1,4 @@
-"""A consumer that fetches nothing more, without an error, and a log that goes on."""
+"""A consumer that fetches nothing more, without an error, and a log that grows."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -79,7 +79,7 @@ def test_a_consumer_that_stands_still_is_replaced(
 def test_a_pair_that_new_consumers_read_no_better_is_left_out(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not all pairs of the worker are to be rebuilt each minute for its sake; health says so."""
+    """It does not make the worker rebuild all pairs each minute; /healthz shows it."""
     monkeypatch.setattr(assignment, "UNHEALTHY_S", 0.0)
     daemon = proxied.start(kafka={"client.id": WATCHED})
     orders = proxied.topic("orders")
@@ -117,7 +117,7 @@ def test_a_reader_of_bodies_that_stands_still_is_replaced(
 def test_a_daemon_that_has_read_all_keeps_its_consumer(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies behind the last record of its partitions are markers."""
+    """Only markers follow the last record of its partitions."""
     found: list[dict[tuple[str, int], LaggingPartition]] = []
     compare = worker.compare
 

@@ -34,7 +34,7 @@ def test_untrue_topic_stops_all_pairs_until_it_is_mended(
     *,
     is_half: bool,
 ) -> None:
-    """One line says what is wrong and the command; the worker goes on by itself afterwards."""
+    """One line says what is wrong and the command; the worker resumes by itself afterwards."""
     setting, wrong, right = change
     installation.make(partitions=2)
     orders = installation.topic("orders")

@@ -108,7 +108,7 @@ def test_a_pair_that_cannot_be_read_waits_and_the_others_go_on(
 def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
     broker: EmbeddedBroker, alone: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was well whenever anybody asked: each time it had just begun anew."""
+    """It seemed healthy at each probe, because it had just begun again."""
     monkeypatch.setattr(assignment, "UNHEALTHY_S", 0.0)
     alone.make(partitions=1)
     alone.half(alone.topic("orders"), partition=SOUND)

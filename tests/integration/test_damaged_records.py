@@ -178,7 +178,7 @@ def test_a_service_answers_checks_around_a_damaged_request(
     cluster.create((cluster.orders, 1))
     sound, lost, behind, again = (request_of(cluster, number) for number in range(4))
     for request, value in ((sound, b"v"), (lost, VALUE), (behind, b"v")):
-        cluster.ask(request, value=value)  # brokers index what stands behind more than 4 KiB
+        cluster.ask(request, value=value)  # brokers index what follows more than 4 KiB
     broker.node().terminate()
     (log,) = broker.directory.glob(f"**/{check}-0/*.log")
     spoil(log, 1, kind)
@@ -205,7 +205,7 @@ def test_a_service_answers_checks_around_a_damaged_request(
 
 
 def _answers(cluster: Cluster, request: CheckRequest) -> bool:
-    """Ask, and tell whether an answer stands in the op topic; the daemon asks again too."""
+    """Ask, and return whether the op topic has an answer; the daemon asks again too."""
     cluster.ask(request)
     return request.transaction_id in {op.transaction_id for _, op in cluster.ops()}
 
@@ -274,7 +274,7 @@ def test_all_pairs_but_the_damaged_one_are_served(
 
 
 def test_commands_name_the_record(damaged: Installation) -> None:
-    """Each aborted, or said that a kafka_txn may be open. `tx list` shows the other pairs."""
+    """Each aborted, or reported that a kafka_txn may be open. `tx list` shows the other pairs."""
     names = damaged.names
     half, dead = f"{names.half}[{DAMAGED}]@{BEFORE}", f"{names.dead}[0]@1"
     listed = _run(damaged, "tx", "list")

@@ -41,7 +41,7 @@ class Demo:
                     **os.environ,
                     _MARK: self._mark,
                     "TMPDIR": str(self.temporary),
-                    "HALFBRIDGE_CLASS_ARCHIVES": "off",  # whoever makes one outlives the demo
+                    "HALFBRIDGE_CLASS_ARCHIVES": "off",  # its maker outlives the demo
                 },
                 start_new_session=True,
             )

@@ -1,4 +1,4 @@
-"""The programs in examples/, each run as it stands, on a real broker with a real daemon."""
+"""The programs in examples/, each run unchanged, on a real broker with a real daemon."""
 
 import re
 import sqlite3
@@ -40,7 +40,7 @@ def test_an_order_is_placed_and_read_and_billed_once(shop: Shop) -> None:
 
 
 def test_a_service_that_died_is_asked_when_it_is_back(shop: Shop) -> None:
-    """crash.py: the row stands, the message comes; nobody repeats the order."""
+    """crash.py: the row is committed, the message is delivered; the order is not repeated."""
     (died,) = shop.run("crash.py", "die", status=1)
     transaction_id = died.split()[-1]
     (asked,) = shop.run("crash.py", "recover")

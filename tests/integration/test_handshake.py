@@ -1,4 +1,4 @@
-"""Brokers that are there, and a client that speaks another protocol: whoever fails says why.
+"""Brokers that answer, and a client with another protocol: the error says why.
 
 A question to the brokers only fails with "broker transport failure"; the reason, here a TLS
 handshake with a listener that has no TLS, reaches the client's error callback, if anybody asks.
@@ -47,13 +47,13 @@ def test_a_worker_and_a_producer_log_why_no_broker_answers(
     call: Callable[[str], None],
     error: type[Exception],
 ) -> None:
-    """The line stands before the error, where an operator looks for it."""
+    """The line precedes the error, where an operator looks for it."""
     with caplog.at_level(logging.WARNING), pytest.raises(error):
         call(kafka_bootstrap_servers)
     assert any(_REASON.search(message) for message in caplog.messages), caplog.messages
 
 
 def test_an_operators_command_says_why_no_broker_answers(kafka_bootstrap_servers: str) -> None:
-    """It logs nothing: the reason stands in the error."""
+    """It logs nothing: the error has the reason."""
     with pytest.raises(AdminError, match=_REASON):
         Cluster(kafka_bootstrap_servers, kafka=_TLS).broker_count()

@@ -240,7 +240,7 @@ def test_what_a_local_transaction_returns_by_mistake_is_an_error(cluster: Cluste
 
 
 def test_what_the_client_remembers_of_a_topic_does_not_outlive_the_truth(cluster: Cluster) -> None:
-    """Librdkafka answers from cached metadata for minutes; a half partition is asked for anew.
+    """Librdkafka answers from cached metadata for minutes; a half partition is looked up again.
 
     A client that learned of too few partitions (a broker that was just starting told it so)
     could answer no check of the others: their transactions stayed undecided.
@@ -263,7 +263,7 @@ def test_an_end_is_reported_whatever_a_user_sets_for_consumers(cluster: Cluster)
 
 
 def test_a_decision_without_ack_is_in_doubt_and_may_be_repeated(cluster: Cluster) -> None:
-    """After a COMMIT of unknown outcome only COMMIT again; it then stands."""
+    """After a COMMIT of unknown outcome only COMMIT is allowed; it is then stored."""
     with cluster.producer(send_timeout_ms=2_000, decision_timeout_ms=2_000) as producer:
         tx = producer.begin()
         tx.send(Message(cluster.orders))

@@ -93,7 +93,7 @@ def test_a_checker_that_must_be_awaited_is_refused(cluster: Cluster) -> None:
     """Else every answer would be a coroutine that nobody awaits, and nothing would ever settle."""
 
     async def checker(_: object) -> None:
-        """Answer whoever awaits it."""
+        """Answer the waiting caller."""
 
     with pytest.raises(ConfigError, match="plain function"):
         cluster.producer(checker)

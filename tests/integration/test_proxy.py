@@ -38,7 +38,7 @@ def produced(servers: str, *, timeout_ms: int = 60_000) -> bool:
 
 
 def test_clients_stay_behind_the_proxy(cluster: ProxiedCluster) -> None:
-    """Who came by the proxy is told to go on by it; who did not, is not."""
+    """A client of the proxy gets addresses of the proxy; other clients do not."""
     for servers in (cluster.proxied_servers, cluster.bootstrap_servers):
         (broker,) = AdminClient({"bootstrap.servers": servers}).list_topics().brokers.values()
         assert f"{broker.host}:{broker.port}" == servers
@@ -55,7 +55,7 @@ def test_a_fault_holds_until_it_is_healed(cluster: ProxiedCluster, fault: str) -
 
 
 def test_an_answer_of_one_kind_is_lost(cluster: ProxiedCluster) -> None:
-    """A commit happens, and its producer does not learn of it until it asks again."""
+    """A commit succeeds, and its producer gets the answer only when it asks again."""
     producer = Producer(
         {"bootstrap.servers": cluster.proxied_servers, "transactional.id": "lost-answer"}
     )

@@ -46,7 +46,7 @@ if end == "raises":
 
 @pytest.mark.parametrize("end", ["ends", "raises", "fork"])
 def test_a_program_that_ends_without_close_sends_its_decisions(cluster: Cluster, end: str) -> None:
-    """The queue is flushed at exit: each decision is in the log once, also behind a fork."""
+    """The queue is flushed at exit: each decision is in the log once, also after a fork."""
     words = (cluster.servers, cluster.names.prefix, cluster.orders, GROUP, str(_TRANSACTIONS), end)
     ended = subprocess.run(
         (sys.executable, "-c", _PROGRAM, *words),
@@ -77,7 +77,7 @@ def test_a_decision_is_sent_and_its_place_comes_later(cluster: Cluster) -> None:
 
 
 def test_a_decision_that_no_broker_takes_reaches_the_callback(cluster: Cluster) -> None:
-    """The service learns of it although no thread waits; the same decision can be repeated."""
+    """The service gets the error although no thread waits; the same decision can be repeated."""
     failed: list[DecisionFuture] = []
     with cluster.producer(
         send_timeout_ms=2_000, decision_timeout_ms=2_000, on_decision_failed=failed.append

@@ -167,7 +167,7 @@ def test_an_installation_without_the_topic(
     assert installation.names.settings not in installation.topics()
     assert len(_lines(caplog, "WARNING")) == 1
 
-    for _ in range(2):  # and when it is made anew under a running daemon
+    for _ in range(2):  # and when it is created again under a running daemon
         installation.create(installation.names.settings, cleanup_policy="compact")
         assert _published(installation, "w-0").check_count_max == 15
         installation.reopen(installation.names.settings)
@@ -225,7 +225,7 @@ def test_damaged_and_huge_records_are_harmless(
 def test_a_topic_that_somebody_filled_is_given_up(
     installation: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Readers stop at 8 MiB; the daemon goes on and says what is wrong with the topic."""
+    """Readers stop at 8 MiB; the daemon continues and logs what is wrong with the topic."""
     installation.make()
     topic, settings = installation.topic("orders"), installation.names.settings
     installation.alter(settings, max_message_bytes="2000000")

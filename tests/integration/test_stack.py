@@ -99,7 +99,7 @@ def test_nothing_is_left_in_the_cluster(kafka_bootstrap_servers: str) -> None:
 
 
 def test_a_daemon_that_does_not_start_says_why(kafka_bootstrap_servers: str) -> None:
-    """The end of its log is in the error, and a wrong setting is told before anything starts."""
+    """The end of its log is in the error, and a wrong setting is refused before anything starts."""
     with pytest.raises(ConfigError, match="check_count_max"):
         HalfbridgeStack(kafka_bootstrap_servers, check_count_max=0).start()
     stack = HalfbridgeStack(kafka_bootstrap_servers, metrics_host="203.0.113.1")

@@ -156,7 +156,7 @@ def test_a_half_topic_that_is_raised_alone_is_reported(
 
 
 def test_check_tells_how_long_what_is_needed_stays(installation: Commanded) -> None:
-    """From the half message that H stands at; with less than a day, it is a problem."""
+    """From the half message at H; with less than a day, it is a problem."""
     names = installation.names
     _create(installation, "--partitions", "1")
     words = ("topics", "check", "--replication-factor", "1")
@@ -340,7 +340,7 @@ def test_init_and_grow_refuse_while_a_worker_runs(installation: Commanded) -> No
 def test_a_daemon_that_runs_before_its_topics_is_to_be_stopped_first(
     installation: Commanded,
 ) -> None:
-    """First offsets are refused beside it; once it has ended, the same command completes."""
+    """First offsets are refused while it runs; once it has ended, the same command completes."""
     names = installation.names
     for topic in (names.half, names.op):
         installation.create(topic, **STAMPED)

@@ -1,4 +1,4 @@
-"""`halfbridge tx` on a real broker, beside a running daemon and without one."""
+"""`halfbridge tx` on a real broker, with a running daemon and without one."""
 
 import json
 import uuid
@@ -122,7 +122,7 @@ def test_a_transaction_is_found_by_a_key(installation: Installation) -> None:
 
 
 def test_without_a_daemon_the_log_alone_tells(installation: Installation) -> None:
-    """Nothing was applied yet, and the decision stands all the same."""
+    """Nothing was applied yet, and the decision is valid all the same."""
     installation.make(partitions=2)
     topic = installation.topic("orders")
     decided, open_ = (installation.half(topic, IDS.next()) for _ in range(2))

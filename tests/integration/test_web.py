@@ -1,4 +1,4 @@
-"""The HTTP server beside a daemon, on a real broker: its process, and full pages."""
+"""The HTTP server with a daemon, on a real broker: its process, and full pages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The model: what follows from a log, for whoever reads it once, slowly, from its beginning.
+"""The model: what follows from a log, read once, slowly, from its beginning.
 
 This is the independent oracle. All readers of the log in the product, and the history checker of
 the testkit, judge by the table of halfbridge.serde.protocol; this model says the rules again in its
@@ -27,7 +27,7 @@ class Truth:
         delivered: What must have been delivered, in order.
         dead: Dead letters that must be there.
         perhaps: Dead letters that may be there: duplicates that came after the decision, and
-            excess messages behind the first.
+            excess messages after the first.
         undecided: Transaction -> counted answers.
         decided_by: Transaction -> offset of the op that decided it.
     """

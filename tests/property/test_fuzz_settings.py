@@ -1,4 +1,4 @@
-"""Whatever stands in a configuration file, a variable or a flag: settings, or one clear refusal."""
+"""Any content of a configuration file, variable or flag gives settings or one clear error."""
 
 from __future__ import annotations
 

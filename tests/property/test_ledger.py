@@ -1,4 +1,4 @@
-"""Whatever is said, read, and killed in whatever order: each first decision takes effect once.
+"""Each first decision takes effect once, in any order of writes, reads and kills.
 
 Clients append random histories to one log; most keep the protocol (a half is acked before its
 op), some do not. A ledger reads them in any interleaving, and its kafka_txns stand, are lost, or
@@ -85,7 +85,7 @@ class History:
             self._store(key, index)
 
     def is_redelivered(self, which: int, indices: set[int]) -> None:
-        """An operator commits messages of a transaction anew, in one kafka_txn with their op."""
+        """An operator commits messages of a transaction again, in one kafka_txn with their op."""
         transaction_id, group, _ = self._pick(which)
         life = 1 + max(each[2] for each in self.keys if each[0] == transaction_id)
         key = transaction_id, group, life
@@ -196,7 +196,7 @@ class History:
         return reader.ledger.plan(self.now_ms, records_max=limit, size_bytes_max=UNLIMITED)
 
     def commits(self) -> None:
-        """The kafka_txn stands."""
+        """The kafka_txn commits."""
         if self.taken is None:
             return
         ledger, plan = self.reader.ledger, self.taken
@@ -218,7 +218,7 @@ class History:
         self.reader = Reader(self.log, QUICK, self.committed)
 
     def would_do_the_same_after_a_restart(self) -> None:
-        """A ledger that begins anew now goes on exactly as this one does."""
+        """A ledger that is rebuilt now behaves exactly as this one does."""
         self.commits()
         if not self.reader.ledger.is_rebuilt:
             return
@@ -231,7 +231,7 @@ class History:
         twin.ledger.half_read_to(self.reader.ledger._position)
         twin.ledger.op_read_to(self.reader.ledger._op_position)
         self._ask_half_end()
-        # What this one was told of the end, the twin knows: it could ask only after its first plan.
+        # The twin gets the ends that this one knows: it could ask only after its first plan.
         mine, its = self.reader.ledger._waiting, twin.ledger._waiting
         assert [read.offset for read in its] == [read.offset for read in mine]
         its.clear()
@@ -250,7 +250,7 @@ class History:
         assert rebuilt["decided"][more:] == live["decided"]
 
     def weighs_rightly(self) -> None:
-        """What is counted as records come and go is what one counts anew."""
+        """Running counts equal a new count of the records."""
         assert counted(self.reader.ledger) == weighed(self.reader.ledger)
 
     def ends(self) -> None:
@@ -329,7 +329,7 @@ class History:
         raise AssertionError("it never comes to rest")
 
     def _check_progress(self, progress: Any) -> None:
-        """What stands is enough to begin from: nothing undecided or needed is below it."""
+        """The committed offset is enough to begin from: nothing undecided or needed is below it."""
         assert progress.half <= progress.position <= progress.rebuild_to
         truth = Truth(self.log, progress.op)
         self._check_delivered(truth, progress)

@@ -58,7 +58,7 @@ def run(steps: list[tuple[int, ManifestKind, list[str], int, int, str]]) -> list
 def test_reading_backwards_finds_what_reading_all_finds(
     steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
 ) -> None:
-    """Whoever looks, whenever, finds every record of its batch, and no other."""
+    """Any reader finds, at any time, every record of its batch, and no other."""
     for log in run(steps):
         for app in ("app", "other"):
             for batch in range(BATCHES):
@@ -74,7 +74,7 @@ def test_reading_backwards_finds_what_reading_all_finds(
 def test_the_batch_before_is_found_while_there_is_none_to_stand_behind_it(
     steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
 ) -> None:
-    """It may wait for its decisions; whoever commits settles it first, whoever aborts does not."""
+    """It may wait for its decisions: a commit settles it first, an abort does not."""
     for log in run(steps):
         commits = {
             each.manifest.batch_id
@@ -93,7 +93,7 @@ def test_the_batch_before_is_found_while_there_is_none_to_stand_behind_it(
 def test_a_fate_never_changes(
     steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
 ) -> None:
-    """Once said, COMMIT and ROLLBACK stay; a batch is published at most once, and whole."""
+    """Once stored, COMMIT and ROLLBACK are final; a batch is published at most once, and whole."""
     said: dict[tuple[int, str], AttemptOutcome] = {}
     for log in run(steps):
         for batch in range(BATCHES):

@@ -1,4 +1,4 @@
-"""Whatever sizes stand in a log and whatever topics take: every good transaction is delivered.
+"""For any sizes of records and limits of topics, every good transaction is delivered.
 
 The worker's own Pair, Collector, Blame, Routes, Sizes and Publisher read a log that is drawn, and
 write to topics whose limits are drawn. What brokers say of these limits may be nothing, or old.
@@ -69,7 +69,7 @@ class Message:
         return self._topic
 
     def offset(self) -> int:
-        """Return where it stands."""
+        """Return its offset."""
         return self._offset
 
     def timestamp(self) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class Cluster:
 
     Attributes:
         takes: Topic -> the largest batch that it takes.
-        written: What stands in other topics.
+        written: The records of other topics.
     """
 
     takes: dict[str, int]
@@ -172,7 +172,7 @@ class Daemon:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew from what is committed."""
+        """Restart from the committed offsets."""
         publisher = Publisher(NAMES, 0, self.routes, self.sizes)
         self.pair = Pair(0, self.settings, self.progress, publisher, began=0.0)
         self.half_at, self.op_at = self.progress.half, self.progress.ops_from
@@ -213,13 +213,13 @@ class Daemon:
 
 
 class _Silent:
-    """Nobody is told."""
+    """Discard the progress."""
 
     def written(self, *_: object, **__: object) -> None:
         """Say nothing."""
 
 
-# --- what stands in the log ----------------------------------------------------------------
+# --- the records of the log ----------------------------------------------------------------
 
 _sizes = st.one_of(
     st.integers(0, 2_000),

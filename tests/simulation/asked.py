@@ -28,7 +28,7 @@ def judge_discards(world: World, log: Log, truth: Truth, *, deaf: AbstractSet[st
 
     Args:
         world: A run without faults.
-        log: What stands in half and op partition.
+        log: The records of half and op partition.
         truth: What follows from the log.
         deaf: Producer groups whose checkers hang.
 

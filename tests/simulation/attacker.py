@@ -83,7 +83,7 @@ def decide_with_a_stolen_signature(world: World, name: str) -> None:
 
 
 def move(world: World, _name: str) -> None:
-    """A signed op, as it stands, in another pair."""
+    """An unchanged copy of a signed op, in another pair."""
     record = _chosen(world, NAMES.op)
     if record is not None:
         place = (record.partition() + 1) % PARTITIONS
@@ -147,7 +147,7 @@ def _op(world: World, name: str) -> Op:
     return new_op(
         transaction_id=name,
         timestamp=world.now_ms,
-        # Beyond the end it would hold up the ops behind it.
+        # An offset beyond the end would hold up the ops after it.
         half_offset=end - 1 + (0, 0, 3)[choices.below(3)],
         producer_group=world.owners[name],
         kind=KINDS[choices.below(len(KINDS))],

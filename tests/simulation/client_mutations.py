@@ -109,7 +109,7 @@ _on_delivery = DecisionFuture.on_delivery
 
 
 def _repeat_a_failed_decision(self: DecisionFuture, error: Any, record: Any) -> None:
-    """Send a failed decision once more, behind those that were sent meanwhile."""
+    """Send a failed decision again, after those that were sent meanwhile."""
     if error is None or record.value() is None or self.transaction.id in _repeated:
         _on_delivery(self, error, record)
         return

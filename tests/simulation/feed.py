@@ -1,4 +1,4 @@
-"""A Spark query beside the clients: drivers, executors, a responder, and what befalls them."""
+"""A Spark query that runs with the clients: drivers, executors, a responder, and their faults."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Feed:
         files: The checkpoint.
         is_lax: Its store lets one driver write over the plan of another one.
         is_random: The query makes other rows each time.
-        judge: What is said of the query.
+        judge: The judge of the query.
         driver: The newest driver; None: the query was not started yet.
     """
 
@@ -126,7 +126,7 @@ class Feed:
         """Hear that Spark has noted a batch as done."""
         self.judge.note_committed(batch)
 
-    # --- who goes on ---------------------------------------------------------------------------
+    # --- scheduling ----------------------------------------------------------------------------
 
     @property
     def processes(self) -> list[Process]:
@@ -152,7 +152,7 @@ class Feed:
             world.scheduler.step(tasks[choices.below(len(tasks))])
 
     def start(self) -> None:
-        """Start the query; a driver that is there goes on."""
+        """Start the query; a driver that runs already continues."""
         if self.driver is not None:
             self._before.append(self.driver)
         self._before = [each for each in self._before if self._may_go_on(each)]
@@ -183,7 +183,7 @@ class Feed:
         self.world.scheduler.kill(driver.process)
 
     def kill_executor(self) -> None:
-        """An executor dies where it stands."""
+        """Kill an executor."""
         busy = [each for driver in self._drivers() for each in driver.executors if each.is_busy]
         if busy:
             executor = busy[self.world.choices.below(len(busy))]
@@ -202,7 +202,7 @@ class Feed:
         self.start()
 
     def pause_driver(self) -> None:
-        """A driver stands still, maybe until another one has taken its place."""
+        """Pause a driver, maybe until another one has replaced it."""
         driver = self.driver
         if driver is not None:
             pause_ms = PAUSES_MS[self.world.choices.below(len(PAUSES_MS))]

@@ -140,7 +140,7 @@ class Driver:
     Attributes:
         process: What dies with it; executors do not.
         executors: Its executors, dead ones too.
-        paused_until_ms: It stands still until then.
+        paused_until_ms: It is paused until then.
         is_idle: It waits for new rows.
         error: Why the query failed; None: it has not.
     """
@@ -255,7 +255,7 @@ class Driver:
             attempts = [self._attempt(task)]
             if rate and choices.below(5) == 1:  # speculation
                 attempts.append(self._attempt(task))
-            if choices.fault(rate):  # nothing is heard of the executor, which goes on
+            if choices.fault(rate):  # the executor is lost to the driver, and continues
                 continue
             self._wait_until(
                 lambda attempts=attempts: (

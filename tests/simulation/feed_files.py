@@ -1,4 +1,4 @@
-"""The files of a stream's checkpoint, as Spark keeps them, and the rows that a plan stands for."""
+"""The files of a stream's checkpoint, as Spark keeps them, and the rows of a plan."""
 
 from __future__ import annotations
 

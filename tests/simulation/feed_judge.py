@@ -69,7 +69,7 @@ class FeedJudge:
             found[number].setdefault(place, []).append(line("delivered", half))
 
     def rule(self, logs: Sequence[Log], *, is_final: bool) -> None:
-        """Compare all that stands in the logs.
+        """Compare all records of the logs.
 
         Raises:
             BrokenPromiseError: a promise was broken.
@@ -94,7 +94,7 @@ class FeedJudge:
             raise BrokenPromiseError(f"of {planned + 1} batches {sorted(winners)} are published")
 
     def _judge_decisions(self, logs: Sequence[Log], listed: dict[str, int]) -> None:
-        """All that is decided is decided as the manifests say, whoever decides."""
+        """Each decision is that of the manifests, from driver and responder alike."""
         for log in logs:
             for read in log.op:
                 if not isinstance(read, OpRead) or read.op.producer_group != self._group:
@@ -134,7 +134,7 @@ class FeedJudge:
             if name not in listed:
                 raise BrokenPromiseError(f"{place}@{record.offset()}: row {number} is a phantom")
             if number in delivered and self._world.delivery is Delivery.AT_LEAST_ONCE:
-                continue  # whoever takes each row once passes it over
+                continue  # a consumer that deduplicates skips it
             if number in delivered:
                 raise BrokenPromiseError(f"{place}@{record.offset()}: row {number} twice")
             delivered.add(number)

@@ -1,4 +1,4 @@
-"""The judge: what stands in the real and dead-letter topics against what the op log says.
+"""The judge compares the real and dead-letter topics with the op log.
 
 The model of tests/property reads half and op log once, slowly, from their beginning: the first
 decision in op order rules. What it says is delivered must stand there exactly once, complete, in
@@ -88,7 +88,7 @@ class Judge:
     """Watches the real topics during a run, and rules at its end.
 
     Attributes:
-        repeats: Records of messages that stood in a real topic before, as often as it ruled.
+        repeats: Records of messages that a real topic had before, one for each repetition.
     """
 
     def __init__(self, world: World) -> None:
@@ -188,7 +188,7 @@ class Judge:
     def _dead(
         self, logs: list[Log], truths: list[Rulings]
     ) -> tuple[list[Counter[str]], list[list[tuple[str, int]]]]:
-        """Return dead letters in words, and where the dead junk stood, by partition."""
+        """Return dead letters in words, and the offsets of the dead junk, by partition."""
         world = self._world
         halves = [
             {each.offset: each for each in log.half if isinstance(each, HalfRead)} for log in logs
@@ -342,7 +342,7 @@ def _compare_junk(log: Log, junk: list[tuple[str, int]], *, is_final: bool) -> N
 
 
 def _compare_copies(log: Log, truth: Rulings, *, is_final: bool) -> None:
-    """Each counted answer puts a copy back that says so; none says more than was answered."""
+    """Each counted answer puts back a copy with its count; no copy counts more answers."""
     told: dict[tuple[str, str, int], set[int]] = {}
     for half in log.half:
         if isinstance(half, HalfRead) and half.metadata.origin_offset >= 0:

@@ -70,7 +70,7 @@ _SLOW = frozenset((RequestOutcome.SLOW, RequestOutcome.MOVED))
 
 
 class ChosenNetwork(Network):
-    """Lets requests time out: they never come, come late, or are done and nobody learns of it.
+    """Lets requests time out: they are lost, arrive late, or are served without an answer.
 
     Attributes:
         stalled: Clients that are brought no records any more.
@@ -99,7 +99,7 @@ class ChosenNetwork(Network):
         if self.late and kind is Kind.TXN_OFFSETS and world.choices.fault(OVERTAKEN_RATE):
             self.step_late()
         if kind is Kind.FETCH and client in self.stalled and world.choices.is_calm:
-            # A poll would ask again and again, and the time stands still until it ends.
+            # A poll would ask repeatedly, and the virtual time does not move until it ends.
             self.scheduler.wait(client.process, None, STALLED_S)
         fate = self._fate(client.process, kind, place)
         if fate is RequestOutcome.DONE:

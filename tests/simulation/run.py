@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 SEED_VARIABLE = "HALFBRIDGE_SIM_SEED"  # one seed, and no other
 SEEDS_VARIABLE = "HALFBRIDGE_SIM_SEEDS"  # how many seeds
-# Seeds that one process takes at a time: a second or two of work.
+# Seeds that one process runs at a time: a second or two of work.
 CHUNK = 100
-# So that a run comes to several proofs of where a half partition ends.
+# Short, so that a run has several proofs of the end of a half partition.
 OP_WAIT_MS = 50
-# So that a run comes to what a stalled consumer is replaced for.
+# Short, so that a run replaces a stalled consumer.
 STALLED_S = 5.0
 POLL_S = 1.0
 # So that most batches of a short run at least once are written without a kafka_txn.
@@ -60,10 +60,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         failure: What was broken; empty when nothing was.
-        place: Where that was noticed: the line that says so stands for the promise.
+        place: The line of the judge that found it, which names the promise.
         steps: How many there were.
         digest: Of all that happened.
-        world: As it stands at the end.
+        world: The world at the end of the run.
     """
 
     failure: str

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.futures import DecisionFuture
 
 # in_flight_max of the groups' clients. With 1, a decision waits for all others' acknowledgements.
-# With more, one that is repeated may come behind a later one.
+# With more, a repeated record may be stored after a later one.
 IN_FLIGHT_MAX = dict(zip(GROUPS, (1, 8), strict=True))
 # In the error of a record that its client has dropped.
 _PURGED = "_PURGE_"

@@ -1,4 +1,4 @@
-"""Small limits, so that a short run comes to all of them, and the installation's topics."""
+"""Small limits, so that a short run reaches all of them, and the installation's topics."""
 
 from __future__ import annotations
 

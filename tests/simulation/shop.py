@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KEYS = (b"a", b"b", b"c", None)
-# Fewer of them where deliveries wait: one that waits has others of its key behind it.
+# Fewer where deliveries wait: a delivery that waits holds up the others of its key.
 KEYS_OF_WAITING = 2
 TOPICS = ("alpha", "alpha", "alpha", "alpha", "beta", "beta", "beta", "gamma", "forbidden")
 # The topics where deliveries wait: for the last one they always do at first.
@@ -53,7 +53,7 @@ CHECK_TIMEOUT_MS = 1_000
 AT_ONCE_MAX = 3
 # A process that does not await its decisions ends after one of so many.
 ENDS_AFTER = 6
-# Shorter than a decision's time-out, so that `close` comes to its end in both ways.
+# Shorter than a decision's time-out, so that `close` ends in both ways.
 CLOSE_S = 2.0
 
 
@@ -145,7 +145,7 @@ class Shop:
         return is_there and len(self.open) < AT_ONCE_MAX
 
     def begin(self) -> None:
-        """Run one more transaction beside the others."""
+        """Run one more transaction concurrently."""
         choices = self.world.choices
         immunity_ms = IMMUNITIES_MS[choices.below(len(IMMUNITIES_MS))]
         transaction = self._producer.begin(immunity_ms=immunity_ms)
@@ -157,7 +157,7 @@ class Shop:
         self.open[name] = self._ports.run.start(lambda: self._run(transaction), name)
 
     def die(self) -> None:
-        """End the process where it stands."""
+        """Kill the process."""
         for name in self.open:
             self.world.alive.discard(name)
         self.open.clear()

@@ -1,4 +1,4 @@
-"""Operators, forgers, and writers of junk: what else may stand in the half and op topics."""
+"""Operators, forgers, and writers of junk: the other records of half and op topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def speak(world: World) -> None:
     choices = world.choices
     if choices.fault(30):
         misplace(world)
-    if world.profile.refuses and world.decided:  # deliveries wait: the decision stands all the same
+    if world.profile.refuses and world.decided:  # deliveries wait; the decision is valid
         contradict(world, world.decided.pop())
     if not world.lies:
         return
@@ -72,7 +72,7 @@ def answer(world: World, name: str) -> None:
 
 
 def overreach(world: World, name: str) -> None:
-    """An answer names a half offset that does not exist (yet): it holds up the ops behind it."""
+    """An answer names a half offset that does not exist (yet): it holds up the ops after it."""
     if not world.offsets.get(name):
         return
     beyond = _end(world, name) + world.choices.below(4)

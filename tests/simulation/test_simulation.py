@@ -31,7 +31,7 @@ AT_LEAST_ONCE = Delivery.AT_LEAST_ONCE
 SEEDS_AT_LEAST_ONCE = 40
 SIGNED_SEEDS = 15
 SENT_SEEDS = 15
-# How many failing seeds are told in full.
+# How many failing seeds are printed in full.
 REPORTS_MAX = 2
 # Seeds in which each kind of thing must happen at least once; the first nineteen have them all.
 _FIRST = (391, 108, 20, 13, 346, 136, 327, 9, 2, 47, 55, 210, 6, 73, 19, 176, 183, 239, 1770)

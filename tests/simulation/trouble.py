@@ -61,7 +61,7 @@ def begin(world: World) -> None:
 
 
 def kill(world: World) -> None:
-    """A worker dies where it stands."""
+    """Kill a worker."""
     slot = world.choices.below(len(world.workers))
     worker = world.workers[slot]
     if worker is not None:
@@ -71,7 +71,7 @@ def kill(world: World) -> None:
 
 
 def pause(world: World) -> None:
-    """A worker stands still, maybe for longer than its session."""
+    """Pause a worker, maybe for longer than its session."""
     worker = world.workers[world.choices.below(len(world.workers))]
     if worker is not None:
         worker.paused_until_ms = world.now_ms + PAUSES_MS[world.choices.below(len(PAUSES_MS))]
@@ -79,7 +79,7 @@ def pause(world: World) -> None:
 
 
 def replace(world: World) -> None:
-    """A new incarnation takes a slot over while the old one goes on."""
+    """Start a new incarnation on a slot while the old one continues."""
     world.start(world.choices.below(len(world.workers)))
 
 

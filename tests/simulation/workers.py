@@ -58,7 +58,7 @@ class WorkerProcess:
     Attributes:
         process: What dies with it.
         instance: Its name in the group.
-        paused_until_ms: It stands still until then.
+        paused_until_ms: It is paused until then.
     """
 
     def __init__(self, world: World, slot: int) -> None:
@@ -78,7 +78,7 @@ class WorkerProcess:
         self._ports.run.start(self._run, "worker")
 
     def die(self) -> None:
-        """End the process where it stands."""
+        """Kill the process."""
         self.has_ended = True
         self.world.scheduler.kill(self.process)
 

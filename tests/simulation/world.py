@@ -1,4 +1,4 @@
-"""A run: one thread, one clock, and one seed that draws who goes on and what fails.
+"""A run: one thread, one clock, and one seed that draws which process runs next and what fails.
 
 Workers, clients and the Spark sink are the shipped ones, on the broker in memory. A run has two
 phases. While anything may fail, nothing wrong may ever be seen. Then everything is healed, and
@@ -52,7 +52,7 @@ LONG_MS = 1 << 40
 # Chances of a fault, in thousandths; a run has one of them.
 RATES = (0, 10, 25, 60)
 PASSED_MS = (5, 5, 5, 10, 20, 50, 100, 300)
-# After everything is healed: so many rounds, of so much time, in which whoever can goes on.
+# Rounds after everything is healed, and their length, in which all processes run.
 ROUNDS_MAX = 400
 ROUND_MS = 200
 ROUND_STEPS_MAX = 2_000
@@ -245,7 +245,7 @@ class World:
             self.go_on(worker.process, self.profile.worker_steps)
 
     def start(self, slot: int) -> None:
-        """Start a new incarnation on a slot; one that is there goes on as a zombie."""
+        """Start a new incarnation on a slot; the present one continues as a zombie."""
         before = self.workers[slot]
         if before is not None and not before.has_ended:
             self.zombies.append(before)
@@ -272,14 +272,14 @@ class World:
         self.go_on(shop.process, SHOP_STEPS)
 
     def replace_shop(self, which: int) -> None:
-        """Have a client process die where it stands, and a new one start in its place."""
+        """Kill a client process, and start a new one in its place."""
         shop = self.shops[which]
         self.shops[which] = Shop(self, shop.group, self.next_number())
         self.note("client dies:", shop.process.name)
         shop.die()
 
     def lose(self, process: Process) -> None:
-        """Have a process die where it stands; does not return to the process itself."""
+        """Kill a process; does not return to the process itself."""
         for which, shop in enumerate(self.shops):
             if shop.process is process:
                 self.replace_shop(which)
@@ -311,7 +311,7 @@ class World:
     # --- healing ---------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """End all trouble: whoever was paused or dead goes on, everybody is honest."""
+        """End all faults: paused and dead processes run again, and no process is hostile."""
         self.note("healed")
         self.choices.is_calm = True
         self.lies = False
@@ -364,7 +364,7 @@ class World:
         )
 
 
-# Who goes on, by how often.
+# Which process runs next, by weight.
 ACTORS: tuple[Callable[[World], None], ...] = (
     *[World.step_worker] * 18,
     *[World.step_shop] * 10,
